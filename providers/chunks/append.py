@@ -1,8 +1,8 @@
 """Appending to a chunk log: one conditional create, and what its answers mean.
 
-The key of a write is its position, so the store's own condition decides between writers. A key is
-free again once merging has deleted what it held; so a create that succeeded counts only while
-nobody can have merged and deleted since the segment was last seen, and is looked at otherwise.
+The key of a write is its life and its position. A life belongs to one epoch, so nobody else makes
+that key; a request without an answer leaves the life, and the next write goes into a new one.
+Without an epoch all share one life, and the store's own condition decides between writers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.providers import checks
-from tieredstore.providers.chunks.chain import Chain, chunk_name
 from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.names import chunk_name
+from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.reading.cache import WriteCache
 from tieredstore.providers.chunks.reading.reader import ChunkReader, ObjectGone
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -48,11 +50,13 @@ class ChunkAppender:
         settings: ChunkSettings,
         reader: ChunkReader,
         written: WriteCache,
+        views: Views,
     ) -> None:
         self._client = client
         self._settings = settings
         self._reader = reader
         self._written = written
+        self._views = views
 
     def write(
         self,
@@ -64,10 +68,9 @@ class ChunkAppender:
         """Write as `FileSegment.write` does, to an append-only segment. Raises Fenced when the
         writer epoch is known to be lost, Corrupt for a segment with a hole."""
         length = checks.total_bytes(buffers)
-        authority.check()
         chain = self._load_chain(state, authority, position)
         if position > chain.size_bytes:
-            authority.check()  # it may have been lost, and the segment made again, only now
+            authority.confirm()  # a later writer may have collected what is missing
             raise checks.make_hole_error(state.id, position, chain.size_bytes)
         if not length:
             return Written(position)
@@ -75,47 +78,65 @@ class ChunkAppender:
             return self._append(state, authority, chain, buffers, length)
         return self._resolve_taken_position(state, authority, position, buffers, length)
 
-    def seal(self, state: SegmentState, authority: Authority) -> Chain:
-        """Put the marker: from then on no append succeeds. Returns the marked chain."""
-        authority.check()
-        chain = state.get_trusted_chain(authority) or state.list_chain()
+    def seal(self, state: SegmentState, authority: Authority) -> None:
+        """Put the marker: from then on no append succeeds."""
+        chain = self._load_chain(state, authority)
+        if not chain.size_bytes:  # it may have been known for absent, and written by a helper
+            chain = self._list_chain(state, authority)
         for attempt in range(_MAX_SEAL_TRIES):
             chain.check_whole(state.folder)
             if chain.is_closed:
-                return chain
-            key = state.key(chunk_name(chain.size_bytes))
-            seen_ms = max(chain.seen_ms, authority.confirmed_ms)
+                authority.lives.leave(state.id)
+                return
+            life = authority.lives.begin(state.id, chain.size_bytes)
+            key = state.key(life.name(chunk_name(chain.size_bytes)))
             try:
                 made = self._client.put_if_absent(key, [], stamp(authority, []))
-            except (Busy, Unavailable):
+            except (Busy, Unavailable) as error:
+                if isinstance(error, Unavailable):
+                    authority.lives.leave(state.id, unsure=True)
                 if attempt + 1 >= self._settings.max_tries:
                     break
                 self._settings.pause(attempt)
                 authority.check()
             else:
-                if made and self.is_recent(seen_ms):
+                if made:
+                    authority.lives.leave(state.id)
                     state.chain = replace(chain, marked=True)
-                    return state.chain
+                    return
             # Whatever the answer was, the listing tells whose object stands at the end now.
-            chain = state.list_chain()
+            chain = self._list_chain(state, authority)
         raise Unavailable(
             f"segment {state.id}: not sealed at {chain.size_bytes}: other writers were faster, or "
             "the store did not answer",
             path=state.folder,
         )
 
-    def _load_chain(self, state: SegmentState, authority: Authority, position: int) -> Chain:
+    def prepare(self, state: SegmentState, authority: Authority) -> None:
+        """Make sure that what an authority writes counts: its epoch has said what it inherits.
+        Raises Fenced, Unavailable."""
+        authority.check()
+        authority.join(self._views.prepare(state.broker_name).number)
+
+    def _load_chain(
+        self, state: SegmentState, authority: Authority, position: int | None = None
+    ) -> Chain:
         """The chain as far as it can be trusted to write behind it."""
-        chain = state.get_trusted_chain(authority)
-        if chain is None or chain.size_bytes != position:
-            chain = state.list_chain()
+        self.prepare(state, authority)
+        chain = state.get_chain(authority)
+        if chain is None or position not in {None, chain.size_bytes}:
+            chain = self._list_chain(state, authority)
             chain.check_whole(state.folder)
         return chain
 
-    def is_recent(self, seen_ms: int) -> bool:
-        """Tell whether nothing that was there at `seen_ms` can have been merged and deleted
-        since."""
-        return self._settings.monotonic_ms() - seen_ms <= self._settings.grace_ms // 2
+    def _list_chain(self, state: SegmentState, authority: Authority) -> Chain:
+        """The chain by the inheritance that the authority goes by. Raises Fenced when there is a
+        later one."""
+        chain = state.list_chain()
+        if chain.epoch != authority.view:
+            self.prepare(state, authority)
+            raise Unavailable(f"segment {state.id}: writers change", path=state.folder)
+        return chain
 
     def _append(
         self,
@@ -126,10 +147,9 @@ class ChunkAppender:
         length: int,
     ) -> WriteResult:
         position = chain.size_bytes
-        key = state.key(chunk_name(position))
+        life = authority.lives.begin(state.id, position)
+        key = state.key(life.name(chunk_name(position)))
         metadata = stamp(authority, buffers)
-        begin_ms = self._settings.monotonic_ms()
-        seen_ms = max(chain.seen_ms, authority.confirmed_ms)
         problem: TieredStoreError | None = None
         is_unsure = False
         for attempt in self._settings.attempts():
@@ -145,17 +165,18 @@ class ChunkAppender:
                 # It may have been applied: the same key again tells, by its condition.
                 problem, is_unsure = error, True
                 state.chain = None
+            except BaseException:
+                state.chain = None
+                authority.lives.leave(state.id, unsure=True)
+                raise
             else:
-                if not self.is_recent(seen_ms):
-                    return self._verify_create(state, authority, position, buffers, length)
-                longer = chain.append(length, self._client.now_ms())
-                state.chain = replace(longer, seen_ms=max(seen_ms, begin_ms))
+                state.chain = chain.append(length, self._client.now_ms(), life)
                 self._keep(key, buffers, length)
                 return Written(position + length)
         if not is_unsure:
             raise Unavailable(f"{key}: not written: {problem}", path=key, offset=position)
         # After attempts without an answer, a last look. What is not there may still come.
-        state.chain = None
+        authority.lives.leave(state.id, unsure=True)
         try:
             authority.check()
             head = self._client.head(key)
@@ -163,47 +184,9 @@ class ChunkAppender:
             raise
         except TieredStoreError:
             head = None
-        if head is not None and _is_same(head, metadata, length) and self.is_recent(seen_ms):
+        if head is not None and _is_same(head, metadata, length):
             return Written(position + length)
         return UnknownWrite(f"{key}: write at {position}: {problem}")
-
-    def _verify_create(
-        self,
-        state: SegmentState,
-        authority: Authority,
-        position: int,
-        buffers: Sequence[Buffer],
-        length: int,
-    ) -> WriteResult:
-        """After a create that took long: only bytes that the chain shows are in the segment. An
-        object that no listing reaches is behind the end of one that was made again: it goes."""
-        try:
-            chain = state.list_chain()
-            if chain.holes:
-                self._client.delete([state.key(chunk_name(position))])
-            authority.check()
-            return self._find_in_chain(state, authority, chain, position, buffers, length)
-        except (Unavailable, ObjectGone) as error:
-            state.chain = None
-            return UnknownWrite(f"segment {state.id}: write at {position}: {error}")
-
-    def _find_in_chain(
-        self,
-        state: SegmentState,
-        authority: Authority,
-        chain: Chain,
-        position: int,
-        buffers: Sequence[Buffer],
-        length: int,
-    ) -> WriteResult:
-        """Of an object of ours: written if the chain has it, or its bytes in a merged run."""
-        if not chain.holes and chain.size_bytes >= position + length:
-            own = chain.find_extents(position, length)[0]
-            is_own = (own.start, own.end, own.is_chunk) == (position, position + length, True)
-            if is_own or self._holds(state, chain, position, buffers, length):
-                return Written(position + length)
-        is_stale = authority.number > 0  # nobody else has the right
-        return FencedWrite(chain.size_bytes, "a writer whose objects were merged since", is_stale)
 
     def _resolve_taken_position(
         self,
@@ -213,50 +196,48 @@ class ChunkAppender:
         buffers: Sequence[Buffer],
         length: int,
     ) -> WriteResult:
-        """What a write at a position that is taken, or behind a seal, means. The key itself says
-        whose it is, as long as it is there."""
+        """What a write at a position that is taken, or behind a seal, means. The object that is
+        there says whose it is."""
         state.chain = None
         try:
-            head = self._client.head(state.key(chunk_name(position)))
             chain = state.list_chain()
-            if head is not None and head.size_bytes:
-                if _is_same(head, stamp(authority, buffers), length):
-                    return self._find_in_chain(state, authority, chain, position, buffers, length)
-                # A store that keeps no metadata: the bytes themselves tell.
-                is_like = head.metadata is None and head.size_bytes == length
-                if is_like and self._holds(state, chain, position, buffers, length):
-                    return Written(position + length)
-                return self._judge_other_bytes(state, authority, chain, head, position)
-            if chain.size_bytes > position:
-                return self._judge_other_bytes(state, authority, chain, None, position)
+            if position < chain.size_bytes:
+                chain.check_whole(state.folder, position, 1)
+                return self._judge_bytes(state, authority, chain, position, buffers, length)
         except (Unavailable, ObjectGone) as error:
             return UnknownWrite(f"segment {state.id}: write at {position}: {error}")
         if not chain.is_closed:
             return UnknownWrite(f"segment {state.id}: what held position {position} went away")
-        is_stale = epoch_number(head) < authority.number or writer(head) == authority.stamp
-        return FencedWrite(chain.size_bytes, _SEAL, is_stale)
+        return FencedWrite(chain.size_bytes, _SEAL, stale=authority.number > 0)
 
-    def _judge_other_bytes(
+    def _judge_bytes(
         self,
         state: SegmentState,
         authority: Authority,
         chain: Chain,
-        head: ObjectInfo | None,
         position: int,
+        buffers: Sequence[Buffer],
+        length: int,
     ) -> WriteResult:
-        """Other bytes than the ones to be written, or the same in other objects."""
-        if head is not None and writer(head) == authority.stamp:
-            return UnknownWrite(
-                f"segment {state.id}: {position} holds another write of this writer"
-            )
-        if head is None:
-            if not authority.number:
-                return UnknownWrite(f"segment {state.id}: {position} is inside a larger object")
-            chain.check_whole(state.folder, position, 1)
-            extent = chain.find_extents(position, 1)[0]
-            head = self._client.head(state.key(extent.name))
-        is_stale = epoch_number(head) < authority.number or writer(head) == authority.stamp
-        return FencedWrite(chain.size_bytes, writer(head), is_stale)
+        """This very write, another one, or the same bytes in another object."""
+        extent = chain.find_extents(position, 1)[0]
+        is_write = extent.is_chunk and extent.start == position
+        if not is_write and not authority.number:
+            return UnknownWrite(f"segment {state.id}: {position} is inside a larger object")
+        head = self._client.head(state.key(extent.name))
+        if head is not None and is_write:
+            if _is_same(head, stamp(authority, buffers), length):
+                return Written(position + length)
+            # A store that keeps no metadata: the bytes themselves tell.
+            is_like = head.metadata is None and head.size_bytes == length
+            if is_like and self._holds(state, chain, position, buffers, length):
+                return Written(position + length)
+            if writer(head) == authority.stamp:
+                return UnknownWrite(
+                    f"segment {state.id}: {position} holds another write of this writer"
+                )
+        # Whose the bytes are, no other epoch has the right to write behind them.
+        return FencedWrite(chain.size_bytes, writer(head), stale=authority.number > 0)
 
     def _holds(
         self,
@@ -292,9 +273,3 @@ def _is_same(head: ObjectInfo, metadata: Mapping[str, str], length: int) -> bool
 
 def writer(head: ObjectInfo | None) -> str:
     return ((head.metadata if head is not None else None) or {}).get("w", "unknown")
-
-
-def epoch_number(head: ObjectInfo | None) -> int:
-    """Return the epoch in whose name an object was made; 0 when the object does not say."""
-    number = writer(head).partition(":")[0]
-    return int(number) if number.isdecimal() else 0

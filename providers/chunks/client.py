@@ -104,10 +104,8 @@ class ObjectClient(Protocol):
         page. A page that fails raises Unavailable; it never looks like the end."""
         ...
 
-    def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """Delete objects. With `etags`, one for each key, only objects that still have theirs,
-        where the store knows such a condition. Raises Unavailable when one may still be there.
-        Idempotent."""
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects. Raises Unavailable when one may still be there. Idempotent."""
         ...
 
     def abort_uploads(self, prefix: str, older_than_ms: int) -> int:

@@ -5,8 +5,7 @@
     <cluster folder>/<broker>/.writer/<number, 20 digits>.renewed.…  signs of life (`renewal`)
 
 The highest number wins. Its claim (number and random token) is in the record of the state directory
-before it is made: whoever holds that directory goes on after a crash. A look counts for a lease;
-after a pause of more than two leases everything that was seen before is looked at again.
+before it is made: whoever holds that directory goes on after a crash.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ import socket
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import orjson
 
 from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.errors import Busy, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.providers.chunks.lives.inheritance import FORMAT_VERSION
+from tieredstore.providers.chunks.lives.own import Lives, OwnLives, SharedLife
 from tieredstore.providers.chunks.looks import SharedLook
 from tieredstore.providers.chunks.processes import describe_process, has_ended
 from tieredstore.providers.chunks.renewal import Renewal, choose_interval_ms, wait_for_change
 from tieredstore.providers.chunks.settings import ChunkSettings
 
 WRITER_FOLDER = ".writer"
-FORMAT_VERSION = 1
 _KEPT_EPOCHS = 16
 _KEPT_CLAIMS = 64
 _MAX_OWNER_BYTES = 4_096
-_SLOW_LOOK_MS = 10_000
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"([0-9]{20})(\.released)?", re.ASCII)
 _RENEWED_NAME = re.compile(r"([0-9]{20})\.renewed\.[0-9]{20}", re.ASCII)
@@ -49,23 +48,30 @@ def make_own_name(now_ms: int) -> str:
 
 @dataclass(slots=True)
 class UnheldAuthority:
-    """Writes in nobody's name: below every epoch."""
+    """Writes in nobody's name, beside the epoch `view`: that which it helps, else the first that it
+    meets."""
 
     stamp: str
-    monotonic_ms: Callable[[], int]
-    lease_ms: int
     number: int = 0
-    confirmed_ms: int = 0
+    view: int | None = None
+    lives: Lives = field(init=False)
 
-    @property
-    def trusted_from_ms(self) -> int:
-        return self.monotonic_ms() - self.lease_ms
+    def __post_init__(self) -> None:
+        self.lives = SharedLife(self.view or 0)
 
     def check(self) -> None:
         """Raise nothing: nothing was ever promised."""
 
     def confirm(self) -> None:
         """Raise nothing: nobody has a right that another one would respect."""
+
+    def join(self, inheritance: int) -> None:
+        """Write beside that epoch. Raises Fenced where another one is the newest: whoever let this
+        process write has lost the right."""
+        if self.view is None:
+            self.view, self.lives = inheritance, SharedLife(inheritance)
+        if self.view != inheritance:
+            raise Fenced(f"epoch {self.view} was taken over: epoch {inheritance} has written")
 
 
 class ChunkWriterEpoch:
@@ -89,7 +95,7 @@ class ChunkWriterEpoch:
         self._lost: str | None = None
         self.number = number
         self.stamp = f"{number}:{owner}"
-        self.confirmed_ms = self.trusted_from_ms = settings.monotonic_ms()
+        self.lives: Lives = OwnLives(number)
         self._renewal = Renewal(
             client, f"{folder}/{number:020d}", settings, is_over=lambda: self.is_lost
         )
@@ -124,12 +130,10 @@ class ChunkWriterEpoch:
             if record is not None:
                 claims = [*record.load(), _name_claim(number + 1, token)]
                 record.save(claims[-_KEPT_CLAIMS:])
-            begin_ms = settings.monotonic_ms()
             key = f"{folder}/{number + 1:020d}"
             claimed = _claim(client, key, owner, token, settings)
             if claimed and _is_latest(client, folder, number + 1):
                 epoch = cls(client, folder, number + 1, owner, settings, before_release)
-                epoch.confirmed_ms = epoch.trusted_from_ms = begin_ms
                 epoch._forget_old()
                 return epoch
         raise Busy(f"{folder}: {settings.max_tries} other writers were faster", path=folder)
@@ -138,18 +142,16 @@ class ChunkWriterEpoch:
     def owner(self) -> str:
         return self._owner
 
+    @property
+    def view(self) -> int:
+        return self.number
+
+    def join(self, inheritance: int) -> None:
+        """Do nothing: it writes in its own name."""
+
     def check(self) -> None:
-        """Raise Fenced when the right was lost, Unavailable when nobody can tell. At most one
-        request a lease."""
+        """Raise Fenced when the right is known to be lost. Asks nobody."""
         self._raise_if_lost()
-        if self._age_ms() < self._settings.lease_ms:
-            return
-        for _ in range(self._settings.max_tries):
-            self.confirm()
-            if self._age_ms() <= max(self._settings.lease_ms, _SLOW_LOOK_MS):
-                return
-            # The process stood still over that very look: it is out of date again.
-        raise Unavailable(f"{self._folder}: answers take longer than a lease")
 
     def confirm(self) -> None:
         """Look for the next epoch, by a request that is sent after this call; callers share one.
@@ -163,21 +165,14 @@ class ChunkWriterEpoch:
             raise
         self._raise_if_lost()
 
-    def _age_ms(self) -> int:
-        return self._settings.monotonic_ms() - self.confirmed_ms
-
     def _look(self) -> None:
         """The next number is free as long as nobody took over: numbers are taken one by one, and
         no epoch is ever deleted."""
-        begin_ms = self._settings.monotonic_ms()
         successor = self.number + 1
         if self._client.head(f"{self._folder}/{successor:020d}") is not None:
             holder = _holder(self._client, self._folder, successor)
             self._lost = f"was taken over by {holder.get('owner')} as epoch {successor}"
             self._raise_if_lost()
-        if begin_ms - self.confirmed_ms > 2 * self._settings.lease_ms:
-            self.trusted_from_ms = begin_ms
-        self.confirmed_ms = begin_ms
 
     @property
     def is_lost(self) -> bool:
@@ -337,9 +332,9 @@ def _holder(client: ObjectClient, folder: str, number: int) -> dict[str, object]
     if not isinstance(found, dict):
         found = {}
     version = found.get("format", FORMAT_VERSION)
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if version != FORMAT_VERSION:
         raise Invalid(
-            f"{folder}: the tier has format version {version}, this program writes "
+            f"{folder}: the tier has format version {version}, this program reads and writes "
             f"{FORMAT_VERSION}",
             path=folder,
         )

@@ -5,19 +5,18 @@ Layout and algorithms: `docs/formats/chunk-log.md`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 
 from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult
 from tieredstore.contracts.segment import Capabilities, SegmentId, SegmentListing
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.append import ChunkAppender
-from tieredstore.providers.chunks.chain import Chain, read_chain
-from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
+from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.epoch import WRITER_FOLDER, ChunkWriterEpoch
 from tieredstore.providers.chunks.fencing import check_fencing
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.probes import probe_objects
 from tieredstore.providers.chunks.reading.blocks import BlockReader
 from tieredstore.providers.chunks.reading.cache import ByteCache, WriteCache
@@ -30,8 +29,6 @@ from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance, MaintenanceReport
 from tieredstore.providers.chunks.writers import Writers
 from tieredstore.service_thread import ServiceHealth
-
-_log = logging.getLogger(__name__)
 
 
 class ChunkProvider:
@@ -54,14 +51,15 @@ class ChunkProvider:
         self._fencing_checked = not settings.fencing
         self._stop_limit = StopLimit(settings, client.close)
         self._cluster_folder = naming.cluster_directory_name(cluster)
-        self._states = SegmentStates(client, self._cluster_folder, settings.monotonic_ms)
+        self._views = Views(client, self._cluster_folder, settings)
+        self._states = SegmentStates(self._cluster_folder, self._views)
         self._writers = Writers(client, self._cluster_folder, settings, owner)
         written = WriteCache(
             settings.write_cache_bytes, settings.write_cache_age_ms, settings.monotonic_ms
         )
         blocks = ByteCache(settings.block_cache_bytes)
         self._reader = ChunkReader(client, settings, written)
-        appender = ChunkAppender(client, settings, self._reader, written)
+        appender = ChunkAppender(client, settings, self._reader, written, self._views)
         compactor = Compactor(maintained, settings, self._reader, written, appender)
         self._maintenance = Maintenance(
             maintained,
@@ -70,7 +68,7 @@ class ChunkProvider:
             compactor,
             self._states,
             self._writers,
-            self._list_segments,
+            self._views,
             self._stop_limit,
         )
         self._services = SegmentServices(
@@ -108,11 +106,11 @@ class ChunkProvider:
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         """List the segments in one paged listing; `token` is the Chain. A segment with a hole has
         the size up to its last object: reading the hole raises Corrupt, with its offsets."""
-        listings = tuple(self._list_segments(prefix))
-        for listing in listings:
-            if isinstance(listing.token, Chain):
-                self._maintenance.notice_listed(listing.id, listing.token)
-        return listings
+        chains = self._views.list_chains(prefix)
+        for id, chain in chains.items():  # noqa: A001 - the contract's name
+            self._maintenance.notice_listed(id, chain)
+        there = ((found, chain) for found, chain in chains.items() if chain.is_there)
+        return tuple(_listing(found, chain) for found, chain in there)
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> ChunkFileSegment:
         """Open a segment. A listing of size 0 without a token says that the segment is known to be
@@ -122,7 +120,7 @@ class ChunkProvider:
             if isinstance(listing.token, Chain):
                 state.adopt(listing.token)
             elif listing.size_bytes == 0 and not listing.sealed and listing.token is None:
-                state.adopt(Chain(seen_ms=self._settings.monotonic_ms()))
+                self._adopt_absent(state)
         return self.make_segment(state, self._services)
 
     def acquire_writer(
@@ -145,8 +143,14 @@ class ChunkProvider:
         )
         if self._settings.maintenance_threads:
             self._stop_limit.prepare()
+        self._views.begin(broker_name, epoch)
         self._maintenance.start(broker_name)
         return epoch
+
+    def help_writer(self, broker_name: str, number: int) -> None:
+        """Write beside that epoch alone, which another process holds and has listed the tier with:
+        its inheritance is there."""
+        self._writers.help(broker_name, number)
 
     def find_last_writer(self, broker_name: str) -> str | None:
         """Describe the last writer below a broker prefix; None when there was none."""
@@ -181,46 +185,13 @@ class ChunkProvider:
         self._client.close()
         self._stop_limit.finish()
 
-    def _list_segments(self, prefix: str) -> Iterator[SegmentListing]:
-        parts = naming.parse_prefix(prefix)
-        begin_ms = self._settings.monotonic_ms()
-        start = "".join(f"{part}/" for part in (self._cluster_folder, *parts))
-        seen: set[SegmentId] = set()
-        again: dict[SegmentId, str] = {}
-        held: dict[SegmentId, SegmentListing] = {}
-        for folder, objects in groupby(self._client.list(start), _folder):
-            id = self._segment_id(folder)  # noqa: A001 - the contract's name
-            if id is None:
-                continue
-            chain = read_chain(objects, folder, begin_ms)
-            if id in seen or chain.holes:
-                again[id] = folder  # its objects were not listed in one run
-            seen.add(id)
-            held[id] = _listing(id, chain)
-        for id, folder in again.items():  # noqa: A001
-            chain = read_chain(self._client.list(f"{folder}/"), folder, begin_ms)
-            for hole in chain.holes:
-                _log.error("%s: bytes %d to %d are in no object", folder, *hole)
-            held[id] = _listing(id, chain)
-        return iter([found for found in held.values() if found.token != _NOTHING])
-
-    def _segment_id(self, folder: str) -> SegmentId | None:
-        """The segment that has this folder; None for one that is not a segment's."""
-        parts = folder.removeprefix(f"{self._cluster_folder}/").split("/")
-        if len(parts) != 5:
-            return None
-        segment_type = naming.parse_type_name(parts[3])
-        base_offset = naming.parse_segment_file_name(parts[4])
-        if segment_type is None or base_offset is None or not naming.is_queue_id(parts[2]):
-            return None
-        return SegmentId("/".join(parts[:3]), segment_type, base_offset)
-
-
-_NOTHING = Chain()
-
-
-def _folder(info: ObjectInfo) -> str:
-    return info.key.rpartition("/")[0]
+    def _adopt_absent(self, state: SegmentState) -> None:
+        """Take a segment for absent, as the caller says, where nothing is known to the contrary."""
+        epoch = self._writers.get_held_epochs().get(state.broker_name)
+        if epoch is None:
+            state.adopt(Chain())
+        elif self._views.knows_absent(state.id):
+            state.adopt(Chain(epoch=epoch.number))
 
 
 def _listing(id: SegmentId, chain: Chain) -> SegmentListing:

@@ -14,7 +14,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.providers import checks
 from tieredstore.providers.chunks.append import ChunkAppender
-from tieredstore.providers.chunks.chain import Chain
+from tieredstore.providers.chunks.lives.chain import Chain
 from tieredstore.providers.chunks.reading.blocks import BlockReader
 from tieredstore.providers.chunks.reading.reader import ChunkReader, ObjectGone
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -91,8 +91,7 @@ class ChunkFileSegment:
                 raise checks.make_short_read_error(state.id, position, length, there)
             # Longer by now, merged and deleted underneath, or made again: the listing tells.
             chain, is_remembered = None, False
-        assert problem is not None
-        raise problem
+        raise problem or checks.make_short_read_error(state.id, position, length, 0)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
         """Return what blocks and recent writes in memory hold; None when a request is needed."""

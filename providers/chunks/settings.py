@@ -28,11 +28,11 @@ class ChunkSettings:
     fencing: refuse to write where the store cannot create conditionally. take_over_epoch: take this
     epoch over, whoever holds it; 0: none. take_over_after_ms: take an epoch over that its owner has
     not renewed for so long, and renew the own one; 0: never. close_timeout_ms: what a stop may
-    take; requests end after half of it. grace_ms: how long an
-    object stays after another one covers it. lease_ms: how long a look at the writer epoch counts.
-    upload_age_ms: when an open multipart upload is nobody's any more. sweep_interval_ms: how often
-    maintenance looks at all segments of its brokers. hedge: send a second read after the running
-    p95. pause_ms: with `clock`, how attempts are spaced.
+    take; requests end after half of it. grace_ms: how long an object stays after another one covers
+    it, which spares readers a second listing. upload_age_ms: when an open multipart upload is
+    nobody's any more. sweep_interval_ms: how often maintenance looks at all segments of its
+    brokers. hedge: send a second read after the running p95. pause_ms: with `clock`, how attempts
+    are spaced.
     """
 
     fencing: bool = True
@@ -40,7 +40,6 @@ class ChunkSettings:
     take_over_after_ms: int = 0
     durable: bool = True
     grace_ms: int = 120_000
-    lease_ms: int = 10_000
     upload_age_ms: int = 24 * 3_600_000
     sweep_interval_ms: int = 24 * 3_600_000
     close_timeout_ms: int = 20_000

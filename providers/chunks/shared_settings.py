@@ -11,8 +11,6 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 
 _DAYS_MS = 366 * 86_400_000
-_LEAST_GRACE_MS = 10_000
-"""Longer than a listing's page takes: one during which an object is deleted looks like a hole."""
 _PLAIN = ChunkSettings()
 
 
@@ -60,13 +58,13 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
             3_600_000,
         ),
     ] = field(name="tieredStoreChunkStopTimeout", default=_PLAIN.close_timeout_ms)
-    lease_ms: Annotated[
-        int, _number("How long a look at the writer epoch counts, ms.", 0, 600_000)
-    ] = field(name="tieredStoreChunkLease", default=_PLAIN.lease_ms)
     grace_ms: Annotated[
         int,
         _number(
-            "How long an object stays after a merged one covers it, ms.", _LEAST_GRACE_MS, _DAYS_MS
+            "How long an object stays after a merged one covers it, ms. It spares readers a second "
+            "listing; nothing rests on it.",
+            0,
+            _DAYS_MS,
         ),
     ] = field(name="tieredStoreChunkGraceTime", default=_PLAIN.grace_ms)
     upload_age_ms: Annotated[
@@ -120,7 +118,6 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
             take_over_epoch=self.take_over_epoch,
             take_over_after_ms=self.take_over_after_ms,
             close_timeout_ms=self.close_timeout_ms,
-            lease_ms=self.lease_ms,
             grace_ms=self.grace_ms,
             upload_age_ms=self.upload_age_ms,
             preferred_batch_bytes=self.batch_bytes,

@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Protocol
 
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.providers import naming
-from tieredstore.providers.chunks.chain import Chain, read_chain
-from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.own import Lives
+from tieredstore.providers.chunks.lives.views import Views
 
 _incarnations = itertools.count(1)
-_MAX_LOOKS = 3
 
 
 class Authority(Protocol):
@@ -29,18 +28,19 @@ class Authority(Protocol):
     def stamp(self) -> str: ...
 
     @property
-    def trusted_from_ms(self) -> int:
-        """What was seen of a segment before then is to be seen again before the next write."""
+    def view(self) -> int | None:
+        """The epoch whose inheritance it goes by; None before it has joined one."""
         ...
 
     @property
-    def confirmed_ms(self) -> int:
-        """When the store last said that nobody took the right away; own clock."""
+    def lives(self) -> Lives: ...
+
+    def join(self, inheritance: int) -> None:
+        """Go by the newest inheritance, when there is no epoch of one's own. Raises Fenced."""
         ...
 
     def check(self) -> None:
-        """Raise Fenced naming the winner when the right is lost, Unavailable when that cannot be
-        found out."""
+        """Raise Fenced naming the winner when the right is known to be lost."""
         ...
 
     def confirm(self) -> None:
@@ -55,8 +55,7 @@ class SegmentState:
     __slots__ = (
         "__weakref__",
         "_chain_lock",
-        "_client",
-        "_monotonic_ms",
+        "_views",
         "broker_name",
         "chain",
         "folder",
@@ -66,11 +65,8 @@ class SegmentState:
         "write_lock",
     )
 
-    def __init__(
-        self, id: SegmentId, folder: str, client: ObjectClient, monotonic_ms: Callable[[], int]
-    ) -> None:
-        self._client = client
-        self._monotonic_ms = monotonic_ms
+    def __init__(self, id: SegmentId, folder: str, views: Views) -> None:
+        self._views = views
         self.id = id
         self.folder = folder
         self.broker_name = naming.parse_logical_path(id.path).broker_name
@@ -87,25 +83,18 @@ class SegmentState:
         """List the chain; remember it unless the remembered one changed meanwhile. Raises
         Unavailable."""
         former = self.chain
-        chain = Chain()
-        for _ in range(_MAX_LOOKS):
-            begin_ms = self._monotonic_ms()
-            chain = read_chain(self._client.list(f"{self.folder}/"), self.folder, begin_ms)
-            if not chain.holes:
-                break
-            # A listing is no snapshot: what was merged and deleted while it ran looks lost.
+        chain = self._views.list_chain(self.id, self.folder)
         with self._chain_lock:
             if self.chain is former:
-                if former is not None and chain.size_bytes < former.size_bytes:
-                    self.forget()  # a segment never shrinks: this is another one of that name
-                self.chain = chain
+                self._replace(chain)
         return chain
 
     def adopt(self, chain: Chain) -> None:
         """Take what another listing showed, unless more is known."""
         with self._chain_lock:
-            if self.chain is None:
-                self.chain = chain
+            known = self.chain
+            if known is None or known.epoch < chain.epoch or _is_later(chain, known):
+                self._replace(chain)
 
     def look_again_for_garbage(self, listed: Chain) -> None:
         """Forget the chain when another listing shows garbage that it does not know: what a late
@@ -115,10 +104,10 @@ class SegmentState:
             if self.chain is not None and any(f.name not in known for f in listed.garbage):
                 self.chain = None
 
-    def get_trusted_chain(self, authority: Authority) -> Chain | None:
-        """Return the chain when it was seen since that right is held without a pause, else None."""
+    def get_chain(self, authority: Authority) -> Chain | None:
+        """Return the chain when that authority may write behind it, else None."""
         chain = self.chain
-        if chain is None or chain.holes or chain.seen_ms < authority.trusted_from_ms:
+        if chain is None or chain.holes or chain.epoch != authority.view:
             return None
         return chain
 
@@ -127,16 +116,22 @@ class SegmentState:
         self.chain = None
         self.incarnation = next(_incarnations)
 
+    def _replace(self, chain: Chain) -> None:
+        former = self.chain
+        # Those who write without an epoch use a life again; but no segment shrinks
+        if former is not None and (
+            former.born != chain.born or former.size_bytes > chain.size_bytes
+        ):
+            self.incarnation = next(_incarnations)
+        self.chain = chain
+
 
 class SegmentStates:
     """The states in use, by folder."""
 
-    def __init__(
-        self, client: ObjectClient, cluster_folder: str, monotonic_ms: Callable[[], int]
-    ) -> None:
-        self._client = client
+    def __init__(self, cluster_folder: str, views: Views) -> None:
         self._cluster_folder = cluster_folder
-        self._monotonic_ms = monotonic_ms
+        self._views = views
         self._lock = threading.Lock()
         self._states: weakref.WeakValueDictionary[SegmentId, SegmentState] = (
             weakref.WeakValueDictionary()
@@ -148,6 +143,13 @@ class SegmentStates:
             state = self._states.get(id)
             if state is None:
                 folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
-                state = SegmentState(id, folder, self._client, self._monotonic_ms)
+                state = SegmentState(id, folder, self._views)
                 self._states[id] = state
             return state
+
+
+def _is_later(chain: Chain, known: Chain) -> bool:
+    """Whether a chain is that of a segment which was made again."""
+    if chain.epoch != known.epoch or chain.born is None:
+        return False
+    return known.born is None or chain.born > known.born

@@ -37,7 +37,7 @@ class Writers:
         self._owner = owner or make_own_name(settings.clock.now_ms())
         self._epochs: dict[str, ChunkWriterEpoch] = {}
         self._lock = threading.Lock()
-        self._nobody = UnheldAuthority(f"0:{self._owner}", settings.monotonic_ms, settings.lease_ms)
+        self._unheld: dict[str, UnheldAuthority] = {}
 
     def acquire(
         self,
@@ -63,6 +63,11 @@ class Writers:
             self._epochs[broker_name] = epoch
         return epoch
 
+    def help(self, broker_name: str, number: int) -> None:
+        """Write beside that epoch alone, where this process holds none."""
+        with self._lock:
+            self._unheld[broker_name] = UnheldAuthority(f"0:{self._owner}", view=number)
+
     def describe_last(self, broker_name: str) -> str | None:
         """Describe the last writer below a broker prefix; None when there was none."""
         naming.check_name(broker_name, "broker name")
@@ -73,12 +78,23 @@ class Writers:
         """Return the authority with which this process writes there. Raises Invalid as
         `check_may_write`."""
         self.check_may_write()
-        return self._epochs.get(broker_name, self._nobody)
+        epoch = self._epochs.get(broker_name)
+        if epoch is not None:
+            return epoch
+        with self._lock:
+            return self._unheld.setdefault(broker_name, UnheldAuthority(f"0:{self._owner}"))
 
     def get_held_epochs(self) -> dict[str, ChunkWriterEpoch]:
         """Return the epochs held, as far as is known."""
         with self._lock:
             return {name: epoch for name, epoch in self._epochs.items() if not epoch.is_lost}
+
+    def check_held(self) -> None:
+        """Raise Fenced when an epoch was lost or released."""
+        with self._lock:
+            epochs = list(self._epochs.values())
+        for epoch in epochs:
+            epoch.check()
 
     def close(self) -> None:
         """Give no more signs of life."""

@@ -186,8 +186,7 @@ class FsspecClient:
             self._key(str(details["name"])) for details in entries if details["type"] == "directory"
         ]
 
-    def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        del etags  # no file system has such a condition
+    def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             try:
                 with self._errors.translate_errors("delete", key, ABSENT):

@@ -183,15 +183,13 @@ class MemoryObjectClient:
                 return
             last = page[-1][0]
 
-    def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+    def delete(self, keys: Sequence[str]) -> None:
         if not keys:
             return
         self.request("DELETE", keys[0])
         with self._store.lock:
-            for key, etag in itertools.zip_longest(keys, etags):
-                found = self._store.objects.get(key)
-                if found is not None and etag in {None, found.etag}:
-                    del self._store.objects[key]
+            for key in keys:
+                if self._store.objects.pop(key, None) is not None:
                     del self._store.keys[bisect.bisect_left(self._store.keys, key)]
         self.reply("DELETE", keys[0])
 

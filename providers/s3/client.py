@@ -13,8 +13,8 @@ from tieredstore.contracts.probing import ProbeResult
 from tieredstore.contracts.segment import Buffer
 from tieredstore.contracts.usage import Prices, WrittenBytes
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.providers.chunks.chain import WHOLE_NAME
 from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, ObjectInfo, Part
+from tieredstore.providers.chunks.lives.names import WHOLE_NAME
 from tieredstore.providers.s3.dialects.dialect import check_checksums, choose_dialect
 from tieredstore.providers.s3.errors import require_whole_answers
 from tieredstore.providers.s3.fast_reads.fast_path import FastPath
@@ -102,7 +102,6 @@ class S3Client:
             concurrent_requests=settings.max_connections,
         )
         # until the endpoint says that it cannot
-        self._deletes_conditionally = own.dialect.deletes_conditionally
         self._reader = RangeReader(
             own,
             place,
@@ -243,11 +242,7 @@ class S3Client:
             raise failure.error from None
         return True
 
-    def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        if etags and self._deletes_conditionally:
-            for key, etag in zip(keys, etags, strict=True):
-                self._delete_one(key, etag)
-            return
+    def delete(self, keys: Sequence[str]) -> None:
         if self._settings.checksums == "off":
             # a request for many keys must carry a checksum
             for key in keys:
@@ -335,17 +330,11 @@ class S3Client:
                 return None
             raise failure.make_write_error() from None
 
-    def _delete_one(self, key: str, etag: str = "") -> None:
-        condition: dict[str, Any] = (
-            {"IfMatch": f'"{etag}"'} if etag and self._deletes_conditionally else {}
-        )
+    def _delete_one(self, key: str) -> None:
         try:
-            self._call("delete_object", "DeleteObject", key, lane=self._bulk_lane, **condition)
+            self._call("delete_object", "DeleteObject", key, lane=self._bulk_lane)
         except S3Failure as failure:
-            if condition and (failure.status == 501 or failure.code == "NotImplemented"):
-                self._deletes_conditionally = False  # the look at the epoch has to do there
-                self._delete_one(key)
-            elif not (is_absent(failure) or (condition and failure.status == 412)):
+            if not is_absent(failure):
                 raise failure.error from None
 
     def _delete_some(self, keys: Sequence[str]) -> None:

@@ -33,7 +33,6 @@ SETTINGS = ChunkSettings(
     fencing=False,
     maintenance_threads=0,
     pause_ms=0,
-    lease_ms=0,
     grace_ms=0,
     policy=MergePolicy(fan_in=4, target_bytes=8192, part_bytes=4096, settle_ms=0),
 )

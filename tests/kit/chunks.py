@@ -7,7 +7,9 @@ from typing import Any
 
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
+from tieredstore.providers import naming
 from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.providers.chunks.lives.names import Life, parse_object_name
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.segment import ChunkFileSegment
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
@@ -16,7 +18,6 @@ from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 
 LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 UNITS = SegmentId("broker-a/TopicA/0", FileSegmentType.CONSUME_QUEUE, 0)
-LEASE_MS = 10_000
 GRACE_MS = 120_000
 
 
@@ -40,6 +41,17 @@ class Store:
         folder = f"/{id.path}/{id.type.name}/"
         return [info.key.rpartition("/")[2] for info in self.first.list("") if folder in info.key]
 
+    def folder(self, id: SegmentId = LOG) -> str:
+        """Of a segment."""
+        cluster = naming.cluster_directory_name("DefaultCluster")
+        return f"{cluster}/{naming.relative_segment_path(id)}"
+
+    def lives(self, id: SegmentId = LOG) -> set[Life]:
+        """Those of a segment in which there is an object."""
+        start = f"{self.folder(id)}/"
+        names = [info.key.removeprefix(start) for info in self.first.list(start)]
+        return {found.life for name in names if (found := parse_object_name(name)) is not None}
+
 
 class Process:
     """One process on a store: its client counts requests and fails as planned."""
@@ -50,7 +62,6 @@ class Process:
         defaults: dict[str, Any] = {
             "clock": store.clock,
             "monotonic_ms": store.clock.now_ms,
-            "lease_ms": LEASE_MS,
             "grace_ms": GRACE_MS,
             "policy": MergePolicy(
                 fan_in=4, target_bytes=160, part_bytes=100, free_bytes=10, settle_ms=0

@@ -16,6 +16,12 @@ from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.location import TierLocation
 from tieredstore.testing.chunks import chunk_provider
 
+WHOLE_LISTING = 5
+"""LISTs of a small tier of one broker: which brokers there are takes two, a look at what is
+inherited one before and one after."""
+WHOLE_LISTING_AGAIN = 4
+"""By who knows what is inherited."""
+
 
 class CountingClient(MemoryObjectClient):
     """Counts requests. together: reads of the first few threads wait for one another there."""

@@ -74,7 +74,6 @@ class Broker:
         defaults: dict[str, Any] = {
             "clock": self.clock,
             "monotonic_ms": self.clock.now_ms,
-            "lease_ms": 10_000,
             "grace_ms": GRACE_MS,
             "policy": POLICY,
         }

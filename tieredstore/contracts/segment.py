@@ -226,6 +226,26 @@ class BoundedStop(Protocol):
 
 
 @runtime_checkable
+class NumberedEpoch(Protocol):
+    """A writer epoch that processes may help which have none of their own. Optional."""
+
+    @property
+    def number(self) -> int:
+        """Of the epochs below its broker prefix; greater than all before."""
+        ...
+
+
+@runtime_checkable
+class WriterHelper(Protocol):
+    """A provider that writes beside a NumberedEpoch which another process holds. Optional."""
+
+    def help_writer(self, broker_name: str, number: int) -> None:
+        """Write below a broker prefix on behalf of that epoch alone. From the take-over on writes
+        raise Fenced, or are of no effect; whoever holds the epoch looks before it counts them."""
+        ...
+
+
+@runtime_checkable
 class WriterRecord(Protocol):
     """A provider that remembers who wrote below a broker prefix. Optional."""
 

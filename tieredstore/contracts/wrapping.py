@@ -190,12 +190,15 @@ class WrapperMetadataStore:
         self.wrapped.destroy()
 
 
+_WRAPPERS = (WrapperSegment, WrapperProvider, WrapperEpoch, WrapperMetadataStore)
+
+
 def find_layer(outermost: object, protocol: type[_Protocol]) -> _Protocol | None:
     """Find the outermost of some layers, one wrapped by the other, that has an optional protocol;
     None when none has it."""
     layer: object = outermost
     while not isinstance(layer, protocol):
-        if not isinstance(layer, (WrapperSegment, WrapperProvider, WrapperMetadataStore)):
+        if not isinstance(layer, _WRAPPERS):
             return None
         layer = layer.wrapped
     return layer

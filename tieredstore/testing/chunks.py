@@ -1,4 +1,4 @@
-"""A chunk log in memory, for tests: no background work, no waiting, no lease."""
+"""A chunk log in memory, for tests: no background work, no waiting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def chunk_provider(
 ) -> ChunkProvider:
     """Make a provider on `client` (a new MemoryObjectClient unless given). settings: fields of
     ChunkSettings."""
-    quick: dict[str, Any] = {"maintenance_threads": 0, "pause_ms": 0, "lease_ms": 0}
+    quick: dict[str, Any] = {"maintenance_threads": 0, "pause_ms": 0}
     return ChunkProvider(
         client if client is not None else MemoryObjectClient(),
         settings=ChunkSettings(**(quick | settings)),

@@ -14,7 +14,12 @@ from types import TracebackType
 from typing import Self
 
 from tieredstore.contracts.metadata_store import MetadataStore
-from tieredstore.contracts.segment import BoundedStop, SegmentProvider, WriterEpoch
+from tieredstore.contracts.segment import (
+    BoundedStop,
+    NumberedEpoch,
+    SegmentProvider,
+    WriterEpoch,
+)
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Fenced, TieredStoreError, Unavailable
 from tieredstore.tier.state_lock import StateLock, StateRecord
@@ -107,6 +112,12 @@ class TierWriter:
                 keeper = WrittenKeeper(state, provider)
                 stack.callback(keeper.keep)
             return cls(provider, metadata, broker, epoch, stack.pop_all(), keeper)
+
+    @property
+    def epoch_number(self) -> int | None:
+        """Of the epoch that other processes may help; None where there are none of that kind."""
+        epoch = find_layer(self._epoch, NumberedEpoch)
+        return None if epoch is None else epoch.number
 
     def check(self) -> None:
         """Raise Fenced when the right is known to be lost. Proves nothing: `confirm` does."""

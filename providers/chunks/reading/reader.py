@@ -9,8 +9,8 @@ from functools import partial
 from typing import NamedTuple
 
 from tieredstore.errors import Corrupt, Invalid, Unavailable
-from tieredstore.providers.chunks.chain import Chain
 from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.providers.chunks.lives.chain import Chain
 from tieredstore.providers.chunks.reading.cache import WriteCache
 from tieredstore.providers.chunks.reading.hedging import Hedge
 from tieredstore.providers.chunks.settings import ChunkSettings

@@ -1,7 +1,8 @@
 """Work on one segment besides appending: merge, seal, collect garbage, delete.
 
-Nothing here changes what the segment holds, only in which objects it is, so a crash after any
-request leaves a segment that reads the same. The writer epoch is confirmed before each deletion.
+Nothing here but a tombstone changes what the segment holds, only in which objects it is, so a crash
+after any request leaves a segment that reads the same. Before each deletion the writer epoch is
+confirmed, after what makes its targets garbage was made: whoever comes later calls them so, too.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
-from tieredstore.providers.chunks.append import ChunkAppender, epoch_number, stamp, writer
-from tieredstore.providers.chunks.chain import (
+from tieredstore.providers.chunks.append import ChunkAppender, stamp
+from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
+from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.names import (
+    TOMBSTONE_NAME,
     WHOLE_NAME,
-    Chain,
-    Extent,
+    Life,
+    ObjectName,
     make_merged_name,
-    read_chain,
+    parse_object_name,
 )
-from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, ObjectInfo, Part
 from tieredstore.providers.chunks.reading.cache import WriteCache
 from tieredstore.providers.chunks.reading.reader import ChunkReader
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -73,7 +76,8 @@ class Compactor:
         stays."""
         done = Work()
         with state.work_lock:
-            chain = state.get_trusted_chain(authority) or state.list_chain()
+            self._appender.prepare(state, authority)
+            chain = state.get_chain(authority) or state.list_chain()
             chain.check_whole(state.folder)
             try:
                 while not chain.sealed:
@@ -94,53 +98,61 @@ class Compactor:
         return done
 
     def delete(self, state: SegmentState, authority: Authority) -> None:
-        """Remove the segment: data first, from the end on, so that what a crash leaves is a
-        shorter segment; the marker last, so that a late writer stays out until all is gone.
-
-        Objects that appear meanwhile belong to a late writer, and go, unless they are a later
-        epoch's: then Fenced is raised. Unavailable when something may be left.
-        """
+        """Remove the segment: a tombstone first, with which it is gone, and whatever comes late for
+        it; then its objects. Raises Unavailable when something may be left."""
         with state.work_lock, state.write_lock:
             state.forget()
-            found = self._find_objects(state)
-            chain = read_chain(found, state.folder)
-            if found and not chain.is_closed and not chain.holes:
-                self._appender.seal(state, authority)
-                found = self._find_objects(state)
-            known = {(info.key, info.etag) for info in found}
+            self._appender.prepare(state, authority)
+            if not authority.number and authority.view:
+                raise Fenced(
+                    f"segment {state.id}: epoch {authority.view} has written here; acquire the "
+                    "writer epoch before deleting",
+                    path=state.folder,
+                )
             for _ in range(self._settings.max_tries):
-                data = [info for info in found if info.size_bytes]
-                if not data:
-                    self._delete(authority, *_split_keys_and_etags(found))
-                    state.forget()
+                found = self._find_objects(state, authority)
+                tombstone = _find_tombstone(state, authority, found)
+                others = [key for key in found if key != tombstone]
+                if authority.number and (
+                    authority.lives.has(state.id) or _has_later(state, others, tombstone)
+                ):
+                    tombstone = self._bury(state, authority)
+                    others = found
+                if others:
+                    self._delete(authority, others)
+                elif tombstone is not None:
+                    authority.confirm()
+                state.forget()
+                if authority.number or not found:
                     return
-                for info in data:
-                    if (info.key, info.etag) not in known:
-                        self._check_late(info, authority)
-                self._delete(authority, *_split_keys_and_etags(sorted(data, key=_deletion_order)))
-                found = self._find_objects(state)
             raise Unavailable(
                 f"segment {state.id}: {len(found)} objects are still there", path=state.folder
             )
 
-    def _find_objects(self, state: SegmentState) -> list[ObjectInfo]:
-        return list(self._client.list(f"{state.folder}/"))
+    def _find_objects(self, state: SegmentState, authority: Authority) -> list[str]:
+        """The keys of all that is there, but of what a later epoch made."""
+        keys = [info.key for info in self._client.list(f"{state.folder}/")]
+        names = [_parse(state, key) for key in keys]
+        return [
+            key
+            for key, name in zip(keys, names, strict=True)
+            if name is None or name.life.epoch <= authority.number
+        ]
 
-    def _check_late(self, info: ObjectInfo, authority: Authority) -> None:
-        head = self._client.head(info.key)
-        if head is not None and epoch_number(head) > authority.number:
-            raise Fenced(
-                f"{info.key}: made by the later writer {writer(head)} while it was deleted",
-                path=info.key,
-            )
+    def _bury(self, state: SegmentState, authority: Authority) -> str:
+        """Make a tombstone in a life of its own."""
+        key = state.key(authority.lives.make().name(TOMBSTONE_NAME))
+        metadata = stamp(authority, [])
+        self._insist(key, authority, lambda: self._client.put_if_absent(key, [], metadata))
+        authority.lives.forget(state.id)
+        return key
 
-    def _delete(self, authority: Authority, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+    def _delete(self, authority: Authority, keys: Sequence[str]) -> None:
         for first in range(0, len(keys), MAX_DELETED_KEYS):
             authority.confirm()  # what makes these garbage counts before they go
-            authority.check()  # looks again when the process stood still over that look
-            batch = slice(first, first + MAX_DELETED_KEYS)
-            self._client.delete(keys[batch], etags[batch])
-            self._written.drop(keys[batch])  # a segment made again has them with other bytes
+            batch = keys[first : first + MAX_DELETED_KEYS]
+            self._client.delete(batch)
+            self._written.drop(batch)
 
     def _is_short(self, chain: Chain) -> bool:
         """Whether the whole content fits into one put, so that merging is no help."""
@@ -150,17 +162,20 @@ class Compactor:
         self, state: SegmentState, authority: Authority, chain: Chain, run: Sequence[Extent]
     ) -> Chain:
         start, end = run[0].start, run[-1].end
-        self._make(state, authority, chain, run, make_merged_name(start, end))
+        life = authority.lives.take(state.id)
+        self._make(state, authority, chain, run, life, make_merged_name(start, end))
         made_ms = self._client.now_ms()
         with state.write_lock:
-            newest = state.chain.with_merged(start, end, made_ms) if state.chain else None
+            newest = state.chain.with_merged(start, end, made_ms, life) if state.chain else None
             state.chain = newest
         return newest or state.list_chain()
 
     def _make_whole(self, state: SegmentState, authority: Authority, chain: Chain) -> Chain:
-        self._make(state, authority, chain, chain.extents, WHOLE_NAME)
+        life = authority.lives.take(state.id)
+        self._make(state, authority, chain, chain.extents, life, WHOLE_NAME)
+        authority.lives.leave(state.id)
         with state.write_lock:
-            state.chain = chain.with_whole(self._client.now_ms())
+            state.chain = chain.with_whole(self._client.now_ms(), life)
             return state.chain
 
     def _make(
@@ -169,46 +184,31 @@ class Compactor:
         authority: Authority,
         chain: Chain,
         run: Sequence[Extent],
-        name: str,
+        life: Life,
+        short_name: str,
     ) -> None:
-        """An object of the content of adjacent extents; the same whoever makes it, so it does
-        not matter who did."""
+        """An object of the content of adjacent extents. It lies in the life that is written now, so
+        that a listing shows sources before what covers them."""
         start, end = run[0].start, run[-1].end
+        name = life.name(short_name)
         key = state.key(name)
         parts = plan_parts(run, self._client.limits)
         if any(isinstance(part, Copied) for part in parts):
             sent = self._compose_parts(state, chain, parts)
             metadata = stamp(authority, [])
             del metadata["crc"]
-            is_ours = self._insist(
-                key, authority, lambda: self._client.compose(key, sent, metadata)
-            )
+            is_new = self._insist(key, authority, lambda: self._client.compose(key, sent, metadata))
         else:
             content = self._reader.read(state.folder, chain, [(start, end - start)])
             metadata = stamp(authority, content)
-            is_ours = self._insist(
+            is_new = self._insist(
                 key, authority, lambda: self._client.put_if_absent(key, content, metadata)
             )
             if end - start < self._settings.policy.part_bytes:
                 self._written.put(key, content[0])
         self._written.drop(state.key(extent.name) for extent in run if extent.name != name)
-        if not is_ours:
+        if not is_new:
             self._check_size(key, start, end)
-        elif not self._appender.is_recent(authority.confirmed_ms):
-            self._withdraw_if_fenced(key, authority)
-
-    def _withdraw_if_fenced(self, key: str, authority: Authority) -> None:
-        """After a create that took long: a segment of that name may be another one by now. What
-        it covers is not collected before the grace time, so the object may still be taken back.
-        """
-        try:
-            authority.check()
-        except Fenced:
-            made = self._client.head(key)
-            now_ms = self._client.now_ms()
-            if made is not None and now_ms - made.modified_ms < self._settings.grace_ms // 2:
-                self._client.delete([key])
-            raise
 
     def _check_size(self, key: str, start: int, end: int) -> None:
         made = self._client.head(key)
@@ -268,18 +268,28 @@ class Compactor:
         return len(due), min(left) + self._settings.grace_ms if left else None
 
 
-def _split_keys_and_etags(found: Sequence[ObjectInfo]) -> tuple[list[str], list[str]]:
-    """Keys and etags: a request that is late meets the objects of a segment made again."""
-    return [info.key for info in found], [info.etag for info in found]
-
-
 def _is_copied(part: PlannedPart) -> bool:
     return isinstance(part, Copied)
 
 
-def _deletion_order(info: ObjectInfo) -> tuple[bool, int]:
-    """Sorts the whole content last, the rest by descending start; what is not a chunk log's
-    goes first."""
-    name = info.key.rpartition("/")[2]
-    start = name.partition(".")[2][:20]
-    return name == WHOLE_NAME, -int(start) if start.isdecimal() else -(10**20)
+def _find_tombstone(state: SegmentState, authority: Authority, keys: Sequence[str]) -> str | None:
+    """The last tombstone of this very epoch."""
+    found = [
+        key
+        for key in keys
+        if (name := _parse(state, key)) is not None
+        and name.kind == TOMBSTONE_NAME
+        and name.life.epoch == authority.number
+    ]
+    return max(found, default=None)
+
+
+def _has_later(state: SegmentState, keys: Sequence[str], tombstone: str | None) -> bool:
+    """Whether there are objects that no tombstone deletes."""
+    if tombstone is None:
+        return bool(keys)
+    return any(key > tombstone for key in keys if _parse(state, key) is not None)
+
+
+def _parse(state: SegmentState, key: str) -> ObjectName | None:
+    return parse_object_name(key.removeprefix(f"{state.folder}/"))

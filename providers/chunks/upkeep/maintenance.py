@@ -10,18 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tieredstore.contracts.segment import SegmentId, SegmentListing
+from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Busy, Fenced, Invalid, TieredStoreError, Unavailable
-from tieredstore.providers.chunks.chain import Chain
 from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.epoch import ChunkWriterEpoch
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.stopping import StopLimit
-from tieredstore.providers.chunks.upkeep.compaction import Compactor
+from tieredstore.providers.chunks.upkeep.compaction import MAX_DELETED_KEYS, Compactor
 from tieredstore.providers.chunks.writers import Writers
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 
@@ -57,7 +57,7 @@ class MaintenanceReport:
 
 
 class Maintenance:
-    """`sweep(broker name)` lists all segments of a broker, with their chains as tokens.
+    """Work that segments report, and that sweeps over the listings of brokers find.
 
     A segment is worked on by one thread, so that a slow one keeps no other thread. One whose work
     fails is tried again after twice the time before: up to ten minutes for what passes by itself,
@@ -72,7 +72,7 @@ class Maintenance:
         compactor: Compactor,
         states: SegmentStates,
         writers: Writers,
-        sweep: Callable[[str], Iterable[SegmentListing]],
+        views: Views,
         stop_limit: StopLimit,
     ) -> None:
         self._client = client
@@ -81,7 +81,7 @@ class Maintenance:
         self._compactor = compactor
         self._states = states
         self._writers = writers
-        self._sweep = sweep
+        self._views = views
         self._stop_limit = stop_limit
         self._changed = threading.Condition()
         self._ready: OrderedDict[SegmentId, SegmentState] = OrderedDict()
@@ -140,6 +140,7 @@ class Maintenance:
         Invalid when there is none, Fenced, and Unavailable when the tier cannot be listed."""
         held = self._writers.get_held_epochs()
         if not held:
+            self._writers.check_held()
             raise Invalid(f"{self._client.url}: maintenance needs the writer epoch of a broker")
         report = MaintenanceReport()
         for broker_name, epoch in held.items():
@@ -153,20 +154,24 @@ class Maintenance:
     def _sweep_broker(
         self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport
     ) -> None:
-        epoch.check()
-        for listing in self._sweep(broker_name):
-            if isinstance(listing.token, Chain) and self._compactor.needs_work_later(listing.token):
-                state = self._states.get_state(listing.id)
-                state.adopt(listing.token)
-                state.look_again_for_garbage(listing.token)
+        epoch.confirm()
+        self._views.prepare(broker_name)
+        for id, chain in self._views.list_chains(broker_name).items():  # noqa: A001
+            if self._compactor.needs_work_later(chain):
+                state = self._states.get_state(id)
+                state.adopt(chain)
+                state.look_again_for_garbage(chain)
                 self._enqueue(state)
-        self._reap_uploads(broker_name, epoch, report)
+        self._reap(broker_name, epoch, report)
 
-    def _reap_uploads(
-        self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport
-    ) -> None:
-        """Nobody completes what has been open for so long."""
+    def _reap(self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport) -> None:
+        """Nobody completes uploads that have been open for so long, and nobody goes by what former
+        epochs inherited."""
         epoch.check()
+        older = self._views.list_older(broker_name, epoch.number)
+        for first in range(0, len(older), MAX_DELETED_KEYS):
+            epoch.confirm()
+            self._client.delete(older[first : first + MAX_DELETED_KEYS])
         report.aborted_upload_count += self._client.abort_uploads(
             f"{self._cluster_folder}/{broker_name}/",
             self._client.now_ms() - self._settings.upload_age_ms,
@@ -246,7 +251,7 @@ class Maintenance:
                     self._changed.notify_all()
 
     def _keep_house(self) -> None:
-        """Keep the lease of the epochs, and bring up what becomes due."""
+        """Look after the brokers whose epochs are held, and bring up what becomes due."""
         for broker_name, epoch in self._writers.get_held_epochs().items():
             self._keep_epoch(broker_name, epoch)
         self._take_due()
@@ -254,10 +259,10 @@ class Maintenance:
     def _keep_epoch(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
         try:
             epoch.check()
-            if broker_name not in self._reaped:
+            if broker_name not in self._reaped and self._views.is_prepared(broker_name):
                 # At once: a process that lives for less than a sweep reaps, too.
                 self._reaped.add(broker_name)
-                self._reap_uploads(broker_name, epoch, MaintenanceReport())
+                self._reap(broker_name, epoch, MaintenanceReport())
             now_ms = self._settings.monotonic_ms()
             if now_ms >= self._next_sweep_ms.get(broker_name, now_ms):
                 self._next_sweep_ms[broker_name] = now_ms + self._settings.sweep_interval_ms

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tieredstore.errors import Invalid
-from tieredstore.providers.chunks.chain import Extent
 from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.providers.chunks.lives.chain import Extent
 
 
 class Copied(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tieredstore.errors import Invalid
-from tieredstore.providers.chunks.chain import Extent
+from tieredstore.providers.chunks.lives.chain import Extent
 
 Run = tuple[Extent, ...]
 _MOST_LARGE = 16

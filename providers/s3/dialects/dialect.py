@@ -34,9 +34,8 @@ class Dialect:
     promises_exclusion: whether the vendor says that of creates at the same time one alone succeeds;
     without that no writer is fenced.
     void_if_versioned: the condition is without effect in a bucket that has, or ever had,
-    versioning. deletes_conditionally: a deletion may name the ETag that it is for. checksum: of
-    what is sent. prefix: what stands for `x-amz-` in the names of headers, where `renamed` says:
-    of metadata, or of all, which then take a signature of Google's.
+    versioning. checksum: of what is sent. prefix: what stands for `x-amz-` in the names of headers,
+    where `renamed` says: of metadata, or of all, which then take a signature of Google's.
     """
 
     name: str
@@ -48,7 +47,6 @@ class Dialect:
     multipart: bool = True
     promises_exclusion: bool = False
     void_if_versioned: bool = False
-    deletes_conditionally: bool = False
     checksum: Literal["crc32", "md5"] = "md5"
     prefix: str = _AMAZON
     renamed: Literal["metadata", "all"] = "metadata"
@@ -99,7 +97,7 @@ class Dialect:
             headers[wanted + name[len(found) :]] = value
 
 
-S3 = Dialect("s3", promises_exclusion=True, deletes_conditionally=True, checksum="crc32")
+S3 = Dialect("s3", promises_exclusion=True, checksum="crc32")
 OSS = Dialect(
     "oss",
     ("aliyuncs.com",),

@@ -23,13 +23,13 @@ class _OnServer(ConditionalProviderContract):
     def provider(self, servers: Servers) -> Iterator[SegmentProvider]:
         self.store: ObjectStore = new_bucket(servers, self.server)
         self.opened: list[SegmentProvider] = []
-        with closing(open_tier(self.store, lease_ms="0")) as provider:
+        with closing(open_tier(self.store)) as provider:
             yield provider
             for other in self.opened:
                 other.close()
 
     def reopen(self, provider: SegmentProvider) -> SegmentProvider:
-        self.opened.append(open_tier(self.store, lease_ms="0"))
+        self.opened.append(open_tier(self.store))
         return self.opened[-1]
 
 

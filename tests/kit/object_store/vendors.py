@@ -69,7 +69,7 @@ class _View(S3Client):
 
 def options_of(dialect: str) -> dict[str, str]:
     fencing = "epoch" if DIALECTS[dialect].promises_exclusion else "none"
-    return {"dialect": dialect, "lease_ms": "0", "fast_reads": "false", "fencing": fencing}
+    return {"dialect": dialect, "fast_reads": "false", "fencing": fencing}
 
 
 _NUMBERS = itertools.count()

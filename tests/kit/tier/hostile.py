@@ -121,11 +121,9 @@ class HostileClient(MemoryObjectClient):
 
 
 class World:
-    """What outlives a process, and the process of the moment. lease_ms: with 0 each write looks at
-    the writer epoch."""
+    """What outlives a process, and the process of the moment."""
 
-    def __init__(self, lease_ms: int = 0) -> None:
-        self.lease_ms = lease_ms
+    def __init__(self) -> None:
         self.clock = ManualClock(T0)
         self.client = HostileClient(self.clock)
         self.metadata = TableMetadata()
@@ -146,7 +144,6 @@ class World:
             self.client,
             clock=self.clock,
             monotonic_ms=self.clock.now_ms,
-            lease_ms=self.lease_ms,
             max_tries=2,
             preferred_batch_bytes=3 * SIZE,
         )

@@ -71,7 +71,6 @@ class Process:
             preferred_batch_bytes=10 * SIZE,
             maintenance_threads=2,
             grace_ms=2_000,
-            lease_ms=200,
         )
         self.store = FlatFileStore(SETTINGS, self.chunks, metadata, SystemClock())
         become_writer(self.store, take_over=True)

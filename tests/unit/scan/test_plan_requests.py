@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.counted_requests import CountedTier
+from tests.kit.counted_requests import WHOLE_LISTING, CountedTier
 from tests.kit.growing_tier import BROKER, START_MS
 from tieredstore.cli.output.queues import queue_rows
 from tieredstore.contracts.segment import SegmentProvider
@@ -126,7 +126,7 @@ def test_a_scan_reads_two_objects_a_queue(tier: CountedTier, since: int | None) 
     scan = Tier(tier.location).scan("orders", columns=["queue_offset", "body"], since=since)
     assert scan.to_arrow().num_rows == QUEUES * (4 if since is None else 2)
     assert tier.reads == 2 * QUEUES
-    assert tier.client.requests["LIST"] == 1
+    assert tier.client.requests["LIST"] == WHOLE_LISTING
 
 
 def test_the_catalogue_is_not_searched_for_each_of_many_names(

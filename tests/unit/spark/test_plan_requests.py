@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.counted_requests import CountedTier
+from tests.kit.counted_requests import WHOLE_LISTING, WHOLE_LISTING_AGAIN, CountedTier
 from tests.kit.growing_tier import START_MS
 from tieredstore.spark.batch import TieredBatchReader
 from tieredstore.spark.options import SourceOptions, parse_options
@@ -40,7 +40,7 @@ def options_of(**given: str) -> SourceOptions:
 )
 def test_a_batch_is_planned_from_one_listing(tier: CountedTier, given: dict[str, str]) -> None:
     assert TieredBatchReader(options_of(**given), SHAPE).partitions()
-    assert dict(tier.client.requests) == {"LIST": 1}
+    assert dict(tier.client.requests) == {"LIST": WHOLE_LISTING}
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
@@ -79,7 +79,7 @@ def test_where_many_topics_grow_one_listing_of_all_takes_fewer_requests(tier: Co
         reader._tier().look(lambda catalogue: catalogue.queues, now=True)
     tier.client.requests.clear()
     reader._tier().look(lambda catalogue: catalogue.queues)  # those that grew, all twenty
-    assert tier.client.requests["LIST"] == 1
+    assert tier.client.requests["LIST"] == WHOLE_LISTING_AGAIN
     reader.stop()
 
 

@@ -161,7 +161,7 @@ def _write(
     pieces = [piece for queue in queues for piece in queue.pieces]
     starts = [(queue.plan, queue.start) for queue in queues]
     tasks = [
-        write_task(table, files, rules, tier, part)
+        write_task(table, files, rules, tier, part, target.epoch_number)
         for part in gather_groups(pieces, lambda piece: piece.size_bytes, task_bytes)
     ]
     if not all(f"write:{task.key}" in run.journal for task in tasks):

@@ -54,7 +54,8 @@ def backfill_target(
 
 
 class BackfillTarget:
-    """A tier, open for writing by this process alone; made by `open_target`."""
+    """A tier, open for writing by this process alone; made by `open_target`. epoch_number: of the
+    writer epoch, for the tasks that write for it."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class BackfillTarget:
         flat_files: FlatFileStore,
         index: IndexStoreService | None,
         clock: Clock,
+        epoch_number: int | None = None,
     ) -> None:
         self._location = location
         self._provider = provider
@@ -71,6 +73,7 @@ class BackfillTarget:
         self._flat_files = flat_files
         self._index = index
         self._clock = clock
+        self.epoch_number = epoch_number
 
     def ends(self, plans: Sequence[QueuePlan]) -> dict[str, QueueStart]:
         """Find where the queues end that the tier has, by path. A queue that never had a message
@@ -288,7 +291,9 @@ def open_target(
             )
             index.recover()
             stack.callback(index.stop, force=False)
-        yield BackfillTarget(location, provider, metadata, flat_files, index, clock)
+        yield BackfillTarget(
+            location, provider, metadata, flat_files, index, clock, writer.epoch_number
+        )
 
 
 def _make_moved_error(file: FlatMessageFile, start: QueueStart) -> Invalid:

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId
+from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, WriterHelper
+from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.backfilling.measure import pack_numbers, unpack_numbers
 from tieredstore.jobs.backfilling.plan import Piece
@@ -28,13 +29,15 @@ _WRITE_ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Segments to write. files: all that their rows are in."""
+    """Segments to write. files: all that their rows are in. epoch: number of the writer epoch for
+    which they are written, None where nothing is fenced by one."""
 
     url: str
     files: tuple[TableFile, ...]
     rules: RowRules
     tier: TierLocation
     pieces: tuple[Piece, ...]
+    epoch: int | None = None
 
     @property
     def key(self) -> str:
@@ -58,6 +61,7 @@ def write_task(
     rules: RowRules,
     tier: TierLocation,
     pieces: Sequence[Piece],
+    epoch: int | None = None,
 ) -> WriteTask:
     """Make a task, with the files that it needs alone."""
     first_rows = [file.first_row for file in files]
@@ -65,17 +69,21 @@ def write_task(
     for piece in pieces:
         rows = unpack_numbers(piece.rows)
         needed.update(np.unique(np.searchsorted(first_rows, rows, side="right") - 1).tolist())
-    return WriteTask(url, tuple(files[at] for at in sorted(needed)), rules, tier, tuple(pieces))
+    wanted = tuple(files[at] for at in sorted(needed))
+    return WriteTask(url, wanted, rules, tier, tuple(pieces), epoch)
 
 
 def write(task: WriteTask) -> list[WrittenPiece]:
     """Write the pieces of a task. Raises Invalid for rows that are not what they were at first and
-    for a segment that has other bytes, Unavailable."""
+    for a segment that has other bytes, Fenced when the epoch was taken over, Unavailable."""
     wanted = [unpack_numbers(piece.rows) for piece in task.pieces]
     messages = _messages(task, np.sort(np.concatenate(wanted)))
     numbers = messages.column("row").to_numpy()
     provider = task.tier.connect()
     try:
+        helper = find_layer(provider, WriterHelper)
+        if helper is not None and task.epoch is not None:
+            helper.help_writer(task.tier.config.broker_name, task.epoch)
         found = []
         for piece, rows in zip(task.pieces, wanted, strict=True):
             name = SegmentId(piece.path, FileSegmentType.COMMIT_LOG, piece.physical_offset)

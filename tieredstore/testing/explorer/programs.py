@@ -3,7 +3,7 @@ segment providers alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -135,12 +135,15 @@ class Writer(_Tier):
         for path, (start, end) in inherited.items():
             self._process.note(Inherited(path, start, end, self._epoch.number))
 
-    def append(self, text: bytes, topic: str = "T") -> None:
-        """Write at the end of a file. Raises Fenced, Unavailable."""
+    def append(self, text: bytes, topic: str = "T", again: Sequence[bytes] = ()) -> None:
+        """Write at the end of a file. again: what is written instead when that comes to nothing,
+        one after the other. Raises Fenced, Unavailable."""
         path = f"{BROKER}/{topic}/0"
         position = self._ends.setdefault(path, 0)
-        piece = Piece(path, position, text, self._epoch.number)
-        for _ in range(_TRIES):
+        others = iter(again)
+        for turn in range(_TRIES):
+            text = next(others, text) if turn else text
+            piece = Piece(path, position, text, self._epoch.number)
             segments = self._files.setdefault(path, [])
             if not segments:
                 segments.append(self._open(path, position, is_new=True))

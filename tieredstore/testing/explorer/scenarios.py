@@ -8,6 +8,7 @@ begun, and written, before the others come; then every order is tried.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -103,6 +104,17 @@ def expiry(setting: Setting, faults: int = 1) -> Scenario:
     return _make(parties, setting, faults, is_read=True)
 
 
+def sent_anew(setting: Setting, faults: int = 2) -> Scenario:
+    """Let a writer whose writes get no answer send more, or less, in their place."""
+
+    def run(tier: Writer) -> None:
+        tier.append(b"bb", again=[b"bbC", b"bb"])
+        tier.append(b"ee")
+
+    once = replace(setting, settings={**setting.settings, "max_tries": 1})
+    return _make({"writer": _first(run)}, once, faults)
+
+
 def made_again(setting: Setting, faults: int = 1) -> Scenario:
     """Let a successor delete a topic and make it again while its predecessor writes, and a reader
     look."""
@@ -118,6 +130,15 @@ def collection(setting: Setting, faults: int = 1) -> Scenario:
     first = _first(_all(_sleep, Writer.keep), before=_all(_append(b"aa", b"bb"), Writer.keep))
     second = _succeed(_all(_append(b"CC"), Writer.keep))
     return _make({"first": first, "second": second}, setting, faults, lasting=None)
+
+
+def collected_beside(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a successor merge and collect what it inherits while a reader looks."""
+    parties = {
+        "first": _first(lambda _: None, before=_append(b"aa", b"bb")),
+        "second": _succeed(_all(Writer.keep, _sleep, Writer.keep)),
+    }
+    return _make(parties, setting, faults, lasting=None, is_read=True)
 
 
 def merging_beside(setting: Setting, faults: int = 0) -> Scenario:
@@ -161,10 +182,11 @@ def swept(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def succession(setting: Setting, faults: int = 0) -> Scenario:
-    """Let three writers write, each from when the one before has the writer epoch."""
+    """Let three writers write, each from when the one before has the writer epoch. What they write
+    has different lengths, so that a late one would cut another's in two."""
     parties = {
-        "first": _first(_append(b"bb")),
-        "second": _succeed(_append(b"CC")),
+        "first": _first(_append(b"bbb")),
+        "second": _succeed(_append(b"C")),
         "third": _succeed(_append(b"EE"), after="second began"),
     }
     return _make(parties, setting, faults, lasting=NOTHING_DELETED)

@@ -96,7 +96,7 @@ class WireClient:
                 return
             start_after = page[-1].key
 
-    def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:  # noqa: ARG002
+    def delete(self, keys: Sequence[str]) -> None:
         if keys:
             self._ask(Request("DELETE", keys[0], (*keys,)))
 

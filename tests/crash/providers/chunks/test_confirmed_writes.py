@@ -50,7 +50,6 @@ class Writer:
             owner=name,
             clock=self.clock,
             monotonic_ms=self.clock.now_ms,
-            lease_ms=10_000,
             write_cache_bytes=0,
             policy=MergePolicy(fan_in=3, target_bytes=150, part_bytes=100, free_bytes=30),
         )

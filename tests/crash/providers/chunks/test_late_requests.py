@@ -19,7 +19,6 @@ from tests.kit.lives import GRACE_MS, QUEUE, SWITCH_MS, WHICH, Broker, Tier
 from tieredstore.errors import Fenced, TieredStoreError
 from tieredstore.testing.provider.samples import content
 
-REUSED_NAMES = "names are used again: folders with epochs end that (docs/formats/chunk-log.md)"
 OLD = [content(20, seed) for seed in range(1, 5)]
 NEW = [content(20, seed) for seed in range(11, 17)]
 
@@ -143,14 +142,8 @@ def append_and_merge(broker: Broker) -> None:
     broker.restart().keep()
 
 
-def hows(*broken: str) -> list[object]:
-    """All ways, those marked by which bytes are lost or mixed today."""
-    mark = pytest.mark.xfail(strict=True, raises=AssertionError, reason=REUSED_NAMES)
-    return [pytest.param(how, marks=[mark] if how in broken else []) for how in HOWS]
-
-
 @pytest.mark.parametrize("stamps_beginning", [False, True], ids=["end", "beginning"])
-@pytest.mark.parametrize("how", hows("before", "after", "late", "twice"))
+@pytest.mark.parametrize("how", HOWS)
 def test_w08_the_whole_of_a_sealed_segment_is_not_that_of_the_next_life(
     how: str, stamps_beginning: bool
 ) -> None:
@@ -158,29 +151,29 @@ def test_w08_the_whole_of_a_sealed_segment_is_not_that_of_the_next_life(
     run_all(Scenario(prepare_sealed, merge, delete_and(*NEW), stamps_beginning), how)
 
 
-@pytest.mark.parametrize("how", hows("before", "lost", "late", "twice"))
+@pytest.mark.parametrize("how", HOWS)
 def test_w08_a_merged_run_is_not_one_of_the_next_life(how: str) -> None:
     """Whose writes are as long, so that its boundaries are the same."""
     run_all(Scenario(prepare_writes, merge, delete_and(*NEW)), how)
 
 
-@pytest.mark.parametrize("how", hows("before", "after", "late", "twice"))
+@pytest.mark.parametrize("how", HOWS)
 def test_w08_garbage_that_goes_late_is_not_the_next_life(how: str) -> None:
     """A client sends a deletion again after each time-out, minutes after the look before it."""
     run_all(Scenario(prepare_garbage, merge, delete_and(*NEW)), how)
 
 
-@pytest.mark.parametrize("how", hows("before", "late"))
+@pytest.mark.parametrize("how", HOWS)
 def test_w01_a_late_seal_does_not_close_what_the_successor_writes(how: str) -> None:
     run_all(Scenario(prepare_write, Broker.seal, append_new, is_made_anew=False), how)
 
 
-@pytest.mark.parametrize("how", hows(*HOWS))
+@pytest.mark.parametrize("how", HOWS)
 def test_w01_a_late_deletion_takes_nothing_of_what_the_successor_writes(how: str) -> None:
     run_all(Scenario(prepare_writes, Broker.delete, append_new), how)
 
 
-@pytest.mark.parametrize("how", hows(*HOWS))
+@pytest.mark.parametrize("how", HOWS)
 def test_w08_a_late_deletion_takes_nothing_of_the_next_life(how: str) -> None:
     run_all(Scenario(prepare_writes, Broker.delete, delete_and(*NEW)), how)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-import pytest
-
 from tests.kit.late_requests import CHANGING
 from tests.kit.lives import GRACE_MS, QUEUE, Broker, Tier
 from tieredstore.testing.provider.samples import content
@@ -44,11 +42,6 @@ def beside(work: Callable[[], object]) -> None:
     assert not thread.is_alive(), "a lock is held that the next life needs"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="names are used again: folders with epochs end that (docs/formats/chunk-log.md)",
-)
 def test_w08_a_sweep_that_listed_before_a_deletion_takes_nothing_of_the_next_life() -> None:
     listings = listings_of_sweep()
     assert listings

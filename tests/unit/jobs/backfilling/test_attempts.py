@@ -20,7 +20,7 @@ from tests.kit.jobs.backfill import (
     tier_at,
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.jobs.backfilling import BackfillOptions, run_backfill, write
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
@@ -184,6 +184,33 @@ def test_other_bytes_in_an_object_store_are_an_error_with_their_place(tmp_path: 
 
     with pytest.raises(Invalid, match=r"orders/0/COMMIT_LOG@0: at 0 are other bytes"):
         run_twice(Foreign(), stored(tmp_path), tier)
+
+
+def test_a_task_of_a_driver_that_was_replaced_does_not_write_for_its_successor(
+    tmp_path: Path,
+) -> None:
+    """It begins after the take-over, so that it meets the successor's epoch first."""
+    tier = memory_tier(tmp_path)
+    stored(tmp_path)
+
+    class Replaced(LocalRunner):
+        def run(self, work: Any, tasks: Sequence[Any], on_done: Any) -> None:
+            if isinstance(tasks[0], write.WriteTask):
+                successor = tier.connect()
+                epoch = successor.acquire_writer(tier.config.broker_name, take_over=True)
+                assert all(not item.size_bytes for item in successor.list(tier.config.broker_name))
+                with pytest.raises(Fenced, match="epoch 1 was taken over: epoch 2 has written"):
+                    work(tasks[0])
+                assert all(not item.size_bytes for item in successor.list(tier.config.broker_name))
+                epoch.release()
+                successor.close()
+            super().run(work, tasks, on_done)
+
+    with pytest.raises(Fenced, match="epoch 1 was taken over"):
+        run_twice(Replaced(), tmp_path, tier)
+    fill(tmp_path, str(tmp_path / "t.parquet"), OPTIONS, tier=tier)
+    assert found(tmp_path, tier).num_rows == 60
+    assert damage(tier) == []
 
 
 def test_a_segment_that_lost_bytes_is_not_committed(tmp_path: Path) -> None:

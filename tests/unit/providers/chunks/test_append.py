@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
-from tests.kit.chunks import GRACE_MS, LEASE_MS, LOG, Process, Store
-from tieredstore.contracts.segment import FencedWrite, SegmentListing, UnknownWrite, Written
+from tests.kit.chunks import LOG, UNITS, Process, Store
+from tieredstore.contracts.segment import Buffer, FencedWrite, SegmentListing, UnknownWrite, Written
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
-from tieredstore.providers.chunks.chain import chunk_name
 from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo
+from tieredstore.providers.chunks.lives.names import Life, chunk_name
 from tieredstore.testing.object_faults import ObjectFault
 
 BUSY, FAIL, LOSE = ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY
@@ -32,6 +33,8 @@ class TestCost:
 
     def test_a_segment_that_is_known_to_be_absent_is_not_listed(self, store: Store) -> None:
         writer = store.process().take_over()
+        assert list(writer.tier.list("broker-a")) == []
+        writer.operations()
         segment = writer.tier.open(LOG, SegmentListing(LOG, 0))
         assert segment.write(0, [b"abc"]) == Written(3)
         assert writer.operations() == ["PUT"]
@@ -51,7 +54,7 @@ class TestCost:
         (listing,) = writer.tier.list()
         assert (listing.size_bytes, listing.objects) == (6, 2)
 
-    def test_a_wrong_belief_that_a_segment_is_absent_is_told(self, store: Store) -> None:
+    def test_a_wrong_belief_that_a_segment_is_absent_is_found_out(self, store: Store) -> None:
         store.process().append(b"abc")
         writer = store.process("other").take_over()
         segment = writer.tier.open(LOG, SegmentListing(LOG, 0))
@@ -59,10 +62,14 @@ class TestCost:
         assert isinstance(result, FencedWrite)
         assert result.stale
         assert segment.write(3, [b"def"]) == Written(6)
+        del segment
+        again = writer.tier.open(LOG, SegmentListing(LOG, 0))
+        assert again.write(6, [b"ghi"]) == Written(9)
+        assert writer.content() == b"abcdefghi"
 
     def test_o01_an_endpoint_that_is_silent_is_not_asked_four_times(self, store: Store) -> None:
         """The client's own attempts took their time-outs already."""
-        writer = store.process(lease_ms=10**9).take_over()
+        writer = store.process().take_over()
         segment = writer.append(b"abc")
         writer.operations()
         reply = writer.client.reply
@@ -77,32 +84,31 @@ class TestCost:
         writer.client.reply = reply  # type: ignore[method-assign]
         assert segment.write(3, [b"def"]) == Written(6)
 
-    def test_the_epoch_is_looked_at_once_a_lease(self, store: Store) -> None:
+    def test_the_first_write_says_what_is_inherited(self, store: Store) -> None:
+        store.process().append(b"abc")
+        writer = store.process().take_over()
+        segment = writer.open()
+        assert segment.write(3, [b"d"]) == Written(4)
+        listed = ["LIST"] * 3  # what was inherited before, all there is, whether that still holds
+        assert writer.operations() == [*listed, "PUT", "LIST", "HEAD", "PUT"]
+        segment.write(4, [b"e"])
+        assert writer.operations() == ["PUT"]
+
+    def test_a_listing_of_the_broker_does_so_too(self, store: Store) -> None:
+        store.process().append(b"abc")
+        writer = store.process().take_over()
+        (listing,) = writer.tier.list("broker-a")
+        assert writer.operations() == ["LIST"] * 3 + ["PUT"]
+        assert writer.tier.open(LOG, listing).write(3, [b"d"]) == Written(4)
+        assert writer.operations() == ["PUT"]
+
+    def test_a_pause_costs_nothing(self, store: Store) -> None:
         writer = store.process().take_over()
         segment = writer.append(b"abc")
-        store.clock.advance(LEASE_MS)
         writer.operations()
+        store.clock.advance(86_400_000)
         segment.write(3, [b"d"])
-        segment.write(4, [b"e"])
-        assert writer.operations() == ["HEAD", "PUT", "PUT"]
-
-    def test_w01_a_paused_writer_lists_before_its_next_append(self, store: Store) -> None:
-        writer = store.process().take_over()
-        segment = writer.append(b"abc")
-        store.clock.advance(2 * LEASE_MS + 1)
-        writer.operations()
-        segment.write(3, [b"d"])
-        segment.write(4, [b"e"])
-        assert writer.operations() == ["HEAD", "LIST", "PUT", "PUT"]
-
-    def test_w01_a_writer_without_an_epoch_lists_after_a_lease(self, store: Store) -> None:
-        writer = store.process()
-        segment = writer.append(b"abc")
-        writer.operations()
-        segment.write(3, [b"d"])
-        store.clock.advance(LEASE_MS + 1)
-        segment.write(4, [b"e"])
-        assert writer.operations() == ["PUT", "LIST", "PUT"]
+        assert writer.operations() == ["PUT"]
 
 
 class TestAnswers:
@@ -212,96 +218,125 @@ class TestStoresWithoutMetadata:
         assert writer.content() == b"abc" + theirs
 
 
-class TestEpochs:
-    def test_a_higher_epoch_fences(self, store: Store) -> None:
-        zombie = store.process("zombie").take_over()
-        segment = zombie.append(b"abc")
-        winner = store.process("winner").take_over()
-        winner.append(b"def")
-        assert segment.write(3, [b"xyz"]) == FencedWrite(6, "2:winner")
-        assert segment.write(3, [b"def"]) == FencedWrite(6, "2:winner")
+class TestLives:
+    """Each epoch writes into folders of its own, and goes by what it inherited."""
 
-    def test_w01_a_zombie_is_fenced_by_name_after_its_lease(self, store: Store) -> None:
+    def test_a_zombie_disturbs_nobody(self, store: Store) -> None:
         zombie = store.process("zombie").take_over()
+        late = zombie.append(b"abc")
+        winner = store.process("winner").take_over()
+        segment = winner.append(b"def")
+        assert late.write(3, [b"late"]) == Written(7)
+        late.seal()
+        assert segment.write(6, [b"ghi"]) == Written(9)
+        for process in (winner, store.process()):
+            assert process.content() == b"abcdefghi"
+
+    def test_w01_a_zombie_learns_it_from_its_look(self, store: Store) -> None:
+        zombie = store.process("zombie")
+        epoch = zombie.tier.acquire_writer("broker-a")
         segment = zombie.append(b"abc")
         store.process("winner").take_over()
-        store.clock.advance(LEASE_MS)
+        with pytest.raises(Fenced, match="winner"):
+            epoch.confirm()
         for call in (lambda: segment.write(3, [b"def"]), segment.seal, segment.delete):
             with pytest.raises(Fenced, match="winner"):
                 call()
         assert store.names() == [chunk_name(0)]
 
-    def test_a_write_of_a_lower_epoch_after_the_take_over_is_stale(self, store: Store) -> None:
-        zombie = store.process("zombie").take_over()
-        late = zombie.append(b"abc")
-        winner = store.process("winner").take_over()
-        segment = winner.open()
-        assert segment.size() == 3
-        assert late.write(3, [b"late"]) == Written(7)
-        result = segment.write(3, [b"def"])
-        assert result == FencedWrite(7, "1:zombie", stale=True)
-        assert bytes(segment.read(0, 7)) == b"abclate"
+    def test_a_queue_goes_on_in_a_new_life_after_a_take_over(self, store: Store) -> None:
+        for number in range(1, 4):
+            store.process().take_over().append(b"abc", b"def")
+            assert {life.epoch for life in store.lives()} == set(range(1, number + 1))
+        assert len(store.lives()) == 3
+        assert store.process().content() == b"abcdef" * 3
 
-    def test_a_seal_of_a_lower_epoch_is_stale_and_one_of_a_higher_is_not(
-        self, store: Store
-    ) -> None:
-        zombie = store.process("zombie").take_over()
-        late = zombie.append(b"abc")
-        winner = store.process("winner").take_over()
-        segment = winner.open()
-        segment.size()
-        late.seal()
-        assert segment.write(3, [b"def"]) == FencedWrite(3, "the seal", stale=True)
-        other = winner.tier.open(LOG)
-        other.seal()
-        zombie_again = zombie.tier.open(LOG)
-        assert zombie_again.write(3, [b"x"]) == FencedWrite(3, "the seal", stale=True)
+    def test_a_request_without_an_answer_leaves_its_life(self, store: Store) -> None:
+        writer = store.process().take_over()
+        segment = writer.append(b"abc")
+        writer.fail_next(FAIL, FAIL, FAIL, FAIL)
+        assert isinstance(segment.write(3, [b"def"]), UnknownWrite)
+        assert segment.write(3, [b"d"]) == Written(4)
+        [first, second] = sorted(store.lives())
+        late = f"{store.folder()}/{first.name(chunk_name(3))}"
+        assert store.first.put_if_absent(late, [b"def"], {})
+        assert segment.write(4, [b"e"]) == Written(5)
+        assert first < second
+        for process in (writer, store.process(), store.process().take_over()):
+            assert process.content() == b"abcde"
 
-    def test_w01_a_create_at_a_key_that_merging_made_free_again_is_no_write(
-        self, store: Store
-    ) -> None:
-        """The zombie has no epoch, so that nothing but the listing tells it."""
-        zombie = store.process("zombie", lease_ms=10**9)
-        segment = zombie.append(b"abc")
-        winner = store.process("winner", lease_ms=10**9).take_over()
-        kept = winner.append(b"def", b"ghi", b"jkl")  # and the chain that it knows
-        winner.tier.run_maintenance()
-        store.clock.advance(GRACE_MS)
-        assert winner.tier.run_maintenance().deleted_count == 4
-        assert chunk_name(3) not in store.names()
-        result = segment.write(3, [b"zombie"])
-        assert isinstance(result, FencedWrite)
-        assert result.size_bytes == 12
-        assert chunk_name(3) in store.names()
-        assert store.process().content() == b"abcdefghijkl"
-        winner.tier.run_maintenance()
-        store.clock.advance(GRACE_MS)
-        winner.tier.run_maintenance()
-        assert chunk_name(3) not in store.names()
-        assert bytes(kept.read(0, 12)) == b"abcdefghijkl"
+    def test_a_first_write_that_comes_late_cuts_nothing(self, store: Store) -> None:
+        """The case that needs what is inherited to be said: the third writer counts on bytes of the
+        first, behind the place where the second one meant to begin."""
+        first = store.process("first").take_over()
+        segment = first.append(b"abcd")
+        second = store.process("second").take_over()
+        late = second.open()
+        assert late.size() == 4
+        put = second.client.put_if_absent
+        held: list[Callable[[], object]] = []
 
-    @pytest.mark.parametrize("faults", [(LOSE,), (LOSE, FAIL, FAIL, FAIL)])
-    def test_w01_nor_is_one_whose_reply_was_lost(
-        self, store: Store, faults: tuple[ObjectFault, ...]
-    ) -> None:
-        zombie = store.process("zombie", lease_ms=10**9)
-        segment = zombie.append(b"abc")
-        winner = store.process("winner").take_over()
-        winner.append(b"def", b"ghi", b"jkl")
-        winner.tier.run_maintenance()
-        store.clock.advance(GRACE_MS)
-        winner.tier.run_maintenance()
-        zombie.fail_next(*faults)
-        result = segment.write(3, [b"zombie"])
-        assert isinstance(result, (FencedWrite, UnknownWrite))
-        assert winner.content() == b"abcdefghijkl"
+        def hold(key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]) -> bool:
+            if "/c." not in key:
+                return put(key, buffers, metadata)
+            held.append(lambda: put(key, [b"xy"], metadata))
+            raise Unavailable("injected: no answer")
+
+        second.client.put_if_absent = hold  # type: ignore[method-assign]
+        assert isinstance(late.write(4, [b"xy"]), UnknownWrite)
+        assert segment.write(4, [b"efghi"]) == Written(9)
+        third = store.process("third").take_over()
+        kept = third.append(b"jk")
+        for arrive in held:
+            arrive()
+        assert kept.write(kept.size(), [b"lm"])
+        assert store.process().content() == third.content() == b"abcdjklm"
+
+    def test_who_has_no_epoch_helps_the_one_that_is_held(self, store: Store) -> None:
+        """As the workers of a backfill do, whose driver holds the epoch."""
+        owner = store.process().take_over()
+        owner.append(b"abc")
+        helper = store.process()
+        helper.append(b"units", id=UNITS)
+        assert store.lives(UNITS) == {Life(1, 0)}
+        for process in (owner, store.process(), store.process().take_over()):
+            assert process.content(UNITS) == b"units"
+        with pytest.raises(Fenced, match="epoch 1 has written here"):
+            helper.open(UNITS).delete()
+
+    def test_a_helper_is_fenced_with_the_epoch_that_it_helps(self, store: Store) -> None:
+        store.process().take_over().append(b"abc")
+        helper = store.process()
+        segment = helper.append(b"units", id=UNITS)
+        store.process("winner").take_over().append(b"def")
+        assert segment.size() == 5  # by which it learns
+        for call in (lambda: segment.write(5, [b"x"]), segment.seal):
+            with pytest.raises(Fenced, match="epoch 1 was taken over: epoch 2"):
+                call()
+
+    def test_a_helper_makes_no_hole_in_what_the_owner_writes(self, store: Store) -> None:
+        owner = store.process().take_over()
+        segment = owner.append(b"abc")
+        store.process().append(b"1234567", b"89")
+        assert segment.write(3, [b"def"]) == Written(6)
+        assert segment.write(6, [b"g"]) == Written(7)
+        for process in (owner, store.process(), store.process().take_over()):
+            assert process.content() == b"abcdefg"
+
+    def test_a_tier_of_format_1_is_refused(self, store: Store) -> None:
+        key = f"{store.folder()}/{chunk_name(0)}"
+        store.first.put_if_absent(key, [b"abc"], {})
+        process = store.process()
+        for call in (process.open().size, lambda: list(process.tier.list())):
+            with pytest.raises(Invalid, match="format version 1, this program reads 2"):
+                call()
 
     def test_a_look_that_fails_after_a_lost_reply_leaves_the_outcome_unknown(
         self, store: Store
     ) -> None:
-        writer = store.process(lease_ms=0).take_over()
+        writer = store.process().take_over()
         segment = writer.append(b"abc")
-        writer.fail_next(None, LOSE, *[FAIL] * 20)
+        writer.fail_next(LOSE, *[FAIL] * 20)
         assert isinstance(segment.write(3, [b"def"]), UnknownWrite)
         writer.client.plan.clear()
         assert segment.size() == 6

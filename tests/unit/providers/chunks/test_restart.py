@@ -80,7 +80,7 @@ def test_w06_a_node_whose_machine_restarted_goes_on_by_itself(
     assert len(orjson.loads((node.state / RECORD_FILE).read_bytes())["claims"]) <= 64
     node.store.clock.advance(60_000)
     with pytest.raises(Fenced, match="taken over"):
-        first.check()
+        first.confirm()
 
 
 def test_w06_another_node_needs_permission(

@@ -35,7 +35,6 @@ def open_tier(endpoint: str, bucket: str, owner: str = "host:1", **changes: int)
         endpoint,
         objectStoreBucket=bucket,
         tieredStoreS3Prefix="p",
-        tieredStoreChunkLease=0,
     )
     return S3Provider(S3Client(settings), settings=settings.chunk_settings(**changes), owner=owner)
 

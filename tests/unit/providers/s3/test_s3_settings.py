@@ -417,7 +417,6 @@ CHUNKS: dict[str, tuple[str, Callable[[ChunkSettings], object], object]] = {
     "tieredStoreChunkTakeOverEpoch": ("77", lambda found: found.take_over_epoch, 77),
     "tieredStoreChunkTakeOverAfter": ("77", lambda found: found.take_over_after_ms, 77),
     "tieredStoreChunkStopTimeout": ("777", lambda found: found.close_timeout_ms, 777),
-    "tieredStoreChunkLease": ("77", lambda found: found.lease_ms, 77),
     "tieredStoreChunkGraceTime": ("10000", lambda found: found.grace_ms, 10_000),
     "tieredStoreChunkUploadAge": ("777777", lambda found: found.upload_age_ms, 777_777),
     "tieredStoreChunkBatchSize": ("77", lambda found: found.preferred_batch_bytes, 77),
@@ -460,9 +459,9 @@ def test_the_key_reaches_the_chunk_log(key: str, server: ScriptedServer) -> None
         assert found(ChunkSettings()) != expected
 
 
-def test_a_grace_time_shorter_than_a_listing_takes_is_refused() -> None:
-    with pytest.raises(Invalid, match="tieredStoreChunkGraceTime"):
-        s3_settings("http://x", tieredStoreChunkGraceTime=9_999)
+def test_a_grace_time_is_not_needed() -> None:
+    """A reader that meets what was deleted lists again."""
+    assert s3_settings("http://x", tieredStoreChunkGraceTime=0).chunk_settings().grace_ms == 0
 
 
 def test_the_secret_of_these_tests_is_not_in_their_repr() -> None:

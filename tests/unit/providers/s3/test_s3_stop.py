@@ -15,7 +15,8 @@ from tests.kit.s3.scripted_server import Reply, Request, ScriptedServer, s3_clie
 from tests.kit.waiting import LONGEST_S, wait_for
 from tieredstore.contracts.segment import SegmentListing
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.providers.chunks.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.names import Life
 from tieredstore.providers.s3.client import S3Client
 from tieredstore.providers.s3.provider import S3Provider
 from tieredstore.testing.provider.samples import segment_id
@@ -148,7 +149,7 @@ def make_provider(server: ScriptedServer, **keys: object) -> S3Provider:
 
 
 def stuck_reader(provider: S3Provider) -> Callable[[], object]:
-    chain = Chain((Extent(0, 1 << 20, "s"),), sealed=True, seen_ms=1 << 60)
+    chain = Chain((Extent(0, 1 << 20, Life(1, 1).name("s")),), sealed=True)
     segment = provider.open(segment_id(), SegmentListing(segment_id(), 1 << 20, False, chain))
     return lambda: segment.read(0, 1 << 20)
 

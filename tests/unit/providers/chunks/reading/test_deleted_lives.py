@@ -10,12 +10,6 @@ from tests.kit.chunks import GRACE_MS, LOG, UNITS, Process, Store
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Fenced
 
-REUSED_NAMES = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="names are used again: folders with epochs end that (docs/formats/chunk-log.md)",
-)
-
 
 def units(life: str, first: int, count: int) -> list[bytes]:
     return [b"%s-unit-%011d" % (life.encode(), number) for number in range(first, first + count)]
@@ -30,7 +24,7 @@ def append(process: Process, id: SegmentId, *pieces: bytes) -> None:
     process.append(*pieces, id=id)
 
 
-@pytest.mark.parametrize("id", [pytest.param(UNITS, marks=REUSED_NAMES), LOG], ids=["units", "log"])
+@pytest.mark.parametrize("id", [UNITS, LOG], ids=["units", "log"])
 def test_a_reader_that_lists_again_gets_the_next_life(store: Store, id: SegmentId) -> None:
     writer = store.process().take_over()
     append(writer, id, *units("old", 0, 4))
@@ -43,7 +37,6 @@ def test_a_reader_that_lists_again_gets_the_next_life(store: Store, id: SegmentI
     assert bytes(segment.read(0, 160)) == b"".join(units("new", 0, 8))
 
 
-@REUSED_NAMES
 def test_a_fenced_writer_that_lists_again_is_told_so_or_gets_what_its_successor_made(
     store: Store,
 ) -> None:
@@ -58,7 +51,6 @@ def test_a_fenced_writer_that_lists_again_is_told_so_or_gets_what_its_successor_
         assert bytes(segment.read(0, 60)) == b"".join(units("new", 0, 3))
 
 
-@REUSED_NAMES
 def test_a_writer_that_gets_its_right_back_merges_what_there_is_then(store: Store) -> None:
     first = store.process("first").take_over()
     append(first, UNITS, *units("old", 0, 3))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.kit.chunks import GRACE_MS, LOG, UNITS, Process, Store
 from tieredstore.errors import Corrupt, Invalid, Unavailable
-from tieredstore.providers.chunks.chain import chunk_name
+from tieredstore.providers.chunks.lives.names import chunk_name
 from tieredstore.providers.chunks.reading.blocks import BlockReader, Wanted
 from tieredstore.providers.chunks.reading.cache import ByteCache
 from tieredstore.providers.chunks.reading.hedging import Hedge
@@ -20,6 +20,8 @@ from tieredstore.testing.object_faults import ObjectFault
 from tieredstore.testing.provider.samples import content
 
 FAIL, SHORT = ObjectFault.FAIL, ObjectFault.SHORT
+LOOK = ["LIST"] * 3
+"""What a reader's first look at a segment is: what is inherited before and after it."""
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ class TestRanges:
         store.process().append(data)
         reader = reader_of(store, read_part_bytes=300)
         assert reader.content() == data
-        assert reader.operations() == ["LIST"] + ["GET"] * 4
+        assert reader.operations() == [*LOOK, *["GET"] * 4]
 
     def test_o05_a_short_body_is_resumed(self, store: Store) -> None:
         data = content(64)
@@ -55,7 +57,7 @@ class TestRanges:
         segment.size()
         reader.fail_next(SHORT, SHORT, FAIL)
         assert bytes(segment.read(0, 64)) == data
-        assert reader.operations() == ["LIST"] + ["GET"] * 4
+        assert reader.operations() == [*LOOK, *["GET"] * 4]
 
     def test_o05_bodies_that_stay_short_are_an_error(self, store: Store) -> None:
         store.process().append(content(64))
@@ -70,7 +72,7 @@ class TestRanges:
         reader.fail_all(FAIL, ["GET"])
         with pytest.raises(Unavailable):
             reader.open().read(0, 64)
-        assert reader.operations() == ["LIST"] + ["GET"] * 4
+        assert reader.operations() == [*LOOK, *["GET"] * 4]
 
     def test_o06_more_bytes_than_asked_for_are_an_error(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
@@ -169,7 +171,7 @@ class TestBlocks:
         segment = reader.open(UNITS)
         for number in range(1_000):
             assert segment.read(20 * number, 20) == data[20 * number : 20 * number + 20]
-        assert reader.operations() == ["LIST", "GET"]
+        assert reader.operations() == [*LOOK, "GET"]
 
     def test_read_nowait_answers_from_blocks(self, store: Store) -> None:
         data = content(100_000)
@@ -205,14 +207,25 @@ class TestBlocks:
     def test_blocks_of_a_segment_that_another_process_made_again_are_not_served(
         self, store: Store
     ) -> None:
-        writer = store.process()
+        for writer in (store.process(), store.process().take_over()):
+            segment = writer.append(b"a" * 50, id=UNITS)
+            reader = reader_of(store).open(UNITS)
+            reader.read(0, 50)
+            segment.delete()
+            writer.append(b"b" * 20, id=UNITS)
+            assert reader.size() == 20
+            assert bytes(reader.read(0, 20)) == b"b" * 20
+            writer.open(UNITS).delete()
+
+    def test_nor_are_those_of_one_that_is_longer_now(self, store: Store) -> None:
+        writer = store.process().take_over()
         segment = writer.append(b"a" * 50, id=UNITS)
         reader = reader_of(store).open(UNITS)
         reader.read(0, 50)
         segment.delete()
-        writer.append(b"b" * 20, id=UNITS)
-        assert reader.size() == 20
-        assert bytes(reader.read(0, 20)) == b"b" * 20
+        writer.append(b"b" * 70, id=UNITS)
+        assert reader.size() == 70
+        assert bytes(reader.read(0, 70)) == b"b" * 70
 
     @given(
         st.integers(1, 200),

@@ -12,7 +12,8 @@ import pytest
 
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
-from tieredstore.providers.chunks.chain import Chain
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.names import Life
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
@@ -37,9 +38,9 @@ class SimulatedSegment:
 
     def commit(self, length: int, now_ms: int) -> int:
         """Returns the number of objects afterwards."""
-        self.chain = self.chain.append(length, now_ms)
+        self.chain = self.chain.append(length, now_ms, Life(1, 1))
         while (run := SETTINGS.policy.next_run(self.chain.extents)) is not None:
-            merged = self.chain.with_merged(run[0].start, run[-1].end, now_ms)
+            merged = self.chain.with_merged(run[0].start, run[-1].end, now_ms, Life(1, 1))
             assert merged is not None
             self.chain = merged
         collected_ms = now_ms - now_ms % self.collect_ms
@@ -91,7 +92,7 @@ def test_a_real_tier_shows_as_many_objects_as_a_simulated_one(
 ) -> None:
     clock = ManualClock(0)
     client = MemoryObjectClient(now_ms=clock.now_ms)
-    tier = chunk_provider(client, clock=clock, monotonic_ms=clock.now_ms, lease_ms=10_000)
+    tier = chunk_provider(client, clock=clock, monotonic_ms=clock.now_ms)
     tier.acquire_writer("broker-a")
     segment = tier.open(SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0))
     simulated = SimulatedSegment(collect_ms=1)

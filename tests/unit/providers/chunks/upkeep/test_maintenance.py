@@ -13,7 +13,7 @@ from tests.kit.chunks import LOG, Store
 from tests.kit.waiting import wait_for
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.providers.chunks.chain import chunk_name, make_merged_name
+from tieredstore.providers.chunks.lives.names import chunk_name, make_merged_name
 from tieredstore.service_thread import ServiceState
 from tieredstore.testing.object_faults import ObjectFault
 
@@ -128,19 +128,30 @@ def test_a_failing_store_ends_no_worker(store: Store) -> None:
         assert make_merged_name(0, 12) in store.names()
 
 
-def test_a_process_without_work_keeps_its_lease(store: Store) -> None:
-    """The housekeeper looks at the epoch, so that an idle queue is not listed again."""
+def test_a_process_without_work_asks_nothing(store: Store) -> None:
     writer = store.process(maintenance_threads=1)
     with closing(writer.tier):
         epoch = writer.tier.acquire_writer("broker-a")
-        segment = writer.append(b"abc")
+        writer.append(b"abc")
+        writer.tier._maintenance._keep_epoch("broker-a", epoch)
+        writer.operations()
         for _ in range(5):
             store.clock.advance(11_000)
             writer.tier._maintenance._keep_epoch("broker-a", epoch)
-        writer.operations()
-        segment.write(3, [b"def"])
-        assert "PUT" in writer.operations()
-        assert epoch.trusted_from_ms < store.clock.now_ms() - 40_000
+        assert writer.operations() == []
+
+
+def test_what_former_epochs_inherited_goes(store: Store) -> None:
+    for _ in range(5):
+        store.process().take_over().append(b"abc")
+    writer = store.process(maintenance_threads=1)
+    with closing(writer.tier):
+        epoch = writer.tier.acquire_writer("broker-a", take_over=True)
+        writer.append(b"def")
+        writer.tier._maintenance._keep_epoch("broker-a", epoch)
+    names = [info.key.rpartition("/")[2] for info in store.first.list("") if ".inh" in info.key]
+    assert names == [f"{6:020d}"]
+    assert store.process().content() == b"abc" * 5 + b"def"
 
 
 def test_nothing_is_done_for_a_broker_whose_epoch_another_process_took(store: Store) -> None:
@@ -228,7 +239,7 @@ def lose_a_middle_object(store: Store) -> None:
 
 def test_o09_a_broken_segment_is_looked_at_ever_more_rarely(store: Store) -> None:
     """Every 30 s without an end, it cost more requests than its queue."""
-    writer = store.process(write_cache_bytes=0, lease_ms=10**9)
+    writer = store.process(write_cache_bytes=0)
     writer.tier.acquire_writer("broker-a")
     writer.append(b"abc", b"def", b"ghi", b"jkl")
     lose_a_middle_object(store)
@@ -248,7 +259,7 @@ def test_o09_a_broken_segment_is_looked_at_ever_more_rarely(store: Store) -> Non
 
 def test_o01_a_store_that_fails_is_asked_again_within_minutes(store: Store) -> None:
     """What passes by itself must not cost a day of garbage and long listings."""
-    writer = store.process(write_cache_bytes=0, lease_ms=10**9)
+    writer = store.process(write_cache_bytes=0)
     writer.tier.acquire_writer("broker-a")
     writer.append(b"abc", b"def", b"ghi", b"jkl")
     writer.fail_all(ObjectFault.FAIL, ["PUT"])

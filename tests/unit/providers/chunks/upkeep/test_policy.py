@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tieredstore.errors import Invalid
 from tieredstore.properties import PluginProperties, read_settings
-from tieredstore.providers.chunks.chain import Chain, Extent, chunk_name, make_merged_name
 from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.names import Life, chunk_name, make_merged_name
 from tieredstore.providers.chunks.shared_settings import SharedSettings
 from tieredstore.providers.chunks.upkeep.parts import Copied, plan_parts
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
@@ -107,7 +108,7 @@ def merge_all(policy: MergePolicy, writes: Iterable[tuple[int, int]]) -> Merged:
     now_ms = 0
     for length, pause_ms in writes:
         now_ms += pause_ms
-        found.chain = found.chain.append(length, now_ms)
+        found.chain = found.chain.append(length, now_ms, Life(1, 1))
         found.sent_bytes += length
         for _ in range(1_000):
             run = policy.next_run(found.chain.extents)
@@ -115,7 +116,7 @@ def merge_all(policy: MergePolicy, writes: Iterable[tuple[int, int]]) -> Merged:
                 break
             assert len(run) > 1
             start, end = run[0].start, run[-1].end
-            merged = found.chain.with_merged(start, end, now_ms)
+            merged = found.chain.with_merged(start, end, now_ms, Life(1, 1))
             assert merged is not None
             found.chain = replace(merged, garbage=())
             found.merge_count += 1

@@ -1,0 +1,374 @@
+"""The chain of objects that make up one segment of a chunk log (`docs/formats/chunk-log.md`).
+
+It is read from a listing, under one inheritance: the bytes of older lives that this names, and all
+that its own epoch made since the last tombstone.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.providers.chunks.client import ObjectInfo
+from tieredstore.providers.chunks.lives.names import (
+    WHOLE_NAME,
+    Life,
+    ObjectName,
+    chunk_name,
+    is_former_name,
+    make_merged_name,
+    parse_object_name,
+)
+
+_NO_END = 2**64
+_log = logging.getLogger(__name__)
+
+
+class Extent(NamedTuple):
+    """Bytes [start, end) of the segment are in the object `name` (below the segment's folder),
+    whose first byte is byte `object_start` of the segment, made at `modified_ms` by the server's
+    clock."""
+
+    start: int
+    end: int
+    name: str
+    modified_ms: int = 0
+    object_start: int = -1  # its own start
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    @property
+    def skip(self) -> int:
+        """Bytes of the object before the extent: not 0 where merged runs overlap."""
+        return self.start - self.object_start if self.object_start >= 0 else 0
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether it is one write."""
+        return "c." in self.name
+
+    @property
+    def life(self) -> Life:
+        """The life that its object is in."""
+        found = parse_object_name(self.name)
+        assert found is not None
+        return found.life
+
+
+class Garbage(NamedTuple):
+    """An object that the content does not need, and the newest `modified_ms` of what covers it."""
+
+    name: str
+    covered_ms: int
+
+
+class Hole(NamedTuple):
+    """Bytes [start, end) are in no object."""
+
+    start: int
+    end: int
+
+
+class Span(NamedTuple):
+    """Bytes [start, end) of a segment are those that a life has there."""
+
+    life: Life
+    start: int
+    end: int
+
+
+class InheritedSegment(NamedTuple):
+    """What an epoch inherits of a segment. is_closed: it is sealed behind these bytes."""
+
+    spans: tuple[Span, ...] = ()
+    is_closed: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return self.spans[-1].end if self.spans else 0
+
+
+NOTHING_INHERITED = InheritedSegment()
+NOTHING_BEGUN: Mapping[Life, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A segment as a listing showed it, or as it is known to be since.
+
+    marked: it is closed, nothing can be appended; sealed: the content is one object; epoch: of the
+    inheritance under which it was read; born: its first life, which it has in common with what was
+    the same segment before, and never with one that was made again.
+    """
+
+    extents: tuple[Extent, ...] = ()
+    sealed: bool = False
+    marked: bool = False
+    garbage: tuple[Garbage, ...] = ()
+    holes: tuple[Hole, ...] = ()
+    epoch: int = field(default=0, compare=False)
+    born: Life | None = field(default=None, compare=False)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.extents[-1].end if self.extents else 0
+
+    @property
+    def is_closed(self) -> bool:
+        return self.sealed or self.marked
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is such a segment, be it empty."""
+        return bool(self.extents or self.holes or self.marked)
+
+    def find_extents(self, position: int, length: int) -> tuple[Extent, ...]:
+        """Return the extents that hold bytes of [position, position + length)."""
+        first = bisect.bisect_right(self.extents, position, key=_end)
+        last = bisect.bisect_left(self.extents, position + length, key=_start)
+        return self.extents[first:last]
+
+    def check_whole(self, folder: str, position: int = 0, length: int = 2**63) -> None:
+        """Raise Corrupt when bytes of [position, position + length) are in a hole: an object was
+        lost, or a listing left one out."""
+        for hole in self.holes:
+            if hole.start < position + length and position < hole.end:
+                raise Corrupt(
+                    f"{folder}: bytes {hole.start} to {hole.end} are in no object; the next valid "
+                    f"offset is {hole.end}",
+                    path=folder,
+                    offset=hole.start,
+                )
+
+    def append(self, length: int, modified_ms: int, life: Life) -> Chain:
+        """Return the chain with a write of `length` bytes at the end, in a life."""
+        start = self.size_bytes
+        name = life.name(chunk_name(start))
+        extent = Extent(start, start + length, name, modified_ms)
+        return replace(
+            self, extents=(*self.extents, extent), born=life if self.born is None else self.born
+        )
+
+    def with_merged(self, start: int, end: int, modified_ms: int, life: Life) -> Chain | None:
+        """Return the chain with one object in place of the extents of [start, end); None when these
+        are others."""
+        old = self.find_extents(start, end - start)
+        if self.sealed or not old or old[0].start != start or old[-1].end != end:
+            return None
+        first = self.extents.index(old[0])
+        extents = list(self.extents)
+        extents[first : first + len(old)] = [
+            Extent(start, end, life.name(make_merged_name(start, end)), modified_ms)
+        ]
+        garbage = tuple(Garbage(extent.name, modified_ms) for extent in old)
+        return replace(self, extents=tuple(extents), garbage=(*self.garbage, *garbage))
+
+    def with_whole(self, modified_ms: int, life: Life) -> Chain:
+        """Return the chain with the whole content in one object."""
+        garbage = [Garbage(extent.name, modified_ms) for extent in self.extents]
+        whole = Extent(0, self.size_bytes, life.name(WHOLE_NAME), modified_ms)
+        return replace(self, extents=(whole,), sealed=True, garbage=(*self.garbage, *garbage))
+
+    def drop_garbage(self, names: frozenset[str]) -> Chain:
+        """Return the chain without garbage of these names."""
+        return replace(
+            self, garbage=tuple(found for found in self.garbage if found.name not in names)
+        )
+
+    def hand_down(self, epoch: int) -> Chain:
+        """Return the chain as the epoch that inherits it sees it."""
+        return replace(self, epoch=epoch)
+
+    def leave_to_heirs(self) -> InheritedSegment:
+        """Return what the next epoch inherits of it: its extents, by life."""
+        spans: list[Span] = []
+        for extent in self.extents:
+            life = extent.life
+            if spans and spans[-1].life == life and spans[-1].end == extent.start:
+                spans[-1] = spans[-1]._replace(end=extent.end)
+            else:
+                spans.append(Span(life, extent.start, extent.end))
+        return InheritedSegment(tuple(spans), self.is_closed)
+
+
+def read_chain(
+    objects: Iterable[ObjectInfo],
+    folder: str,
+    epoch: int = 0,
+    inherited: InheritedSegment = NOTHING_INHERITED,
+    begun: Mapping[Life, int] = NOTHING_BEGUN,
+) -> Chain:
+    """Read the chain that the objects below `folder/` form under the inheritance of `epoch`, in
+    whatever order they are listed. begun: where lives begin to which this process has sent a write
+    that may still be on its way.
+
+    Names that are not a chunk log's are left alone, and so are merged runs that have not the length
+    of theirs, and what an epoch above made. Raises Unavailable for a listing that tells two sizes
+    of one object, Invalid for a tier of format 1.
+    """
+    names = _parse(objects, folder)
+    floor = max(
+        (name.life for name, _ in names if name.kind == "t" and name.life.epoch == epoch),
+        default=None,
+    )
+    if floor is not None:
+        inherited = NOTHING_INHERITED
+    ends = _find_ends(names, epoch, begun)
+    content: list[Extent] = []
+    left: list[Extent] = []
+    garbage: list[Garbage] = []
+    born: Life | None = None
+    for name, info in names:
+        life = name.life
+        if life.epoch > epoch or life == floor:
+            continue
+        extent = _make_extent(name, info, folder)
+        if extent is None:
+            continue
+        is_own = life.epoch == epoch and (floor is None or life > floor)
+        if is_own and extent.is_chunk and extent.start >= ends.get(life, _NO_END):
+            left.append(extent)  # a write without an answer
+            continue
+        pieces = [extent] if is_own else _cut(extent, life, inherited)
+        if pieces:
+            content += pieces
+            born = life if born is None else min(born, life)
+        else:
+            garbage.append(Garbage(extent.name, info.modified_ms))
+    content.sort()
+    chain = _walk(content, inherited)
+    garbage += _find_covered(chain, [*content, *left])
+    return replace(chain, garbage=tuple(garbage), epoch=epoch, born=born)
+
+
+def _parse(objects: Iterable[ObjectInfo], folder: str) -> list[tuple[ObjectName, ObjectInfo]]:
+    found: dict[str, ObjectInfo] = {}
+    for info in objects:
+        name = info.key.removeprefix(f"{folder}/")
+        other = found.setdefault(name, info)
+        if other.size_bytes != info.size_bytes:
+            raise Unavailable(
+                f"{info.key}: the listing tells {other.size_bytes} and {info.size_bytes} bytes",
+                path=info.key,
+            )
+        if is_former_name(name):
+            raise Invalid(
+                f"{info.key}: the tier has format version 1, this program reads 2", path=info.key
+            )
+    return [
+        (parsed, info)
+        for name, info in found.items()
+        if (parsed := parse_object_name(name)) is not None
+    ]
+
+
+def _find_ends(
+    names: list[tuple[ObjectName, ObjectInfo]], epoch: int, begun: Mapping[Life, int]
+) -> dict[Life, int]:
+    """Where each life of an epoch ends: where a later one begins to write."""
+    begins = dict(begun)
+    for name, _ in names:
+        if name.kind == "c" and name.life.epoch == epoch:
+            begins[name.life] = min(begins.get(name.life, name.start), name.start)
+    ends: dict[Life, int] = {}
+    end = _NO_END
+    for life in sorted(begins, reverse=True):
+        ends[life] = end
+        end = min(end, begins[life])
+    return ends
+
+
+def _make_extent(name: ObjectName, info: ObjectInfo, folder: str) -> Extent | None:
+    end = name.start + info.size_bytes
+    if name.kind == "m" and (end != name.end or not info.size_bytes):
+        expected = name.end - name.start
+        _log.error("%s: expected %d bytes, found %d", info.key, expected, info.size_bytes)
+        return None
+    return Extent(name.start, end, info.key.removeprefix(f"{folder}/"), info.modified_ms)
+
+
+def _cut(extent: Extent, life: Life, inherited: InheritedSegment) -> list[Extent]:
+    """What is inherited of an object."""
+    pieces = []
+    for span in inherited.spans:
+        start, end = max(span.start, extent.start), min(span.end, extent.end)
+        if span.life == life and start < end:
+            object_start = extent.start if start > extent.start else -1
+            pieces.append(extent._replace(start=start, end=end, object_start=object_start))
+    return pieces
+
+
+def _walk(content: list[Extent], inherited: InheritedSegment) -> Chain:
+    """From position 0: the run that reaches furthest, else the write that begins here, until
+    neither is there."""
+    chunks: dict[int, Extent] = {}
+    runs: list[Extent] = []
+    for extent in content:
+        if not extent.is_chunk or extent.skip:
+            runs.append(extent)
+        else:
+            chunks[extent.start] = extent
+    starts = sorted({extent.start for extent in content if extent.length})
+    extents: list[Extent] = []
+    holes: list[Hole] = []
+    position = next_run = 0
+    reach: Extent | None = None  # of the runs that begin up to here, the one that ends last
+    while True:
+        while next_run < len(runs) and runs[next_run].start <= position:
+            run = runs[next_run]
+            reach = run if reach is None or run.end > reach.end else reach
+            next_run += 1
+        chunk = chunks.get(position)
+        piece = chunk
+        if reach is not None and reach.end > position:
+            piece = reach
+            if reach.start < position:
+                object_start = reach.start - reach.skip
+                piece = reach._replace(start=position, object_start=object_start)
+        if piece is not None and piece.length:
+            extents.append(piece)
+            position = piece.end
+            continue
+        later = bisect.bisect_right(starts, position)
+        if later == len(starts):
+            is_marked = chunk is not None or (
+                inherited.is_closed and position == inherited.size_bytes
+            )
+            whole = extents[0].name.endswith(f"/{WHOLE_NAME}") if len(extents) == 1 else False
+            return Chain(tuple(extents), is_marked and whole, is_marked, (), tuple(holes))
+        holes.append(Hole(position, starts[later]))
+        position = starts[later]
+
+
+def _find_covered(chain: Chain, content: list[Extent]) -> list[Garbage]:
+    """What begins inside the content and is not part of it: writes, and runs that one object of the
+    content holds whole, so that nobody else's chain needs them either."""
+    used = {extent.name for extent in chain.extents}
+    found: dict[str, Garbage] = {}
+    for extent in content:
+        if extent.name in used or extent.start >= chain.size_bytes:
+            continue
+        covers = chain.find_extents(extent.start, 1)
+        if not covers:
+            continue
+        cover = covers[0]
+        is_held = cover.start - cover.skip <= extent.start and extent.end <= cover.end
+        if extent.is_chunk or is_held:
+            covered_ms = max(cover.modified_ms, extent.modified_ms)
+            found[extent.name] = Garbage(extent.name, covered_ms)
+    return list(found.values())
+
+
+def _start(extent: Extent) -> int:
+    return extent.start
+
+
+def _end(extent: Extent) -> int:
+    return extent.end

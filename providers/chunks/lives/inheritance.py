@@ -1,0 +1,185 @@
+"""Inheritance: what an epoch goes by, said once and for all before its first write.
+
+    <cluster folder>/<broker>/.inherited/<number, 20 digits>           the segments, or the shards
+    <cluster folder>/<broker>/.inherited/<number, 20 digits>.<shard>   some of the segments
+
+For each segment the bytes of lives of older epochs that are valid (`docs/formats/chunk-log.md`).
+What such an epoch made and the newest inheritance does not name does not exist.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import orjson
+
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.providers.chunks.lives.chain import NOTHING_INHERITED, InheritedSegment, Span
+from tieredstore.providers.chunks.lives.names import Life
+
+INHERITED_FOLDER = ".inherited"
+FORMAT_VERSION = 2
+_SHARD_BYTES = 4 << 20
+_MAX_SHARDS = 1_000_000
+_MAX_CONTENT_BYTES = 256 << 20
+_NAME = re.compile(r"([0-9]{20})(?:\.[0-9]{6})?", re.ASCII)
+SortKey: TypeAlias = tuple[str, int, int]
+
+
+class InheritedObject(NamedTuple):
+    """An object of the folder `.inherited`; is_shard: one that another names."""
+
+    number: int
+    is_shard: bool
+
+
+def parse_inherited_name(name: str) -> InheritedObject | None:
+    """Parse a name in the folder; None for what is not an inheritance's."""
+    match = _NAME.fullmatch(name)
+    return InheritedObject(int(match[1]), "." in name) if match is not None else None
+
+
+def inherited_name(number: int, shard: int | None = None) -> str:
+    """Return the name of the inheritance of an epoch, or of one of its shards."""
+    return f"{number:020d}" if shard is None else f"{number:020d}.{shard:06d}"
+
+
+class _Content(msgspec.Struct, frozen=True):
+    """segments: (path, type, base offset, whether it is closed, [(epoch, sequence, start, end)]).
+    shards: instead, the first (path, type, base offset) of each."""
+
+    format: int
+    epoch: int
+    segments: list[tuple[str, int, int, bool, list[tuple[int, int, int, int]]]] = []
+    shards: list[SortKey] = []
+
+
+class Inheritance:
+    """What epoch `number` inherits; 0 for a tier that never had a writer epoch. read: returns the
+    content of an object of the folder `.inherited`, by its name."""
+
+    def __init__(
+        self,
+        number: int,
+        segments: Mapping[SegmentId, InheritedSegment] | None = None,
+        shards: Sequence[SortKey] = (),
+        read: Callable[[str], bytes] | None = None,
+    ) -> None:
+        self.number = number
+        self._segments = dict(segments or {})
+        self._shards = shards
+        self._read = read
+        self._loaded: set[int] = set()
+
+    def find(self, id: SegmentId) -> InheritedSegment:
+        """Return what is inherited of a segment. Raises what reading its shard raises."""
+        if self._shards:
+            self._load_shard(max(bisect_right(self._shards, _sort_key(id)) - 1, 0))
+        return self._segments.get(id, NOTHING_INHERITED)
+
+    def _load_shard(self, shard: int) -> None:
+        if shard not in self._loaded:
+            assert self._read is not None
+            name = inherited_name(self.number, shard)
+            content = _parse_content(self._read(name), name, self.number)
+            self._segments.update(_iterate(content))
+            self._loaded.add(shard)
+
+
+def encode_inheritance(
+    number: int, segments: Mapping[SegmentId, InheritedSegment], shard_bytes: int = _SHARD_BYTES
+) -> list[tuple[str, bytes]]:
+    """Return name and content of the objects that say what epoch `number` inherits, in the order
+    in which they are to be made: shards, where there is much, before the one that names them."""
+    ordered = sorted(segments, key=_sort_key)
+    pieces: list[list[bytes]] = [[]]
+    firsts: list[SortKey] = []
+    length = 0
+    for id in ordered:  # noqa: A001 - the contract's name
+        entry = _encode_segment(id, segments[id])
+        if not pieces[-1] or length + len(entry) > shard_bytes:
+            if pieces[-1]:
+                pieces.append([])
+            firsts.append(_sort_key(id))
+            length = 0
+        pieces[-1].append(entry)
+        length += len(entry)
+    if len(pieces) > _MAX_SHARDS:
+        raise Invalid(f"epoch {number} inherits {len(ordered)} segments: too many to be written")
+    if len(pieces) == 1:
+        return [(inherited_name(number), _encode(number, b"segments", b",".join(pieces[0])))]
+    found = [
+        (inherited_name(number, shard), _encode(number, b"segments", b",".join(piece)))
+        for shard, piece in enumerate(pieces)
+    ]
+    names = orjson.dumps(firsts)[1:-1]
+    return [*found, (inherited_name(number), _encode(number, b"shards", names))]
+
+
+def decode_inheritance(number: int, read: Callable[[str], bytes]) -> Inheritance:
+    """Read what epoch `number` inherits; shards when they are asked for. Raises Corrupt, Invalid
+    for another format version, and what `read` raises."""
+    name = inherited_name(number)
+    content = _parse_content(read(name), name, number)
+    return Inheritance(number, dict(_iterate(content)), content.shards, read)
+
+
+def decompress(content: bytes) -> tuple[bytes, bool]:
+    """Return what is packed in the content of an object, and whether it is all. Raises Corrupt."""
+    unpacker = zlib.decompressobj()
+    try:
+        found = unpacker.decompress(content, _MAX_CONTENT_BYTES)
+    except zlib.error as error:
+        raise Corrupt(f"not an inheritance: {error}") from error
+    return found, unpacker.eof
+
+
+def _encode(number: int, what: bytes, items: bytes) -> bytes:
+    packed = b'{"format":%d,"epoch":%d,"%s":[%s]}' % (FORMAT_VERSION, number, what, items)
+    return zlib.compress(packed, 6)
+
+
+def _encode_segment(id: SegmentId, inherited: InheritedSegment) -> bytes:
+    spans = [(*span.life, span.start, span.end) for span in inherited.spans]
+    return orjson.dumps([*_sort_key(id), inherited.is_closed, spans])
+
+
+def _parse_content(content: bytes, name: str, number: int) -> _Content:
+    found, is_whole = decompress(content)
+    try:
+        head: Any = orjson.loads(found) if is_whole else None
+        version = head.get("format") if isinstance(head, dict) else None
+        if isinstance(version, int) and version != FORMAT_VERSION:
+            raise Invalid(
+                f"{name}: the tier has format version {version}, this program reads "
+                f"{FORMAT_VERSION}",
+                path=name,
+            )
+        parsed = msgspec.convert(head, _Content)
+    except (orjson.JSONDecodeError, msgspec.ValidationError) as error:
+        raise Corrupt(f"{name}: not an inheritance: {error}", path=name) from error
+    if parsed.epoch != number:
+        raise Corrupt(f"{name}: expected epoch {number}, found {parsed.epoch}", path=name)
+    return parsed
+
+
+def _iterate(content: _Content) -> Iterator[tuple[SegmentId, InheritedSegment]]:
+    for path, kind, base_offset, is_closed, spans in content.segments:
+        found = tuple(
+            Span(Life(epoch, sequence), start, end) for epoch, sequence, start, end in spans
+        )
+        try:
+            segment_type = FileSegmentType(kind)
+        except ValueError as error:
+            raise Corrupt(f"{path}: expected a segment type, found {kind}", path=path) from error
+        yield SegmentId(path, segment_type, base_offset), InheritedSegment(found, is_closed)
+
+
+def _sort_key(id: SegmentId) -> SortKey:
+    return id.path, int(id.type), id.base_offset

@@ -1,0 +1,308 @@
+"""Views: segments as the newest inheritance of their broker lets them be seen.
+
+A reader takes the newest inheritance, lists, and looks again whether it is still the newest: while
+it was, no epoch below had anything to say, and that epoch's own lives are in the listing. The
+holder of an epoch goes by its own inheritance, which it makes before its first write, and looks
+whether the next epoch was claimed: who comes later collects what the former view shows.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Protocol
+
+from tieredstore.contracts.segment import SegmentId
+from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
+from tieredstore.providers import naming
+from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
+from tieredstore.providers.chunks.lives.chain import (
+    NOTHING_BEGUN,
+    NOTHING_INHERITED,
+    Chain,
+    read_chain,
+)
+from tieredstore.providers.chunks.lives.inheritance import (
+    Inheritance,
+    decode_inheritance,
+    encode_inheritance,
+    parse_inherited_name,
+)
+from tieredstore.providers.chunks.lives.newest import MAX_STARTS, NewestInheritances, Superseded
+from tieredstore.providers.chunks.lives.own import Lives
+from tieredstore.providers.chunks.settings import ChunkSettings
+
+_MAX_LISTINGS = 3
+"""Of a segment with a hole: what is merged and deleted while a listing runs looks lost."""
+_log = logging.getLogger(__name__)
+
+
+class HeldEpoch(Protocol):
+    """The part of a writer epoch that concerns its view."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def stamp(self) -> str: ...
+
+    @property
+    def is_lost(self) -> bool: ...
+
+    @property
+    def lives(self) -> Lives: ...
+
+    def check(self) -> None: ...
+
+    def confirm(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Own:
+    """An epoch that this process has acquired. objects: those that say what it inherits, as soon as
+    that is known: what was sent once is never changed. inheritance: once they are made."""
+
+    epoch: HeldEpoch
+    objects: list[tuple[str, bytes]] | None = None
+    inheritance: Inheritance | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Views:
+    """One for all brokers of a tier. Thread-safe."""
+
+    def __init__(self, client: ObjectClient, cluster_folder: str, settings: ChunkSettings) -> None:
+        self._client = client
+        self._cluster_folder = cluster_folder
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._own: dict[str, _Own] = {}
+        self._newest = NewestInheritances(client, cluster_folder, settings)
+
+    def begin(self, broker_name: str, epoch: HeldEpoch) -> None:
+        """Go by what this epoch inherits, from now on."""
+        with self._lock:
+            self._own[broker_name] = _Own(epoch)
+
+    def prepare(self, broker_name: str) -> Inheritance:
+        """Return what the epoch held inherits, made before when that was not so yet; without an
+        epoch what the newest one does. Raises Unavailable, Fenced."""
+        own = self._find_own(broker_name)
+        if own is None:
+            return self._newest.take(broker_name)
+        if own.inheritance is None:
+            self._inherit(broker_name, own)
+        assert own.inheritance is not None
+        return own.inheritance
+
+    def is_prepared(self, broker_name: str) -> bool:
+        """Tell whether an epoch is held that has said what it inherits."""
+        own = self._find_own(broker_name)
+        return own is not None and own.inheritance is not None
+
+    def knows_absent(self, id: SegmentId) -> bool:
+        """Tell, without a request, whether the epoch held neither inherits nor writes a segment."""
+        own = self._find_own(id.path.partition("/")[0])
+        if own is None or own.inheritance is None:
+            return False
+        return own.inheritance.find(id) == NOTHING_INHERITED and not own.epoch.lives.has(id)
+
+    def list_chain(self, id: SegmentId, folder: str) -> Chain:
+        """List the chain of one segment. Raises Unavailable."""
+        prefix, broker_name = f"{folder}/", id.path.partition("/")[0]
+        for _ in range(MAX_STARTS):
+            inheritance = self._take(broker_name)
+            try:
+                chain = self._read_segment(id, prefix, inheritance)
+            except Superseded:
+                self._newest.forget(broker_name)
+                continue
+            if self._holds_still(broker_name, inheritance):
+                return chain
+        raise self._newest.make_restless_error(broker_name)
+
+    def list_chains(self, prefix: str) -> dict[SegmentId, Chain]:
+        """List the chains of all segments below a prefix of the provider's listings, those too of
+        which there is only garbage. Raises Unavailable, Invalid."""
+        parts = naming.parse_prefix(prefix)
+        if parts:
+            return self._list_broker(parts[0], "/".join(parts))
+        found: dict[SegmentId, Chain] = {}
+        for broker_name in self._list_brokers():
+            found |= self._list_broker(broker_name, broker_name)
+        return found
+
+    def list_older(self, broker_name: str, number: int) -> list[str]:
+        """Return the keys of the inheritances of epochs below `number`, with their shards."""
+        keys = [info.key for info in self._client.list(f"{self._newest.folder(broker_name)}/")]
+        parsed = [(key, parse_inherited_name(key.rpartition("/")[2])) for key in keys]
+        return [key for key, found in parsed if found is not None and found.number < number]
+
+    # Whose inheritance counts
+
+    def _find_own(self, broker_name: str) -> _Own | None:
+        own = self._own.get(broker_name)
+        return own if own is not None and not own.epoch.is_lost else None
+
+    def _take(self, broker_name: str) -> Inheritance:
+        own = self._find_own(broker_name)
+        if own is not None and own.inheritance is not None:
+            return own.inheritance
+        return self._newest.take(broker_name)
+
+    def _holds_still(self, broker_name: str, inheritance: Inheritance) -> bool:
+        own = self._find_own(broker_name)
+        if own is not None and own.inheritance is inheritance:
+            with suppress(Fenced):
+                own.epoch.confirm()
+            return not own.epoch.is_lost
+        return self._newest.is_newest(broker_name, inheritance)
+
+    # Listing
+
+    def _list_broker(self, broker_name: str, prefix: str) -> dict[SegmentId, Chain]:
+        own = self._find_own(broker_name)
+        if own is not None and own.inheritance is None and prefix == broker_name:
+            listed = self._inherit(broker_name, own)
+            if listed is not None:
+                return listed
+        for _ in range(MAX_STARTS):
+            inheritance = self._take(broker_name)
+            try:
+                found = self._read_segments(f"{self._cluster_folder}/{prefix}/", inheritance)
+            except Superseded:
+                self._newest.forget(broker_name)
+                continue
+            if self._holds_still(broker_name, inheritance):
+                return found
+        raise self._newest.make_restless_error(broker_name)
+
+    def _list_brokers(self) -> Iterator[str]:
+        """By a page for each, from the first key on that is behind those of the former one."""
+        prefix = f"{self._cluster_folder}/"
+        start_after = ""
+        while True:
+            first = next(iter(self._client.list(prefix, start_after)), None)
+            if first is None:
+                return
+            broker_name = first.key.removeprefix(prefix).partition("/")[0]
+            if naming.is_name(broker_name):
+                yield broker_name
+            start_after = f"{prefix}{broker_name}0"  # "0" is the character behind "/"
+
+    def _read_segments(self, prefix: str, inheritance: Inheritance) -> dict[SegmentId, Chain]:
+        seen: dict[SegmentId, Chain] = {}
+        again: dict[SegmentId, str] = {}
+        for folder, objects in groupby(self._client.list(prefix), self._segment_folder):
+            id = self._segment_id(folder)  # noqa: A001 - the contract's name
+            if id is None:
+                continue
+            chain = self._read_chain(id, folder, objects, inheritance)
+            if id in seen or chain.holes:
+                again[id] = folder  # its objects were not listed in one run
+            seen[id] = chain
+        for id, folder in again.items():  # noqa: A001
+            seen[id] = self._read_segment(id, f"{folder}/", inheritance)
+            for hole in seen[id].holes:
+                _log.error("%s: bytes %d to %d are in no object", folder, *hole)
+        return seen
+
+    def _read_segment(self, id: SegmentId, prefix: str, inheritance: Inheritance) -> Chain:
+        chain = Chain()
+        for _ in range(_MAX_LISTINGS):
+            chain = self._read_chain(id, prefix[:-1], self._client.list(prefix), inheritance)
+            if not chain.holes:
+                break
+        return chain
+
+    def _read_chain(
+        self,
+        id: SegmentId,
+        folder: str,
+        objects: Iterable[ObjectInfo],
+        inheritance: Inheritance,
+    ) -> Chain:
+        number = inheritance.number
+        own = self._find_own(id.path.partition("/")[0])
+        is_own = own is not None and own.inheritance is inheritance
+        begun = own.epoch.lives.get_begun(id) if own is not None and is_own else NOTHING_BEGUN
+        return read_chain(objects, folder, number, inheritance.find(id), begun)
+
+    def _segment_folder(self, info: ObjectInfo) -> str:
+        """The folder that would be a segment's: an object is in a life of it."""
+        parts = info.key.split("/", 6)
+        return "/".join(parts[:6])
+
+    def _segment_id(self, folder: str) -> SegmentId | None:
+        """The segment that has this folder; None for one that is not a segment's."""
+        parts = folder.removeprefix(f"{self._cluster_folder}/").split("/")
+        if len(parts) != 5:
+            return None
+        segment_type = naming.parse_type_name(parts[3])
+        base_offset = naming.parse_segment_file_name(parts[4])
+        if segment_type is None or base_offset is None or not naming.is_queue_id(parts[2]):
+            return None
+        return SegmentId("/".join(parts[:3]), segment_type, base_offset)
+
+    # Inheriting
+
+    def _inherit(self, broker_name: str, own: _Own) -> dict[SegmentId, Chain] | None:
+        """List what there is, after the epoch was claimed, and say what of it counts. Returns the
+        chains, when this call listed them."""
+        number = own.epoch.number
+        chains: dict[SegmentId, Chain] | None = None
+        with own.lock:
+            if own.inheritance is not None:
+                return None
+            if own.objects is None:
+                chains = self._list_for_heir(broker_name, number)
+                inherited = {
+                    found: chain.leave_to_heirs()
+                    for found, chain in chains.items()
+                    if chain.is_there
+                }
+                own.objects = encode_inheritance(number, inherited)
+            for name, content in own.objects:
+                self._make(f"{self._newest.folder(broker_name)}/{name}", content, own.epoch)
+            contents = dict(own.objects)
+            own.inheritance = decode_inheritance(number, contents.__getitem__)
+        if chains is None:
+            return None
+        return {found: chain.hand_down(number) for found, chain in chains.items()}
+
+    def _list_for_heir(self, broker_name: str, number: int) -> dict[SegmentId, Chain]:
+        self._newest.forget(broker_name)  # nothing counts that was seen before the claim
+        for _ in range(MAX_STARTS):
+            inheritance = self._newest.take(broker_name)
+            if inheritance.number >= number:
+                raise Fenced(
+                    f"{self._newest.folder(broker_name)}: epoch {number} was taken over: epoch "
+                    f"{inheritance.number} has written"
+                )
+            try:
+                found = self._read_segments(f"{self._cluster_folder}/{broker_name}/", inheritance)
+            except Superseded:
+                self._newest.forget(broker_name)
+                continue
+            if self._newest.is_newest(broker_name, inheritance):
+                return found
+        raise self._newest.make_restless_error(broker_name)
+
+    def _make(self, key: str, content: bytes, epoch: HeldEpoch) -> None:
+        """Nobody else makes this object: where it is there already, it is ours."""
+        problem: TieredStoreError | None = None
+        with self._settings.limit_retries():
+            for attempt in self._settings.attempts():
+                epoch.check()
+                try:
+                    self._client.put_if_absent(key, [content], {"w": epoch.stamp})
+                except (Busy, Unavailable) as error:
+                    problem = error
+                    self._settings.pause(attempt)
+                else:
+                    return
+        raise Unavailable(f"{key}: what the epoch inherits is not written: {problem}", path=key)
