@@ -247,6 +247,18 @@ class FlatFileStore:
                 file = self._files[key] = self._make_file(key)
             return file
 
+    def drop_unannounced(self, file: FlatMessageFile) -> None:
+        """Forget a queue that was never announced: its topic was deleted before. Nothing for any
+        other; one that uses it still finds it closed."""
+        key = QueueKey(file.topic, file.queue_id)
+        with file.lock:
+            if file.is_initialised:
+                return
+            file.close()
+            with self._lock:
+                if self._files.get(key) is file:
+                    del self._files[key]
+
     def files(self) -> Iterable[FlatMessageFile]:
         """Return all open queues, as of now."""
         with self._lock:

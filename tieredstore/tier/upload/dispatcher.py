@@ -287,6 +287,8 @@ class MessageStoreDispatcher:
         try:
             # Asked again: the topic may have been deleted before this file was there.
             available = self._source.queue_range(key)
+            if available is None:
+                self._flat_files.drop_unannounced(file)
             if available is None or file.is_closed:
                 return DispatchOutcome(key, DispatchStatus.UNKNOWN)
             if not file.is_initialised:
@@ -367,7 +369,10 @@ class MessageStoreDispatcher:
                     try:
                         file = self._flat_files.get_or_create(key.topic, key.queue_id)
                         available = self._source.queue_range(key)
-                        if not file.is_initialised and available is not None:
+                        if available is None:
+                            self._flat_files.drop_unannounced(file)
+                            continue
+                        if not file.is_initialised:
                             new.append(file)
                             file.init_offset(self._upload.first_offset(key, available))
                     except Busy:
