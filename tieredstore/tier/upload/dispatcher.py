@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Set as AbstractSet
+from itertools import count
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StorageLevel, StoreConfig
@@ -15,10 +16,12 @@ from tieredstore.service_thread import ServiceHealth, ServiceThread
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.topic_filter import TopicFilter
-from tieredstore.tier.upload import indexing
+from tieredstore.tier.upload.announcing import announce, is_gone
 from tieredstore.tier.upload.indexing import KeyIndex
+from tieredstore.tier.upload.key_upload import KeyUpload
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
-from tieredstore.tier.upload.queue_upload import QueueState, QueueUpload
+from tieredstore.tier.upload.queue_state import QueueState
+from tieredstore.tier.upload.queue_upload import QueueUpload
 from tieredstore.tier.upload.visits import Visits
 from tieredstore.tier.worker_pool import run_worker_pool
 
@@ -56,10 +59,12 @@ class MessageStoreDispatcher:
         self._config = config
         self._source = source
         self._flat_files = flat_files
-        self._index = index
         self._topic_filter = topic_filter
         self._clock = clock
         self._metrics = metrics if metrics is not None else Metrics()
+        self._keys: KeyUpload | None = None
+        if index is not None:
+            self._keys = KeyUpload(index, clock, self._metrics)
         capabilities = flat_files.provider.capabilities
         self._is_durable = capabilities.durable
         # Where a look is a request
@@ -72,7 +77,9 @@ class MessageStoreDispatcher:
             preferred_bytes=capabilities.preferred_batch_bytes,
         )
         self._states: dict[QueueKey, QueueState] = {}
-        self._failing: dict[QueueKey, str] = {}
+        # How, and the how-manieth failure it was
+        self._failing: dict[QueueKey, tuple[str, int]] = {}
+        self._failures = count()
         self._fenced: Fenced | None = None
         self.last_good_scan_ms: int | None = None
         """When all queues were last looked at without an error, epoch ms."""
@@ -91,7 +98,7 @@ class MessageStoreDispatcher:
     @property
     def failing_queues(self) -> dict[QueueKey, str]:
         """Queues whose last visit failed, and how."""
-        return dict(self._failing)
+        return {key: text for key, (text, _) in dict(self._failing).items()}
 
     @property
     def fenced_reason(self) -> str | None:
@@ -117,7 +124,7 @@ class MessageStoreDispatcher:
         self._loop.start()
 
     def stop(self) -> None:
-        """End the loop after the visits in progress. Idempotent."""
+        """End the loop after the batches in hand. Idempotent."""
         self._stopping.set()
         self._loop.stop()
 
@@ -172,11 +179,16 @@ class MessageStoreDispatcher:
         if force:
             self._flush_source()
         queue_keys = [key for key in self._source.queues() if self._has_work(key)]
+        before = {key: number for key, (_, number) in dict(self._failing).items()}
+        for key in before.keys() - set(queue_keys):
+            self._failing.pop(key, None)  # it was deleted, or is to stay out now
+        queue_keys.sort(key=lambda key: before.get(key, -1))
         queue_keys, failed = self._announce(queue_keys)
         if not queue_keys:
             self._note_scan(failed)
             return failed
-        visits = Visits(queue_keys)
+        well = [key for key in queue_keys if key not in before]
+        visits = Visits(well, queue_keys[len(well) :], self._clock)
         limit = max(self._config.max_pending_limit // 4, 1)
         workers = min(self._config.dispatch_threads, limit, len(queue_keys))
         run_worker_pool(lambda: self._work(visits, force), workers, "tiered-upload")
@@ -196,7 +208,7 @@ class MessageStoreDispatcher:
         key: QueueKey | None = None
         if not self._stopping.is_set() and self._fenced is None:
             key = visits.take()
-        if key is None or self._clock.now_ms() > self._deadline_ms:
+        if key is None or self._is_ending():
             self._finish_stored(visits, visits.take_stored())
             return False
         try:
@@ -246,6 +258,10 @@ class MessageStoreDispatcher:
             self._flush_source()
         return self._dispatch(key, force, max_bytes)
 
+    def _is_ending(self) -> bool:
+        """Whether nothing new is to be begun."""
+        return self._stopping.is_set() or self._clock.now_ms() > self._deadline_ms
+
     @property
     def _may_upload(self) -> bool:
         return self.is_enabled and self._fenced is None and not self._stopping.is_set()
@@ -282,7 +298,9 @@ class MessageStoreDispatcher:
             return DispatchOutcome(key, DispatchStatus.UNKNOWN)
         self._flat_files.check_writer()
         file = self._flat_files.get_or_create(key.topic, key.queue_id)
-        if not file.lock.acquire(blocking=force):
+        if force:
+            file.wait_for_lock()
+        elif not file.lock.acquire(blocking=False):
             return DispatchOutcome(key, DispatchStatus.BUSY)
         try:
             # Asked again: the topic may have been deleted before this file was there.
@@ -295,9 +313,9 @@ class MessageStoreDispatcher:
                 if available.min_offset >= available.max_offset:
                     return DispatchOutcome(key, DispatchStatus.IDLE)
                 file.init_offset(self._upload.first_offset(key, available))
-            index = self._find_index()
-            if index is not None:
-                indexing.mark_first(index, [file])
+            keys = self._find_keys()
+            if keys is not None:
+                keys.mark_first([file])
             state = self._states.get(key)
             if state is None or state.file is not file:
                 state = self._states[key] = QueueState(file)
@@ -306,14 +324,16 @@ class MessageStoreDispatcher:
                 file,
                 available,
                 state,
-                index,
+                keys,
                 force=force,
                 max_bytes=max_bytes,
                 defers=defers,
+                is_ending=self._is_ending,
             )
-            if outcome.error is not None and self._is_gone(key):
+            if outcome.error is not None and is_gone(self._source, key):
                 return DispatchOutcome(key, DispatchStatus.UNKNOWN)
-            self._gauge(key, file, available, state)
+            if not file.is_closed:
+                self._gauge(key, file, available, state)
             return outcome
         finally:
             file.lock.release()
@@ -340,59 +360,32 @@ class MessageStoreDispatcher:
         state = self._states.get(key)
         if state is None or state.file is not file:
             return True
-        if self._find_index() is not None and not state.indexed:
+        keys = self._find_keys()
+        if keys is not None and keys.is_due(state):
             return True
         return file.consume_queue_max_offset != available.max_offset or key in self._failing
 
-    def _find_index(self) -> KeyIndex | None:
-        """The index, where keys are put in it now (`messageIndexEnable`)."""
-        return self._index if self._config.message_index_enable else None
-
-    def _is_gone(self, key: QueueKey) -> bool:
-        """Whether the local store does not have the queue any more."""
-        try:
-            return self._source.queue_range(key) is None
-        except TieredStoreError:
-            return False
+    def _find_keys(self) -> KeyUpload | None:
+        """What puts keys in the index, where that is wanted now (`messageIndexEnable`)."""
+        return self._keys if self._config.message_index_enable else None
 
     def _announce(self, queue_keys: list[QueueKey]) -> tuple[list[QueueKey], list[DispatchOutcome]]:
         """Give all new queues their metadata in one write; returns the queues to visit, and what
         came of those that cannot be."""
         self._flat_files.check_writer()
-        ready: list[QueueKey] = []
-        failed: list[DispatchOutcome] = []
-        files: list[FlatMessageFile] = []
-        new: list[FlatMessageFile] = []
-        try:
-            with self._flat_files.metadata.batch():
-                for key in queue_keys:
-                    try:
-                        file = self._flat_files.get_or_create(key.topic, key.queue_id)
-                        available = self._source.queue_range(key)
-                        if available is None:
-                            self._flat_files.drop_unannounced(file)
-                            continue
-                        if not file.is_initialised:
-                            new.append(file)
-                            file.init_offset(self._upload.first_offset(key, available))
-                    except Busy:
-                        continue  # its topic is being deleted
-                    except TieredStoreError as error:
-                        if self._is_gone(key):
-                            continue
-                        failed.append(DispatchOutcome(key, DispatchStatus.FAILED, error=error))
-                        self._report(failed[-1])
-                    else:
-                        ready.append(key)
-                        files.append(file)
-        except BaseException:
-            for file in new:
-                file.undo_init()
-            raise
-        index = self._find_index()
-        if index is not None:
-            indexing.mark_first(index, files)
-        return ready, failed
+        found = announce(
+            queue_keys,
+            self._source,
+            self._flat_files,
+            self._upload.first_offset,
+            self._is_ending,
+        )
+        for outcome in found.failed:
+            self._report(outcome)
+        keys = self._find_keys()
+        if keys is not None:
+            keys.mark_first(found.files)
+        return found.ready, found.failed
 
     # Telling
 
@@ -413,8 +406,9 @@ class MessageStoreDispatcher:
         self._metrics.count(
             FAILURES_METRIC, topic=key.topic, queue_id=key.queue_id, kind=type(error).__name__
         )
-        if self._failing.get(key) != str(error):
-            self._failing[key] = str(error)
+        before = self._failing.get(key)
+        self._failing[key] = (str(error), next(self._failures))
+        if before is None or before[0] != str(error):
             _log.error("dispatch of %s/%d: %s", key.topic, key.queue_id, error)
 
     def _gauge(

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.message.columns import records as columns
 from tieredstore.message.columns.keys import keys_of_batch
 from tieredstore.tier.flat.batch import RecordBatch
@@ -79,40 +79,59 @@ def put_batch(index: KeyIndex, file: FlatMessageFile, batch: RecordBatch) -> Non
         )
 
 
+def takes_keys(index: KeyIndex) -> bool:
+    """Tell whether keys would be taken, as far as the index knows."""
+    try:
+        index.check_takes_keys()
+    except TieredStoreError:
+        return False
+    return True
+
+
 def put_missing(index: KeyIndex, file: FlatMessageFile, max_bytes: int) -> bool:
     """Index committed messages above the queue's mark, from the tier, up to about `max_bytes`.
-
-    Where bytes are lost, what lies above the mark is left out, for `rebuild index` to put as far as
-    it can be read: new keys go on. Returns whether all is indexed now. Raises Unavailable, and what
-    the index raises.
-    """
+    Returns whether all is indexed now. Raises as `read_missing`, and what the index raises."""
     left = max_bytes
     while left > 0:
-        mark = index.find_indexed_end(file.topic_id, file.queue_id)
-        start = max(mark if mark is not None else 0, file.commit_log_min_offset)
-        try:
-            offset = run(file.offset_of_position(start))
-            if offset is not None:
-                index.check_takes_keys()  # else the tier would be read for nothing, at each visit
-                found = _read_from_tier(file, offset)
-        except Corrupt as error:
-            _log.error(
-                "%s: the keys behind commit log offset %d are not indexed: %s",
-                file.path,
-                start,
-                error,
-            )
-            offset = None
-        if offset is None:
-            if mark is None or mark < file.commit_log_commit_offset:
-                index.mark_indexed(file.topic_id, file.queue_id, file.commit_log_commit_offset)
+        found = read_missing(index, file)
+        if found is None:
             return True
-        _put_rows(index, file, *found)
+        put_found(index, file, found)
         left -= len(found.buffer)
     return False
 
 
-class _Found(NamedTuple):
+def read_missing(index: KeyIndex, file: FlatMessageFile) -> Found | None:
+    """Read the next committed messages above the queue's mark back from the tier, up to about
+    16 MiB; None when all is indexed.
+
+    Where bytes are lost, what lies above the mark is left out, for `rebuild index` to put as far as
+    it can be read: new keys go on. Raises Unavailable.
+    """
+    mark = index.find_indexed_end(file.topic_id, file.queue_id)
+    start = max(mark if mark is not None else 0, file.commit_log_min_offset)
+    try:
+        offset = run(file.offset_of_position(start))
+        if offset is not None:
+            return _read_from_tier(file, offset)
+    except Corrupt as error:
+        _log.error(
+            "%s: the keys behind commit log offset %d are not indexed: %s",
+            file.path,
+            start,
+            error,
+        )
+    if mark is None or mark < file.commit_log_commit_offset:
+        index.mark_indexed(file.topic_id, file.queue_id, file.commit_log_commit_offset)
+    return None
+
+
+def put_found(index: KeyIndex, file: FlatMessageFile, found: Found) -> None:
+    """Index messages that were read back. Raises what the index raises."""
+    _put_rows(index, file, *found)
+
+
+class Found(NamedTuple):
     """Messages read back: their starts in the buffer, places in the commit log, sizes, times."""
 
     buffer: memoryview
@@ -122,7 +141,7 @@ class _Found(NamedTuple):
     times: npt.NDArray[np.int64]
 
 
-def _read_from_tier(file: FlatMessageFile, offset: int) -> _Found:
+def _read_from_tier(file: FlatMessageFile, offset: int) -> Found:
     units = run(file.read_units(offset, _UNITS_AT_ONCE))
     positions = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
@@ -139,7 +158,7 @@ def _read_from_tier(file: FlatMessageFile, offset: int) -> _Found:
             path=file.path,
         )
     starts = positions - first
-    return _Found(data, starts, positions, sizes, columns.store_timestamps(data, starts))
+    return Found(data, starts, positions, sizes, columns.store_timestamps(data, starts))
 
 
 def _put_rows(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import TieredStoreError
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.confirmation import StoredEnds
 from tieredstore.tier.flat.message_file import FlatMessageFile
-from tieredstore.tier.upload.indexing import KeyIndex
+from tieredstore.tier.upload.local_records import LeftOut
+
+if TYPE_CHECKING:
+    from tieredstore.tier.upload.key_upload import KeyUpload
 
 
 class DispatchStatus(enum.Enum):
@@ -34,21 +38,22 @@ class DispatchStatus(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class StoredUpload:
     """An upload that is stored, and counts after a look at the writer epoch. ends: how far the
-    files are; batches: its messages, size_bytes long; index: where their keys are put then; None:
-    nowhere."""
+    files are; batches: its messages, size_bytes long; keys: what puts their keys in the index then;
+    None: nothing does."""
 
     file: FlatMessageFile
     ends: StoredEnds
     batches: Sequence[RecordBatch]
     size_bytes: int
-    index: KeyIndex | None
+    keys: KeyUpload | None
 
 
 @dataclass(slots=True)
 class DispatchOutcome:
     """messages, size_bytes: committed by this visit (an error may have ended it after that); hole:
-    [first missing, next present) queue offsets when the visit left one; more: whether there is
-    work that need not wait; stored: with STORED, what `QueueUpload.finish` lets count."""
+    [first missing, next present) queue offsets when the visit left one, as the local store had
+    deleted them; left_out: messages whose local records are damaged; more: whether there is work
+    that need not wait; stored: with STORED, what `QueueUpload.finish` lets count."""
 
     key: QueueKey
     status: DispatchStatus
@@ -58,3 +63,4 @@ class DispatchOutcome:
     error: TieredStoreError | None = None
     more: bool = False
     stored: StoredUpload | None = None
+    left_out: list[LeftOut] = field(default_factory=list)

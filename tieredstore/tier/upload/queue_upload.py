@@ -7,66 +7,47 @@ when; where we differ is in `docs/differences.md` (D1 to D4, D21, D24).
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
-from tieredstore.message import layout
 from tieredstore.message.columns import records as columns
 from tieredstore.metrics import Metrics
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.confirmation import StoredEnds
 from tieredstore.tier.flat.message_file import FlatMessageFile
-from tieredstore.tier.reading import run
-from tieredstore.tier.upload import indexing
 from tieredstore.tier.upload.commit_interval import CommitInterval
-from tieredstore.tier.upload.indexing import KeyIndex
+from tieredstore.tier.upload.key_upload import KeyUpload
+from tieredstore.tier.upload.local_records import (
+    SEARCHED_MESSAGES,
+    DamagedRecord,
+    LeftOut,
+    find_good_record,
+    read_batch,
+    read_units,
+)
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus, StoredUpload
+from tieredstore.tier.upload.position import check_last_message, check_not_ahead
+from tieredstore.tier.upload.queue_state import QueueState
 
 NEW_QUEUE_LOOK_BACK_MS = 120_000
 """How far back `tieredStoreBacklog=recent` begins."""
 DEFERRED_BYTES = 1 << 20
 """An upload of at most so much may wait, in memory, for a look that it shares with others."""
-REINDEX_BYTES = 64 << 20
-"""Most bytes read back from the tier for the index in one visit."""
 
 DISPATCHED_METRIC = "rocketmq_tiered_store_messages_dispatch_total"
+DAMAGED_METRIC = "rocketmq_tiered_store_x_damaged_local_messages_total"
 GAP_METRIC = "rocketmq_tiered_store_x_dispatch_gap_messages_total"
-INDEX_FAILURES_METRIC = "rocketmq_tiered_store_x_index_failures_total"
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class QueueState:
-    """What is remembered of a queue between visits.
-
-    file: whose state it is; verified: its last tiered message was found to be the local one;
-    indexed: nothing above the index's mark is known to be missing there; oldest_offset and
-    oldest_ms: first message not uploaded, and its store time; weighed_offset and waiting_bytes:
-    the messages from the oldest up to that offset have that size; bytes_per_s: at which the last
-    upload gathered, 0 before the first; unconfirmed: the last upload, while it is stored only.
-    """
-
-    file: FlatMessageFile
-    verified: bool = False
-    indexed: bool = False
-    oldest_offset: int = -1
-    oldest_ms: int = -1
-    weighed_offset: int = -1
-    waiting_bytes: int = 0
-    bytes_per_s: float = 0.0
-    unconfirmed: StoredUpload | None = None
-
-
 class QueueUpload:
-    """Uploads queues, one visit at a time; holds no state of its own."""
+    """Uploads queues, one visit at a time; what is known of a queue is in its `QueueState`."""
 
     def __init__(
         self,
@@ -106,32 +87,50 @@ class QueueUpload:
         file: FlatMessageFile,
         available: QueueRange,
         state: QueueState,
-        index: KeyIndex | None,
+        keys: KeyUpload | None,
         *,
         force: bool,
         max_bytes: int | None,
         defers: bool = False,
+        is_ending: Callable[[], bool] = lambda: False,
     ) -> DispatchOutcome:
-        """Upload what is due of an announced queue whose lock the caller holds.
+        """Upload what is due of an announced queue whose lock the caller holds, once: between two
+        batches others may have it.
 
-        Stops after about `max_bytes` with `more` set. What failed is in the outcome's error; what
-        was committed before counts, what was not is forgotten and read again next time. index:
-        where the keys are put; None: nowhere. defers: leave a small upload that is the last one
+        Stops after about `max_bytes`, or behind the batch in hand when it is to end, with `more`
+        set. What failed is in the outcome's error; what was committed before counts, what was not
+        is forgotten and read again next time. keys: what puts the keys in the index; None: nothing
+        does. defers: leave a small upload that is the last one
         stored, for `finish`.
         """
         outcome = DispatchOutcome(key, DispatchStatus.IDLE)
-        state.unconfirmed = None
         try:
-            self._commit_stored(file, outcome)
-            if index is not None and not state.indexed:
-                self._index_missing(index, file, state, outcome)
-            self._check_position(key, file, available, state, outcome)
-            file.roll_commit_log_if_due()
-            while self._is_due(key, file, available, state, force=force):
-                self._upload(key, file, available, state, index, outcome, defers=defers)
+            self._begin(file, state, outcome)
+            if keys is not None:
+                outcome.more = keys.put_missing(
+                    file,
+                    state,
+                    force=force,
+                    is_ending=is_ending,
+                    give_way=lambda: self._give_way(file, state, outcome),
+                )
+            if not file.is_closed:
+                self._check_position(key, file, available, state, outcome)
+                file.roll_commit_log_if_due()
+            while not file.is_closed and self._is_due(key, file, available, state, force=force):
+                if is_ending():
+                    outcome.more = True
+                    break
+                try:
+                    self._upload(key, file, available, state, keys, outcome, defers=defers)
+                except DamagedRecord as error:
+                    self._leave_out(key, file, state, outcome, error, is_ending)
+                if outcome.stored is not None:
+                    break
                 if max_bytes is not None and outcome.size_bytes >= max_bytes:
                     outcome.more = True
                     break
+                self._give_way(file, state, outcome)
             else:
                 if file.consume_queue_max_offset < available.max_offset and not outcome.messages:
                     outcome.status = DispatchStatus.HELD
@@ -146,6 +145,22 @@ class QueueUpload:
         elif outcome.stored is not None:
             outcome.status = DispatchStatus.STORED
         return outcome
+
+    def _begin(self, file: FlatMessageFile, state: QueueState, outcome: DispatchOutcome) -> None:
+        """What an earlier visit stored and could not confirm is committed first."""
+        state.unconfirmed = None
+        if file.has_uncommitted:
+            committed = file.consume_queue_commit_offset
+            try:
+                file.commit()
+            finally:
+                outcome.messages += file.consume_queue_commit_offset - committed
+
+    def _give_way(self, file: FlatMessageFile, state: QueueState, outcome: DispatchOutcome) -> None:
+        """Let others have the queue who wait for it; then it is as at the begin of a visit."""
+        file.give_way()
+        if not file.is_closed:
+            self._begin(file, state, outcome)
 
     def finish(
         self, outcome: DispatchOutcome, state: QueueState, problem: TieredStoreError | None = None
@@ -165,8 +180,8 @@ class QueueUpload:
                 before = stored.file.consume_queue_commit_offset
                 is_open = stored.file.settle(stored.ends)
                 committed = stored.file.consume_queue_commit_offset - before
-                if is_open and is_last and stored.index is not None:
-                    self._put_batches(stored.index, stored.file, stored.batches, state)
+                if is_open and is_last and stored.keys is not None:
+                    stored.keys.put_batches(stored.file, stored.batches, state)
         except TieredStoreError as error:
             outcome.error = error
         if committed:
@@ -187,17 +202,9 @@ class QueueUpload:
         state: QueueState,
         outcome: DispatchOutcome,
     ) -> None:
+        verified, state.verified = state.verified, False
+        check_not_ahead(key, file, available)
         current = file.consume_queue_max_offset
-        if current > available.max_offset:
-            state.verified = False
-            raise Corrupt(
-                f"{file.path}: the tier has messages up to queue offset {current}, the local store "
-                f"only up to {available.max_offset}: it lost messages, or is another store",
-                topic=key.topic,
-                queue_id=key.queue_id,
-                offset=available.max_offset,
-                path=file.path,
-            )
         if current < available.min_offset:
             hole = (current, available.min_offset)
             file.skip_to(available.min_offset)
@@ -211,39 +218,9 @@ class QueueUpload:
                 hole[1] - 1,
                 hole[1],
             )
-        elif not state.verified:
-            self._verify_last(key, file, available)
+        elif not verified:
+            check_last_message(self._source, key, file, available)
         state.verified = True
-
-    def _verify_last(self, key: QueueKey, file: FlatMessageFile, available: QueueRange) -> None:
-        """The last message in the tier must be the one that the local store has at its offset."""
-        offset = file.consume_queue_commit_offset - 1
-        if not available.min_offset <= offset < available.max_offset:
-            return
-        tiered_units = run(file.read_units(offset, 1))
-        local_units = self._source.read_units(key, offset, 1)
-        if not len(tiered_units) or not len(local_units):
-            return
-        size = int(tiered_units["size"][0])
-        position = int(tiered_units["physical_offset"][0])
-        try:
-            tiered = run(file.read_commit_log(position, size))
-        except Corrupt as error:
-            if not _have_same_message(tiered_units, local_units):
-                raise
-            _log.error("%s: going on, as its unit is the local one: %s", file.path, error)
-            return
-        local = b"".join(self._source.read_records(local_units))
-        at = layout.PHYSICAL_OFFSET_POSITION
-        if tiered[:at] != local[:at] or tiered[at + 8 :] != local[at + 8 :]:
-            raise Corrupt(
-                f"{file.path}: the message of queue offset {offset} in the tier is not the one in "
-                "the local store; nothing is uploaded behind it",
-                topic=key.topic,
-                queue_id=key.queue_id,
-                offset=offset,
-                path=file.path,
-            )
 
     def _is_due(
         self,
@@ -262,7 +239,10 @@ class QueueUpload:
         if force or not self._config.group_commit or left > self._config.group_commit_count:
             return True
         if state.oldest_offset != current:
-            records = self._source.read_records(self._read_units(key, current, 1))
+            try:
+                records = self._source.read_records(read_units(self._source, key, current, 1))
+            except Corrupt:
+                return True  # reading the batch will say what is wrong with it
             state.oldest_ms = int(columns.store_timestamps(records[0], np.zeros(1, np.int64))[0])
             state.oldest_offset = state.weighed_offset = current
             state.waiting_bytes = 0
@@ -274,32 +254,11 @@ class QueueUpload:
     def _weigh(self, key: QueueKey, available: QueueRange, state: QueueState) -> None:
         """Add what is new since the last visit to the bytes that wait."""
         count = available.max_offset - state.weighed_offset
-        units = self._read_units(key, state.weighed_offset, count)
+        units = read_units(self._source, key, state.weighed_offset, count)
         state.waiting_bytes += int(units["size"].sum(dtype=np.int64))
         state.weighed_offset += len(units)
 
-    def _read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
-        units = self._source.read_units(key, offset, count)
-        if not len(units):
-            raise Corrupt(
-                f"{key.topic}/{key.queue_id}: the local consume queue has no unit at queue offset "
-                f"{offset}",
-                topic=key.topic,
-                queue_id=key.queue_id,
-                offset=offset,
-            )
-        return units
-
     # One upload: gather, commit, index
-
-    def _commit_stored(self, file: FlatMessageFile, outcome: DispatchOutcome) -> None:
-        """What an earlier visit stored and could not confirm is committed first."""
-        if file.has_uncommitted:
-            committed = file.consume_queue_commit_offset
-            try:
-                file.commit()
-            finally:
-                outcome.messages += file.consume_queue_commit_offset - committed
 
     def _upload(
         self,
@@ -307,7 +266,7 @@ class QueueUpload:
         file: FlatMessageFile,
         available: QueueRange,
         state: QueueState,
-        index: KeyIndex | None,
+        keys: KeyUpload | None,
         outcome: DispatchOutcome,
         *,
         defers: bool,
@@ -317,7 +276,7 @@ class QueueUpload:
         size = 0
         # False until the end: an error anywhere leaves the keys to the next visit, and keys never
         # overtake missing ones.
-        put_in = index if state.indexed else None
+        put_by = keys if state.indexed else None
         state.indexed = False
         try:
             while True:
@@ -326,7 +285,9 @@ class QueueUpload:
                 if count <= 0:
                     break
                 try:
-                    units, records = self._read_batch(key, current, count)
+                    units, records = read_batch(
+                        self._source, key, current, count, self._config.group_commit_size_bytes
+                    )
                 except TieredStoreError:
                     if not batches:
                         raise
@@ -350,70 +311,48 @@ class QueueUpload:
         span_ms = int(batches[-1].store_timestamps[-1]) - first_ms
         state.bytes_per_s = self._interval.rate(size, span_ms)
         if ends is not None:
-            outcome.stored = StoredUpload(file, ends, batches, size, put_in)
+            outcome.stored = StoredUpload(file, ends, batches, size, put_by)
             state.unconfirmed = outcome.stored
             return
         outcome.size_bytes += size
-        if put_in is not None:
-            self._put_batches(put_in, file, batches, state)
+        if put_by is not None:
+            put_by.put_batches(file, batches, state)
 
-    def _read_batch(
-        self, key: QueueKey, offset: int, count: int
-    ) -> tuple[npt.NDArray[np.void], Sequence[memoryview]]:
-        """The next messages: fewer than `tieredStoreGroupCommitSize` bytes, one at least (D1)."""
-        units = self._read_units(key, offset, count)
-        ends = np.cumsum(units["size"].astype(np.int64))
-        fitting = int(np.searchsorted(ends, self._config.group_commit_size_bytes, side="left"))
-        units = units[: max(fitting, 1)]
-        while True:
-            try:
-                return units, self._source.read_records(units)
-            except Corrupt:
-                # What is in front of the bad one is uploaded; alone it stops the queue.
-                if len(units) == 1:
-                    raise
-                units = units[: len(units) // 2]
-
-    # The index
-
-    def _put_batches(
+    def _leave_out(
         self,
-        index: KeyIndex,
-        file: FlatMessageFile,
-        batches: Sequence[RecordBatch],
-        state: QueueState,
-    ) -> None:
-        try:
-            for batch in batches:
-                indexing.put_batch(index, file, batch)
-        except TieredStoreError as error:
-            self._note_index_failure(file, error)
-        else:
-            state.indexed = True
-
-    def _index_missing(
-        self,
-        index: KeyIndex,
+        key: QueueKey,
         file: FlatMessageFile,
         state: QueueState,
         outcome: DispatchOutcome,
+        error: DamagedRecord,
+        is_ending: Callable[[], bool],
     ) -> None:
-        try:
-            state.indexed = indexing.put_missing(index, file, REINDEX_BYTES)
-            outcome.more = not state.indexed
-        except TieredStoreError as error:
-            self._note_index_failure(file, error)
-
-    def _note_index_failure(self, file: FlatMessageFile, error: TieredStoreError) -> None:
-        _log.warning("%s: keys not indexed, tried again later: %s", file.path, error)
-        self._count(INDEX_FAILURES_METRIC, QueueKey(file.topic, file.queue_id), 1)
+        """Go on behind a damaged local record, and those that follow it, leaving a hole. Raises the
+        error when no good one follows yet: then there is nothing to go on with."""
+        first = file.consume_queue_max_offset
+        available = self._source.queue_range(key)
+        if available is None or available.min_offset > first:
+            raise error  # it was deleted meanwhile, which the next visit sees
+        known = max(state.damaged_until, first + 1)
+        end = min(available.max_offset, known + SEARCHED_MESSAGES)
+        found, state.damaged_until = find_good_record(self._source, key, known, end, is_ending)
+        if found is not None and known > first + 1:
+            # What earlier visits found damaged may have been put in order since.
+            found, _ = find_good_record(self._source, key, first, found + 1, is_ending)
+        if found is None:
+            raise error
+        if found == first:
+            return
+        file.skip_to(found)
+        outcome.left_out.append(LeftOut(first, found, error))
+        self._count(DAMAGED_METRIC, key, found - first)
+        _log.error(
+            "%s: left out %d messages whose local records are damaged, from queue offset %d on: %s",
+            file.path,
+            found - first,
+            first,
+            error,
+        )
 
     def _count(self, name: str, key: QueueKey, amount: int, **labels: str) -> None:
         self._metrics.count(name, amount, topic=key.topic, queue_id=key.queue_id, **labels)
-
-
-def _have_same_message(
-    tiered_units: npt.NDArray[np.void], local_units: npt.NDArray[np.void]
-) -> bool:
-    """Whether the first units tell the same of a message: all but its place."""
-    return all(tiered_units[name][0] == local_units[name][0] for name in ("size", "tags_code"))

@@ -6,33 +6,68 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
+from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Unavailable
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 
 GIVE_UP_AFTER = 16
-"""Visits in a row that find the backend unavailable, after which a scan leaves the others alone."""
+"""Visits in a row that find the backend unavailable, after which it is taken to be away: the scan
+leaves the others alone."""
+FAILING_MS = 5_000
+"""How long a scan tries queues that failed before, once it knows that the backend answers."""
 STORED_TOGETHER = 16
 """Small uploads that wait in memory for one look at the writer epoch, at most."""
 
 
 class Visits:
-    """Thread-safe. A queue with more to do goes to the end."""
+    """Thread-safe. A queue with more to do goes to the end.
 
-    def __init__(self, queue_keys: Iterable[QueueKey]) -> None:
+    failing: queues whose last visit failed, the one that waits longest first. They come after all
+    others: whatever each of them fails of, and however long it takes, the others have had their
+    turn. After a visit that finds the backend unavailable the next queue is one from elsewhere in
+    the list, so that the queues of one broken topic are not taken for the backend.
+    """
+
+    def __init__(
+        self,
+        queue_keys: Iterable[QueueKey],
+        failing: Iterable[QueueKey] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._queue = deque(queue_keys)
+        self._failing = deque(failing)
+        self._clock = clock
         self._lock = threading.Lock()
+        self._stride = len(self._queue) // GIVE_UP_AFTER + 1
         self._unavailable = 0
+        self._has_answered = False
+        self._failing_since_ms: int | None = None
         self._stored: list[DispatchOutcome] = []
         self.outcomes: dict[QueueKey, DispatchOutcome] = {}
 
     @property
     def given_up(self) -> bool:
-        return self._unavailable >= GIVE_UP_AFTER
+        """Whether the backend is taken to be away."""
+        # Queues that failed before say nothing of a backend that took another's messages.
+        is_known = self._has_answered and self._failing_since_ms is not None
+        return self._unavailable >= GIVE_UP_AFTER and not is_known
 
     def take(self) -> QueueKey | None:
         with self._lock:
-            return self._queue.popleft() if self._queue and not self.given_up else None
+            if self.given_up:
+                return None
+            if self._queue:
+                return self._queue.popleft()
+            return self._take_failing()
+
+    def _take_failing(self) -> QueueKey | None:
+        now_ms = self._clock.monotonic_ms()
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        if not self._failing or now_ms - self._failing_since_ms > FAILING_MS:
+            return None
+        return self._failing.popleft()
 
     def put_stored(self, outcome: DispatchOutcome) -> list[DispatchOutcome]:
         """Keep an upload that is stored; returns those to be confirmed by the caller, if it is
@@ -53,16 +88,19 @@ class Visits:
     def put_back(self, outcome: DispatchOutcome) -> None:
         """Note what a visit came to, with what earlier visits of the scan did."""
         with self._lock:
+            self._has_answered |= outcome.messages > 0
             before = self.outcomes.get(outcome.key)
             if before is not None:
                 outcome.messages += before.messages
                 outcome.size_bytes += before.size_bytes
                 outcome.hole = outcome.hole or before.hole
+                outcome.left_out = before.left_out + outcome.left_out
                 if outcome.messages and outcome.error is None:
                     outcome.status = DispatchStatus.UPLOADED
             self.outcomes[outcome.key] = outcome
             if isinstance(outcome.error, Unavailable):
                 self._unavailable += 1
+                self._queue.rotate(-self._stride)
             else:
                 self._unavailable = 0
                 if outcome.more and outcome.error is None:

@@ -127,7 +127,7 @@ def test_a_full_write_or_a_long_backlog_goes_at_once() -> None:
 def test_a_bad_local_record_holds_back_nothing_that_was_gathered_before_it(bad: int) -> None:
     rig = Rig(group_commit_count=4)
     rig.put(0, 20)
-    rig.source.bad.add((KEY, bad))
+    rig.source.bad |= {(KEY, offset) for offset in range(bad, 20)}  # no good one follows
     for _ in range(2):
         [outcome] = rig.dispatcher.scan(force=True)
         assert isinstance(outcome.error, Corrupt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import pytest
@@ -31,8 +32,10 @@ from tieredstore.contracts.segment import (
     SegmentListing,
     WriteResult,
 )
+from tieredstore.contracts.wrapping import WrapperProvider
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.metrics import Metrics
+from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload import dispatcher as module
@@ -468,15 +471,6 @@ def test_a_writer_that_lost_its_epoch_uploads_nothing(rig: Rig) -> None:
     assert rig.offsets() == []
 
 
-def test_a_bad_local_record_stops_its_queue_behind_what_is_good(rig: Rig) -> None:
-    rig.source.put(KEY, 0, 20)
-    rig.source.bad.add((KEY, 13))
-    outcome = rig.one()
-    assert outcome.messages == 13
-    assert isinstance(outcome.error, Corrupt)
-    assert rig.offsets() == list(range(13))
-
-
 def test_a_missing_local_unit_is_an_error_that_names_the_offset(rig: Rig) -> None:
     rig.source.put(KEY, 0, 5)
     del rig.source.tables[KEY][2]
@@ -615,6 +609,103 @@ def test_while_the_index_takes_no_keys_the_tier_is_not_read_for_them(
     rig.dispatcher.scan()
     assert reads
     assert rig.index.keys() == ["one"] * 50
+
+
+class _CountedReads(WrapperProvider):
+    """Counts all that is read from a tier."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryProvider())
+        self.reads = 0
+
+    def wrap_segment(self, segment: FileSegment) -> FileSegment:
+        read = segment.read
+
+        def counted(position: int, length: int) -> Any:
+            self.reads += 1
+            return read(position, length)
+
+        patch(segment, read=counted)
+        return segment
+
+
+def rig_of_counted_reads() -> tuple[Rig, _CountedReads]:
+    rig, provider = Rig(), _CountedReads()
+    rig.tier.provider = provider
+    rig.restart()
+    return rig, provider
+
+
+def test_a_failed_index_makes_no_idle_scan_visit_a_queue_or_read_the_tier() -> None:
+    rig, provider = rig_of_counted_reads()
+    rig.source.put(KEY, 0, 50, keys=("one",))
+    rig.index.fail = True
+    rig.dispatcher.scan(force=True)
+    provider.reads = 0
+    for _ in range(5):
+        rig.tier.clock.advance(SCAN_PERIOD_MS)
+        assert rig.dispatcher.scan() == []
+    rig.source.put(KEY, 50, 1, keys=("one",))
+    rig.dispatcher.scan(force=True)  # an upload goes on, without reading back either
+    assert (provider.reads, rig.index.keys()) == (0, [])
+    rig.index.fail = False
+    rig.dispatcher.scan()
+    assert rig.index.keys() == ["one"] * 51
+
+
+def test_an_index_that_refuses_what_is_put_is_tried_ever_more_rarely() -> None:
+    """As where the disk has no space for a new index file: it takes keys, until it gets them."""
+    rig, provider = rig_of_counted_reads()
+    keys = [QueueKey("T", number) for number in range(10)]
+    for key in keys:
+        rig.source.put(key, 0, 5, keys=("one",))
+    put_keys = rig.index.put_keys
+    refused: list[int] = []
+
+    def refuse(*arguments: object, **named: object) -> NoReturn:
+        refused.append(rig.tier.clock.monotonic_ms())
+        raise Unavailable("no space left")
+
+    patch(rig.index, put_keys=refuse)
+    rig.dispatcher.scan(force=True)
+    provider.reads, refused[:] = 0, []
+    scans = 3_600_000 // SCAN_PERIOD_MS
+    for _ in range(scans):
+        rig.tier.clock.advance(SCAN_PERIOD_MS)
+        rig.dispatcher.scan()
+    gaps = [later - before for before, later in pairwise(refused)]
+    assert len(refused) <= 6  # in an hour, of all ten queues together
+    assert (gaps, max(gaps)) == (sorted(gaps), 600_000)
+    assert provider.reads < 10 * len(refused)
+    patch(rig.index, put_keys=put_keys)
+    rig.tier.clock.advance(600_000)
+    rig.dispatcher.scan()
+    assert rig.index.keys() == ["one"] * 50
+
+
+def test_a_queue_whose_keys_cannot_be_read_back_keeps_no_other_from_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in (KEY, OTHER):
+        rig.source.put(key, 0, 3, keys=("one",))
+    rig.index.fail = True
+    rig.dispatcher.scan(force=True)
+    rig.index.fail = False
+    read = FlatMessageFile.read_commit_log
+
+    def failing(file: FlatMessageFile, position: int, length: int) -> Any:
+        if file.topic == KEY.topic:
+            raise Unavailable("this one cannot be read")
+        return read(file, position, length)
+
+    monkeypatch.setattr(FlatMessageFile, "read_commit_log", failing)
+    rig.dispatcher.scan()
+    assert rig.index.keys() == ["one"] * 3
+    assert rig.dispatcher.scan() == []
+    monkeypatch.undo()
+    rig.tier.clock.advance(SCAN_PERIOD_MS)
+    rig.dispatcher.scan()
+    assert rig.index.keys() == ["one"] * 6
 
 
 def test_the_mark_is_on_disk_before_the_first_byte(rig: Rig) -> None:
