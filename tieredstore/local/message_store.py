@@ -35,7 +35,7 @@ from tieredstore.local.recovery.store_lock import StoreLock, create_abort_file, 
 from tieredstore.local.statistics.kept import StatisticsKeeper
 from tieredstore.local.store_metrics import StoreMetrics
 from tieredstore.local.store_reads import StoreReads
-from tieredstore.local.topic_table import read_topics
+from tieredstore.local.topic_table import TopicTableReader
 from tieredstore.message.hosts import LOCALHOST
 from tieredstore.message.names import DELETION_TOPIC
 from tieredstore.message.record import Message
@@ -102,7 +102,10 @@ class DefaultMessageStore(StoreReads):
         self._statistics = StatisticsKeeper(self.root, self._store_metrics.take_statistics)
         self._flush.after_round = self._statistics.keep_at_intervals
         self._source = OwnedDispatchSource(
-            self, self._queues.list_queues, lambda: read_topics(self.root), self._flush_and_dispatch
+            self,
+            self._queues.list_queues,
+            TopicTableReader(self.root).read,
+            self._flush_and_dispatch,
         )
         self.cleaning = CleanService(
             config,

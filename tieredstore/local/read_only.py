@@ -43,7 +43,7 @@ from tieredstore.local.recovery.plan import RecoveryPlan
 from tieredstore.local.recovery.planning import plan_recovery
 from tieredstore.local.recovery.store_lock import has_abort_file, is_owned, refuse_owned
 from tieredstore.local.store_reads import NO_TIME_LIMIT_MS, StoreReads
-from tieredstore.local.topic_table import read_topics
+from tieredstore.local.topic_table import TopicTableReader
 from tieredstore.message.delay_levels import parse_delay_levels
 from tieredstore.message.record import Message
 from tieredstore.service_thread import ServiceHealth
@@ -80,7 +80,8 @@ class ReadOnlyMessageStore(StoreReads):
         self._index_shape: IndexShape | None = None
         self._refreshed_ms = 0
         self._is_unclean = False
-        self._source = LocalDispatchSource(self, self.list_queues, lambda: read_topics(self.root))
+        topics = TopicTableReader(self.root, lambda: is_owned(self.root))
+        self._source = LocalDispatchSource(self, self.list_queues, topics.read)
 
     @property
     def is_live(self) -> bool:

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,21 +29,30 @@ _OTHER_DATABASES: Final = {
 _TOPIC_FAMILY: Final = "default"
 _VERSION_FAMILY: Final = "kvDataVersion"
 _VERSION_KEY: Final = b"kvDataVersionKey"
+_COMPACTED_LOGS: Final = Path("compaction", "compactionLog")
+_READ_AGAIN_SECONDS: Final = 0.05
+_MOST_READS: Final = 10
 _DAMAGES: Final = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
     """Attributes of the topics of a broker: `queue.type`, `cleanup.policy`, `reserve.time`, …
 
-    version: how often the broker has changed its topics (the counter of Java's DataVersion).
+    version: how often the broker has changed its topics (the counter of Java's DataVersion);
+    compacted: topics that have a folder in the store's `compaction/`, which tells of those that the
+    table does not name.
     """
 
     attributes: dict[str, dict[str, str]] = field(default_factory=dict)
     version: int = 0
+    compacted: frozenset[str] = frozenset()
 
     def is_compaction(self, topic: str) -> bool:
         """Tell whether only the last message of each key is kept, in files of their own."""
+        if topic not in self.attributes:
+            return topic in self.compacted
         return self._attribute(topic, "cleanup.policy").upper() == "COMPACTION"
 
     def is_batch(self, topic: str) -> bool:
@@ -64,9 +77,73 @@ class TopicTable:
         return str(attributes.get(name, attributes.get("+" + name, "")))
 
 
+class TopicTableReader:
+    """Reads the topics of a store again and again, also while its broker writes them. Thread-safe.
+
+    A broker rewrites its file in place, or takes it away before it puts the new one there. While
+    what there is cannot be parsed, or nothing is there any more, the last table counts: without
+    one, a topic that must not go to a tier would look like any other. The first time there is none:
+    then it is read again for half a second, a missing one only where a broker is at work.
+
+    is_in_use: whether the store has an owner now; pause: between two of these readings.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        is_in_use: Callable[[], bool] = lambda: False,
+        pause: Callable[[], object] = lambda: time.sleep(_READ_AGAIN_SECONDS),
+    ) -> None:
+        self._root = root
+        self._is_in_use = is_in_use
+        self._pause = pause
+        self._lock = threading.Lock()
+        self._known: TopicTable | None = None
+        self._is_told = False
+
+    def read(self) -> TopicTable:
+        """Return the table. Raises Corrupt when the first one cannot be read, and as `read_topics`
+        for what it does not know."""
+        with self._lock:
+            try:
+                found = self._read_first() if self._known is None else find_topics(self._root)
+            except Corrupt as error:
+                if self._known is None:
+                    raise
+                return self._keep(self._known, str(error))
+            if found is None and self._known is not None and self._known.attributes:
+                return self._keep(self._known, f"{self._root / CONFIG_DIRECTORY}: no topics there")
+            self._is_told = False
+            self._known = (
+                found if found is not None else TopicTable(compacted=_list_compacted(self._root))
+            )
+            return self._known
+
+    def _keep(self, known: TopicTable, why: str) -> TopicTable:
+        if not self._is_told:
+            _log.warning("%s; what was read before counts until they can be read", why)
+            self._is_told = True
+        return known
+
+    def _read_first(self) -> TopicTable | None:
+        for _ in range(_MOST_READS - 1):
+            with suppress(Corrupt):
+                found = find_topics(self._root)
+                if found is not None or not self._is_in_use():
+                    return found
+            self._pause()
+        return find_topics(self._root)
+
+
 def read_topics(root: Path) -> TopicTable:
-    """Read the topics of a store's broker: an empty table without any. Where there are a file and a
-    database, the newer one counts, the file only when its version is greater, as in Java.
+    """Read the topics of a store's broker as `find_topics` does: an empty table without any."""
+    found = find_topics(root)
+    return TopicTable(compacted=_list_compacted(root)) if found is None else found
+
+
+def find_topics(root: Path) -> TopicTable | None:
+    """Read the topics of a store's broker; None without any. Where there are a file and a database,
+    the newer one counts, the file only when its version is greater, as in Java.
 
     Raises Corrupt when it cannot be parsed, and Invalid for a database of another form, which would
     hide what must not go to a tier.
@@ -81,10 +158,19 @@ def read_topics(root: Path) -> TopicTable:
             )
     found = _read_file(config / TOPICS_FILE)
     database = config / TOPICS_DATABASE
-    if not (database / CURRENT_FILE).exists():
-        return found or TopicTable()
-    known = _read_database(database)
-    return found if found is not None and found.version > known.version else known
+    if (database / CURRENT_FILE).exists():
+        known = _read_database(database)
+        if found is None or found.version <= known.version:
+            found = known
+    return None if found is None else replace(found, compacted=_list_compacted(root))
+
+
+def _list_compacted(root: Path) -> frozenset[str]:
+    """The topics that have compacted messages."""
+    try:
+        return frozenset(path.name for path in (root / _COMPACTED_LOGS).iterdir())
+    except OSError:
+        return frozenset()
 
 
 def _read_file(path: Path) -> TopicTable | None:

@@ -16,9 +16,10 @@ import pytest
 
 from tests.kit.command_line import files_of, one_line, tieredstore
 from tests.kit.local_stores import plain, put_all, running, small_config
+from tests.kit.offloaded import stored_messages
 from tieredstore.clock import ManualClock
 from tieredstore.config import load_broker_conf
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.jobs.offloading.job import follow_store, offload_store
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.run import JobProgress
@@ -27,6 +28,7 @@ from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.state_lock import LOCK_FILE
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 NAMES = ["--broker", "labBroker", "--cluster", "LabCluster"]
 
@@ -427,6 +429,120 @@ def test_follow_says_how_far_it_is_behind_a_running_store_and_why(
         "checkpoint": 4_000_000_120_000,
         "reason": "1 left for the next run",
     }
+
+
+def fill(root: Path, *messages: Message) -> None:
+    """Put messages in a store that is opened and stopped for it."""
+    with running(small_config(root)) as store:
+        put_all(store, list(messages))
+
+
+def tiered_bodies(root: Path, topic: str) -> list[str]:
+    where = ["--tier", f"file://{root / 'tier'}", "--topic", topic, "--output", "ndjson"]
+    return [row["body"] for row in tieredstore("cat", *where).rows]
+
+
+def test_l15_follow_goes_on_with_the_others_when_a_topic_is_not_the_one_in_the_tier(
+    tmp_path: Path,
+) -> None:
+    """As when a Java broker's topic was deleted and made again: its offsets begin at 0."""
+    store = tmp_path / "store"
+    fill(store, Message("A", b"first"), Message("B", b"one"))
+    assert offload_store(options(store)).messages == 2
+    log = min((store / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    data[data.index(b"first")] ^= 1
+    log.write_bytes(data)
+    fill(store, Message("A", b"more"), Message("B", b"two"))
+    stop = StopSignal()
+    notes: list[str] = []
+    clock = _Steps([lambda: fill(store, Message("B", b"three")), lambda: None, stop.set])
+    report = follow_store(
+        options(store), lambda progress: notes.append(progress.note), stop=stop, clock=clock
+    )
+    assert report.messages == 2
+    [(key, error)] = report.failed
+    assert key.topic == "A"
+    assert isinstance(error, Corrupt)
+    assert notes
+    assert all("is not the one in the local store" in note for note in notes)
+    assert tiered_bodies(tmp_path, "B") == ["one", "two", "three"]
+    assert tiered_bodies(tmp_path, "A") == ["first"]
+
+
+def test_follow_tries_a_store_again_that_cannot_be_read_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    fill(store, Message("A", b"first"))
+    stop = StopSignal()
+    scan = MessageStoreDispatcher.scan
+    rounds: list[int] = []
+
+    def fails_at_first(self: MessageStoreDispatcher, force: bool = False) -> Any:
+        rounds.append(len(rounds))
+        if len(rounds) < 3:
+            raise Unavailable("the state's disk is full")
+        return scan(self, force)
+
+    monkeypatch.setattr(MessageStoreDispatcher, "scan", fails_at_first)
+    clock = _Steps([lambda: None, lambda: None, stop.set])
+    report = follow_store(options(store), stop=stop, clock=clock)
+    assert (len(rounds), report.messages, report.failed) == (3, 1, [])
+
+
+TOPICS = (
+    b'{"topicConfigTable":{"A":{"topicName":"A"},"COMPACT":{"topicName":"COMPACT",'
+    b'"attributes":{"cleanup.policy":"COMPACTION"}}}}'
+)
+
+
+@pytest.mark.parametrize("left", [None, b"", TOPICS[:40]])
+def test_t01_follow_goes_on_while_the_topics_are_being_written(
+    tmp_path: Path, left: bytes | None
+) -> None:
+    """A broker that writes them in place has no backup of them at its first change."""
+    store = tmp_path / "store"
+    (store / "config").mkdir(parents=True)
+    path = store / "config" / "topics.json"
+    path.write_bytes(TOPICS)
+
+    def tear() -> None:
+        fill(store, Message("A", b"second"), Message("COMPACT", b"never"))
+        path.unlink()
+        if left is not None:
+            path.write_bytes(left)
+
+    fill(store, Message("A", b"first"), Message("COMPACT", b"never"))
+    stop = StopSignal()
+    clock = _Steps([tear, lambda: path.write_bytes(TOPICS), stop.set])
+    report = follow_store(options(store), stop=stop, clock=clock)
+    assert (report.messages, report.failed) == (2, [])
+    assert tiered_bodies(tmp_path, "A") == ["first", "second"]
+    assert list((tmp_path / "tier").rglob("COMPACT")) == []
+
+
+def test_l06_a_damaged_message_is_left_out_and_named(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    fill(store, *(Message("A", b"body %d" % number) for number in range(6)))
+    log = min((store / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    [at] = [m.physical_offset for m in stored_messages(store, {"A"}) if m.queue_offset == 2]
+    data[at + 4 : at + 8] = bytes(4)  # its magic
+    log.write_bytes(data)
+    ran = tieredstore(
+        *("offload", store, "--tier", f"file://{tmp_path / 'tier'}", "--state", tmp_path / "state"),
+        *("--broker", "b", "--cluster", "c", "--output", "json"),
+    )
+    assert ran.code == 1
+    report = json.loads(ran.out)
+    assert report["messages"] == 5
+    [damaged] = report["damaged"]
+    assert (damaged["topic"], damaged["from_offset"], damaged["until_offset"]) == ("A", 2, 3)
+    assert "queue offset 2" in ran.err
+    assert tiered_bodies(tmp_path, "A") == [f"body {number}" for number in (0, 1, 3, 4, 5)]
+    again = offload_store(options(store))
+    assert (again.messages, again.failed, again.damaged) == (0, [], [])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

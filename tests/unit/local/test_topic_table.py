@@ -13,7 +13,7 @@ from tests.kit.local_stores import copy_store, plain, put_all, running, small_co
 from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.read_only import open_read_only
-from tieredstore.local.topic_table import read_topics
+from tieredstore.local.topic_table import TopicTable, TopicTableReader, read_topics
 
 TOPICS = b"""{
 \t"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},
@@ -92,6 +92,81 @@ def test_t01_a_topic_file_that_is_being_written_is_read_from_its_backup(
         (config / "topics.json").write_bytes(left)
     source = open_read_only(config.parent).dispatch_source
     assert [key.topic for key in source.queues()] == ["T"]
+
+
+@pytest.mark.parametrize("left", [None, b"", TOPICS[:90]])
+def test_t01_what_was_read_before_counts_while_the_file_is_being_written(
+    config: Path, left: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = config / "topics.json"
+    path.write_bytes(TOPICS)
+    reader = TopicTableReader(config.parent)
+    before = reader.read()
+    path.unlink()
+    if left is not None:
+        path.write_bytes(left)
+    for _ in range(3):
+        assert reader.read() == before
+    assert len(caplog.records) == 1  # said once
+    path.write_bytes(TOPICS.replace(b'"C":', b'"F":'))
+    assert reader.read().is_compaction("F")
+    assert not reader.read().is_compaction("C")
+
+
+@pytest.mark.parametrize("left", [None, b"", TOPICS[:90]])
+def test_t01_a_file_that_is_being_written_at_the_start_is_read_again(
+    config: Path, left: bytes | None
+) -> None:
+    path = config / "topics.json"
+    if left is not None:
+        path.write_bytes(left)
+    pauses: list[int] = []
+
+    def write_at_second() -> None:
+        pauses.append(len(pauses))
+        if len(pauses) == 2:
+            path.write_bytes(TOPICS)
+
+    reader = TopicTableReader(config.parent, lambda: True, write_at_second)
+    assert reader.read().is_compaction("C")
+    assert len(pauses) == 2
+
+
+@pytest.mark.parametrize("is_in_use", [True, False])
+def test_t01_a_file_that_stays_torn_is_refused_after_some_readings(
+    config: Path, *, is_in_use: bool
+) -> None:
+    (config / "topics.json").write_bytes(TOPICS[:90])
+    pauses: list[None] = []
+    reader = TopicTableReader(config.parent, lambda: is_in_use, lambda: pauses.append(None))
+    with pytest.raises(Corrupt, match=r"topics\.json"):
+        reader.read()
+    assert len(pauses) == 9
+
+
+@pytest.mark.parametrize("is_in_use", [True, False])
+def test_a_store_without_topics_is_waited_for_only_where_a_broker_is_at_work(
+    config: Path, *, is_in_use: bool
+) -> None:
+    pauses: list[None] = []
+    reader = TopicTableReader(config.parent, lambda: is_in_use, lambda: pauses.append(None))
+    assert [reader.read(), reader.read()] == [TopicTable()] * 2
+    assert len(pauses) == (9 if is_in_use else 0)
+
+
+def test_t01_a_compacted_topic_is_known_by_its_folder_where_no_table_names_it(
+    config: Path,
+) -> None:
+    for topic in ("C", "T"):
+        (config.parent / "compaction" / "compactionLog" / topic / "0").mkdir(parents=True)
+    with running(small_config(config.parent)) as store:
+        put_all(store, [plain(topic) for topic in ("C", "D")])
+    source = open_read_only(config.parent).dispatch_source
+    assert [key.topic for key in source.queues()] == ["D"]
+    assert source.find_excluded_topics() == {"C": "compaction topic"}
+    (config / "topics.json").write_bytes(TOPICS)
+    table = read_topics(config.parent)
+    assert (table.is_compaction("C"), table.is_compaction("T")) == (True, False)
 
 
 def test_the_database_of_a_broker_with_queues_in_rocksdb(

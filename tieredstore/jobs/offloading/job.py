@@ -35,7 +35,9 @@ from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS, MessageStoreDispa
 from tieredstore.tier.writing import begin_stop
 
 if TYPE_CHECKING:
+    from tieredstore.contracts.dispatch_source import QueueKey
     from tieredstore.contracts.metadata_store import MetadataStore
+    from tieredstore.errors import TieredStoreError
     from tieredstore.tier.upload.outcome import DispatchOutcome
 
 _log = logging.getLogger(__name__)
@@ -61,6 +63,8 @@ def run_offload(
     if on_failure is not None:
         for _, error in done.failed:
             on_failure(error)
+        for _, found in done.damaged:
+            on_failure(found.error)
     run.add_stage("offload", done.queues, done.message_bytes, done.seconds)
     return run.report(done.fields())
 
@@ -107,8 +111,10 @@ def follow_store(
 
     `progress` is told the totals so far after each round in which something happened, or that
     leaves something, with how far behind the tier is then and why. A backend
-    that is unavailable is tried again; damage, or a message in the tier that is not the store's,
-    ends the run with that error.
+    that is unavailable is tried again. A queue that cannot go on (damage, or a message in the tier
+    that is not the store's: its topic was made again) is left alone, named in each round and, when
+    it is so at the end, in `failed`; the others go on. Raises as `offload_store` at the begin, and
+    Fenced at any time.
     """
     target = offload_target(options)
     start = time.monotonic()
@@ -116,36 +122,17 @@ def follow_store(
         stop.on_set(job.stop)
         total = job.new_report()
         job.source.begin(job.flat_files, None, start)
+        stuck: dict[QueueKey, TieredStoreError] = {}
         while not stop.event.is_set():
-            job.store.refresh()
-            outcomes = job.dispatcher.scan()
-            _take(total, outcomes)
-            total.seconds = time.monotonic() - start
-            total.segments = job.segment_count() - job.segments_before
-            for _, error in total.failed:
-                if not isinstance(error, Unavailable):
-                    raise error
             try:
-                job.index.tick()
+                _follow_round(job, total, stuck, progress, start)
             except Unavailable as error:
-                _log.warning("index: tried again later: %s", error)
-            total.behind = job.measure_behind(total, "waiting for a batch to fill")
-            if progress is not None and (outcomes or total.behind.messages):
-                progress(
-                    JobProgress(
-                        "offload",
-                        "messages",
-                        total.messages,
-                        None,
-                        total.message_bytes,
-                        None,
-                        total.seconds,
-                        str(total.behind) if total.behind.messages else "",
-                    )
-                )
+                _log.warning("tried again later: %s", error)
             total.failed.clear()
             clock.wait(stop.event, SCAN_PERIOD_MS)
         _take(total, job.dispatcher.drain())
+        failing = job.dispatcher.failing_queues
+        total.failed = [(key, error) for key, error in stuck.items() if key in failing]
         job.index.seal_and_upload(force=True)
         total.segments = job.segment_count() - job.segments_before
         total.behind = job.measure_behind(total, "left for the next run")
@@ -153,6 +140,45 @@ def follow_store(
     total.usage = read_usage(job.flat_files.provider)
     total.seconds = time.monotonic() - start
     return total
+
+
+def _follow_round(
+    job: _Job,
+    total: OffloadReport,
+    stuck: dict[QueueKey, TieredStoreError],
+    progress: ProgressCallback | None,
+    start: float,
+) -> None:
+    """Copy what has come. stuck: queues that cannot go on, kept up to date. Raises Unavailable,
+    Fenced."""
+    job.store.refresh()
+    outcomes = job.dispatcher.scan()
+    _take(total, outcomes)
+    for outcome in outcomes:
+        if outcome.error is None:
+            stuck.pop(outcome.key, None)
+        elif not isinstance(outcome.error, Unavailable):
+            stuck[outcome.key] = outcome.error
+    total.seconds = time.monotonic() - start
+    total.segments = job.segment_count() - job.segments_before
+    try:
+        job.index.tick()
+    except Unavailable as error:
+        _log.warning("index: tried again later: %s", error)
+    total.behind = job.measure_behind(total, "waiting for a batch to fill")
+    if progress is not None and (outcomes or total.behind.messages):
+        progress(
+            JobProgress(
+                "offload",
+                "messages",
+                total.messages,
+                None,
+                total.message_bytes,
+                None,
+                total.seconds,
+                str(total.behind) if total.behind.messages else "",
+            )
+        )
 
 
 def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> DryRun:
@@ -262,3 +288,4 @@ def _take(report: OffloadReport, outcomes: list[DispatchOutcome]) -> None:
             report.holes.append((outcome.key, *outcome.hole))
         if outcome.error is not None:
             report.failed.append((outcome.key, outcome.error))
+        report.damaged += [(outcome.key, found) for found in outcome.left_out]

@@ -8,15 +8,17 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.usage import Usage, usage_fields
 from tieredstore.errors import TieredStoreError
 from tieredstore.jobs.offloading.behind import Behind
+from tieredstore.tier.upload.local_records import LeftOut
 
 
 @dataclass(slots=True)
 class OffloadReport:
     """What a run did. queues: those chosen; messages, message_bytes: copied; segments: made,
     index segments included. holes: (queue, first missing, next present queue offset). failed: queue
-    and error; skipped: topics that never go to a tier, and why. stopped: whether `StopSignal` ended
-    the run. behind: what the store has and the tier has not, at the end. usage: its requests, where
-    the backend is paid by them."""
+    and error; damaged: messages that were left out, as their records in the store are damaged.
+    skipped: topics that never go to a tier, and why. stopped: whether `StopSignal` ended the run.
+    behind: what the store has and the tier has not, at the end. usage: its requests, where the
+    backend is paid by them."""
 
     queues: int = 0
     messages: int = 0
@@ -25,6 +27,7 @@ class OffloadReport:
     seconds: float = 0.0
     holes: list[tuple[QueueKey, int, int]] = field(default_factory=list)
     failed: list[tuple[QueueKey, TieredStoreError]] = field(default_factory=list)
+    damaged: list[tuple[QueueKey, LeftOut]] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
     behind: Behind | None = None
@@ -52,6 +55,16 @@ class OffloadReport:
             "failed": [
                 {"topic": key.topic, "queue_id": key.queue_id, "error": str(error)}
                 for key, error in self.failed
+            ],
+            "damaged": [
+                {
+                    "topic": key.topic,
+                    "queue_id": key.queue_id,
+                    "from_offset": found.first_offset,
+                    "until_offset": found.until_offset,
+                    "error": str(found.error),
+                }
+                for key, found in self.damaged
             ],
             "skipped_topics": self.skipped,
             "stopped": self.stopped,
