@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.paths import ROOT
-from tests.kit.spark.cluster import CLUSTER_CONF, TEST_CONF, Cluster, cluster_of_two, end
+from tests.kit.spark.cluster import CLUSTER_CONF, Cluster, cluster_of_two, end, settings_in
 from tieredstore.errors import Invalid
 from tieredstore.spark.sessions.java import java_home
 
@@ -27,14 +27,15 @@ def java() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(java: None) -> Iterator[SparkSession]:
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session of this process: local[2]."""
     from tieredstore.spark import session
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)  # tasks import from the tests
-        session_ = session(app_name="tests", conf={"spark.master": "local[2]", **TEST_CONF})
+        conf = {"spark.master": "local[2]", **settings_in(tmp_path_factory.mktemp("spark"))}
+        session_ = session(app_name="tests", conf=conf)
         try:
             yield session_
         finally:

@@ -104,8 +104,11 @@ def test_a_temporary_view_in_sql(
 
 def test_a_table_is_refused_with_that_advice(registered: SparkSession) -> None:
     statement = "CREATE TABLE refused USING rocketmq_tiered OPTIONS (path '/tier', subscribe 'x')"
+    here = Path("spark-warehouse")
+    was_there = here.exists()  # left by an earlier version of this test
     with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
         registered.sql(statement)
+    assert here.exists() == was_there
 
 
 @pytest.fixture

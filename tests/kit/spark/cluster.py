@@ -41,6 +41,12 @@ CLUSTER_CONF = {"spark.master": "local-cluster[2,1,1024]"}
 _spark: SparkSession | None = None
 
 
+def settings_in(folder: Path) -> dict[str, str]:
+    """The settings of a session of the tests, which leaves what it leaves in a folder: Spark makes
+    one for tables where the process works, also for a table that is refused."""
+    return {**TEST_CONF, "spark.sql.warehouse.dir": str(folder / "spark-warehouse")}
+
+
 def end(spark: SparkSession) -> None:
     """Stop the session, and its JVM with it."""
     from pyspark import SparkContext
@@ -68,7 +74,10 @@ class Cluster:
     def __init__(self, folder: Path, conf: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(
-            1, mp_context=context, initializer=_start, initargs=(str(folder), {**TEST_CONF, **conf})
+            1,
+            mp_context=context,
+            initializer=_start,
+            initargs=(str(folder), {**settings_in(folder), **conf}),
         )
 
     def call(

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.kit.spark.cluster import TEST_CONF, executor_python
+from tests.kit.spark.cluster import executor_python, settings_in
 from tieredstore.errors import Invalid
 from tieredstore.spark import enable, read
 
@@ -23,7 +23,7 @@ def main(url: str, folder: str) -> None:
     from tieredstore.spark.runner import SparkRunner
 
     builder = SparkSession.builder.remote("local[2]")
-    for key, value in TEST_CONF.items():
+    for key, value in settings_in(Path(folder)).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     enable(spark)

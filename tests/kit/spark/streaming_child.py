@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-from tests.kit.spark.cluster import TEST_CONF
+from tests.kit.spark.cluster import settings_in
 from tieredstore.spark import enable, session
 
 
 def main(url: str, folder: str, limit: str) -> None:
-    spark = session(app_name="stream", conf={"spark.master": "local[2]", **TEST_CONF})
+    conf = {"spark.master": "local[2]", **settings_in(Path(folder))}
+    spark = session(app_name="stream", conf=conf)
     enable(spark)
     options = {"subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": limit}
     messages = spark.readStream.format("rocketmq_tiered").options(**options).load(url)
