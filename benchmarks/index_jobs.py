@@ -23,7 +23,7 @@ from tieredstore.jobs.index.rows import key_rows, stage_rows
 from tieredstore.jobs.index.staging import Staging
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.location import TierLocation, load_config, locate, place_tier
-from tieredstore.scan.plan import plan
+from tieredstore.scan.plan import ScanBounds, plan
 
 TASK_BYTES = 192 << 20
 SLOTS = 5_000_000
@@ -45,7 +45,9 @@ def gathering(folder: Path, kind: str, megabytes: int) -> str:
     made = make(tier, kind, megabytes)
     source = locate(tier.as_uri(), broker=BROKER)
     provider = source.connect()
-    ranges = list(plan(provider, load_catalogue(provider).queues, range_bytes=TASK_BYTES))
+    ranges = list(
+        plan(provider, load_catalogue(provider).queues, ScanBounds(range_bytes=TASK_BYTES))
+    )
     provider.close()
     best, keys = float("inf"), 0
     for _ in range(3):

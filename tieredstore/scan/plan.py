@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -51,54 +52,64 @@ class ScanRange:
         return not any(start <= first < end for start, end in self.queue.unit_spans())
 
 
+@dataclass(frozen=True, slots=True)
+class ScanBounds:
+    """Which messages of each queue are planned, and how they are cut into ranges.
+
+    Queue offsets [from_offset, until_offset) and store times [since_ms, until_ms), None for no
+    bound. range_bytes: commit log bytes of a range, about. narrow: whether a range knows only the
+    segments that it needs, so that it is small to send. search_times: whether the plan searches for
+    the bounds by time; else all messages are read and compared. leave_small: whether it leaves that
+    to the reader of a queue of up to 8 MiB.
+    """
+
+    from_offset: int | None = None
+    until_offset: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    range_bytes: int = RANGE_BYTES
+    narrow: bool = False
+    search_times: bool = True
+    leave_small: bool = True
+
+    @property
+    def has_offsets(self) -> bool:
+        return self.from_offset is not None or self.until_offset is not None
+
+    @property
+    def has_times(self) -> bool:
+        return self.since_ms is not None or self.until_ms is not None
+
+
+ALL: Final = ScanBounds()
+"""All messages."""
+
+
 def plan(
-    provider: SegmentProvider,
-    queues: Iterable[QueueFiles],
-    *,
-    from_offset: int | None = None,
-    until_offset: int | None = None,
-    since_ms: int | None = None,
-    until_ms: int | None = None,
-    range_bytes: int = RANGE_BYTES,
-    narrow: bool = False,
-    search_times: bool = True,
-    leave_small: bool = True,
+    provider: SegmentProvider, queues: Iterable[QueueFiles], bounds: ScanBounds = ALL
 ) -> Iterator[ScanRange]:
-    """Yield ranges over the messages of `queues` within queue offsets [from, until) and store times
-    [since, until), in the order of the queues and of their offsets. With `narrow`, a range knows
-    only the segments that it needs, so that it is small to send. Over a network several queues are
-    planned at once; a queue of one range of which nothing has expired is planned without a read.
+    """Yield ranges over the messages of `queues` within bounds, in the order of the queues and of
+    their offsets. Over a network several queues are planned at once; a queue of one range of which
+    nothing has expired is planned without a read.
 
     Messages whose units are lost are ranges of their own, the reading of which tells so.
 
     Ranges with time bounds hold messages of other times as well, which are left out where they are
-    read. A large queue costs a few hundred small reads at most (`narrow_by_time`); of one up to
-    8 MiB the times are searched for where it is read, or, without `leave_small`, now. Without
-    `search_times` none are, and all messages are read and compared. Raises Corrupt, Unavailable.
+    read. The search in a large queue costs a few hundred small reads at most (`narrow_by_time`).
+    Raises Corrupt, Unavailable.
     """
 
     def plan_one(queue: QueueFiles) -> list[ScanRange]:
         with QueueReader(provider, queue) as reader:
-            found = plan_queue(
-                reader,
-                from_offset=from_offset,
-                until_offset=until_offset,
-                since_ms=since_ms,
-                until_ms=until_ms,
-                range_bytes=range_bytes,
-                narrow=narrow,
-                search_times=search_times,
-                leave_small=leave_small,
-            )
-            return list(found)
+            return list(plan_queue(reader, bounds))
 
-    is_bounded = from_offset is not None or until_offset is not None
-    is_timed = search_times and (since_ms is not None or until_ms is not None)
+    is_timed = bounds.search_times and bounds.has_times
+    is_part = bounds.narrow and bounds.has_offsets
 
     def waits(queue: QueueFiles) -> bool:
-        if is_timed and not (leave_small and is_read_whole(queue)):
+        if is_timed and not (bounds.leave_small and is_read_whole(queue)):
             return True
-        return needs_reads(queue, range_bytes=range_bytes, is_part=narrow and is_bounded)
+        return needs_reads(queue, range_bytes=bounds.range_bytes, is_part=is_part)
 
     for ranges in map_ahead(provider, plan_one, queues, waits=waits):
         yield from ranges
@@ -117,27 +128,17 @@ def needs_reads(
     return starts_late or (is_part and has_segments) or log_bytes > range_bytes or has_holes
 
 
-def plan_queue(
-    reader: QueueReader,
-    *,
-    from_offset: int | None = None,
-    until_offset: int | None = None,
-    since_ms: int | None = None,
-    until_ms: int | None = None,
-    range_bytes: int = RANGE_BYTES,
-    narrow: bool = False,
-    search_times: bool = True,
-    leave_small: bool = True,
-) -> Iterator[ScanRange]:
+def plan_queue(reader: QueueReader, bounds: ScanBounds = ALL) -> Iterator[ScanRange]:
     """Do `plan` for one queue, through a reader that the caller has."""
     queue = reader.queue
     begin, behind = reader.min_offset(), reader.max_offset()
-    low = max(begin, from_offset or 0)
-    high = behind if until_offset is None else min(behind, until_offset)
+    since_ms, until_ms = bounds.since_ms, bounds.until_ms
+    low = max(begin, bounds.from_offset or 0)
+    high = behind if bounds.until_offset is None else min(behind, bounds.until_offset)
     lost = find_lost_units(reader)
     is_left = False
-    if search_times and not _are_within(queue, since_ms, until_ms):
-        is_left = leave_small and not lost and is_read_whole(queue)
+    if bounds.search_times and not _are_within(queue, since_ms, until_ms):
+        is_left = bounds.leave_small and not lost and is_read_whole(queue)
         if not is_left:
             low, high = narrow_by_time(reader, low, high, since_ms=since_ms, until_ms=until_ms)
     for first, last in sorted([*queue.unit_spans(), *lost]):
@@ -145,9 +146,9 @@ def plan_queue(
         if start < end and (first, last) in lost:
             yield ScanRange(queue, start, end, 0, since_ms, until_ms)
         elif start < end:
-            for piece in _cut_range(reader, start, end, range_bytes, since_ms, until_ms):
+            for piece in _cut_range(reader, start, end, bounds):
                 is_part = piece.from_offset > begin or piece.until_offset < behind
-                needed = _narrow_queue(reader, piece) if narrow and is_part else queue
+                needed = _narrow_queue(reader, piece) if bounds.narrow and is_part else queue
                 yield replace(piece, queue=needed, is_searched=not is_left)
 
 
@@ -165,13 +166,9 @@ def _are_within(queue: QueueFiles, since_ms: int | None, until_ms: int | None) -
 
 
 def _cut_range(
-    reader: QueueReader,
-    start: int,
-    end: int,
-    range_bytes: int,
-    since_ms: int | None,
-    until_ms: int | None,
+    reader: QueueReader, start: int, end: int, bounds: ScanBounds
 ) -> Iterator[ScanRange]:
+    range_bytes = bounds.range_bytes
     total = _estimate_bytes(reader.queue, start, end, range_bytes)
     if total is None:
         total = _log_bytes(reader, start, end)
@@ -180,7 +177,7 @@ def _cut_range(
     for first in range(start, end, step):
         last = min(first + step, end)
         size = total if pieces == 1 else _log_bytes(reader, first, last)
-        yield ScanRange(reader.queue, first, last, size, since_ms, until_ms)
+        yield ScanRange(reader.queue, first, last, size, bounds.since_ms, bounds.until_ms)
 
 
 def _estimate_bytes(queue: QueueFiles, start: int, end: int, most_bytes: int) -> int | None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
-from tieredstore.scan.plan import RANGE_BYTES, ScanRange, plan
+from tieredstore.scan.plan import RANGE_BYTES, ScanBounds, ScanRange, plan
 
 T = TypeVar("T")
 _WHOLE = 1 << 62
@@ -87,15 +87,14 @@ class ScanQuery:
         """Plan the reading of all messages within the bounds; without `cut`, to see how much that
         is."""
         chosen = self.selection
-        return plan(
-            provider,
-            queues,
-            from_offset=chosen.from_offset,
-            until_offset=chosen.until_offset,
-            since_ms=chosen.since_ms,
-            until_ms=chosen.until_ms,
+        bounds = ScanBounds(
+            chosen.from_offset,
+            chosen.until_offset,
+            chosen.since_ms,
+            chosen.until_ms,
             range_bytes=self.range_bytes if cut else _WHOLE,
             narrow=cut,
             search_times=self.search_times,
             leave_small=cut,
         )
+        return plan(provider, queues, bounds)

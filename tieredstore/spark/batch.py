@@ -17,7 +17,7 @@ from tieredstore.scan.arrow.read import needs_records
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
-from tieredstore.scan.plan import ScanRange, needs_reads, plan_queue
+from tieredstore.scan.plan import ScanBounds, ScanRange, needs_reads, plan_queue
 from tieredstore.scan.selection import Selection
 from tieredstore.scan.tasks import plan_ranges
 from tieredstore.spark.offsets import EARLIEST, LATEST
@@ -139,17 +139,16 @@ def _ranges(
         def plan_one(queue: QueueFiles) -> list[ScanRange]:
             with QueueReader(provider, queue) as reader:
                 window = _window(reader, options, narrowing)
-                planned = plan_queue(
-                    reader,
-                    from_offset=window.low,
-                    until_offset=window.high,
-                    since_ms=window.since_ms,
-                    until_ms=window.until_ms,
+                bounds = ScanBounds(
+                    window.low,
+                    window.high,
+                    window.since_ms,
+                    window.until_ms,
                     range_bytes=options.max_partition_bytes,
                     narrow=True,
                     search_times=options.search_times,
                 )
-                return list(planned)
+                return list(plan_queue(reader, bounds))
 
         is_whole = narrowing == Narrowing() and options.starting is None and options.ending is None
 

@@ -13,7 +13,7 @@ from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import load_catalogue
-from tieredstore.scan.plan import plan
+from tieredstore.scan.plan import ScanBounds, plan
 from tieredstore.testing.chunks import chunk_provider
 
 THREADS = chunk_provider().capabilities.concurrent_reads
@@ -148,7 +148,9 @@ def test_small_queues_are_planned_without_a_read_and_many_at_once(
         return read(self, position, length)  # type: ignore[arg-type]
 
     monkeypatch.setattr(kind, "read", counted)
-    assert len(list(plan(tier.provider, queues, narrow=True))) == len(queues)
+    assert len(list(plan(tier.provider, queues, ScanBounds(narrow=True)))) == len(queues)
     assert not threads
-    assert len(list(plan(tier.provider, queues, range_bytes=600, narrow=True))) == 2 * len(queues)
+    assert len(
+        list(plan(tier.provider, queues, ScanBounds(range_bytes=600, narrow=True)))
+    ) == 2 * len(queues)
     assert len(threads) == THREADS

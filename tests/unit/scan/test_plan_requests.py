@@ -18,7 +18,7 @@ from tieredstore.jobs.exporting.request import ExportRequest, Format
 from tieredstore.jobs.exporting.state import TargetState
 from tieredstore.scan.catalogue import TierCatalogue
 from tieredstore.scan.findings import raise_on_damage
-from tieredstore.scan.plan import plan
+from tieredstore.scan.plan import ScanBounds, plan
 from tieredstore.scan.selection import Selection
 from tieredstore.scan.verify.verification import verify
 from tieredstore.table import Tier
@@ -40,15 +40,18 @@ def tier(tmp_path: Path) -> CountedTier:
 
 
 def plan_all(provider: SegmentProvider, catalogue: TierCatalogue) -> None:
-    assert len(list(plan(provider, catalogue.queues, narrow=True))) == QUEUES
+    assert len(list(plan(provider, catalogue.queues, ScanBounds(narrow=True)))) == QUEUES
 
 
 def plan_late(provider: SegmentProvider, catalogue: TierCatalogue) -> None:
-    assert len(list(plan(provider, catalogue.queues, narrow=True, since_ms=LATE_MS))) == QUEUES
+    assert (
+        len(list(plan(provider, catalogue.queues, ScanBounds(narrow=True, since_ms=LATE_MS))))
+        == QUEUES
+    )
 
 
 def plan_halves(provider: SegmentProvider, catalogue: TierCatalogue) -> None:
-    found = list(plan(provider, catalogue.queues, narrow=True, range_bytes=600))
+    found = list(plan(provider, catalogue.queues, ScanBounds(narrow=True, range_bytes=600)))
     assert len(found) == 2 * QUEUES
 
 
@@ -100,10 +103,10 @@ def test_a_queue_of_many_segments_is_planned_without_a_read(tmp_path: Path) -> N
         tier.written.roll("orders", 0)
     provider = tier.location.connect()
     [queue] = tier.list_whole(provider).queues
-    [whole] = plan(provider, [queue], narrow=True)
+    [whole] = plan(provider, [queue], ScanBounds(narrow=True))
     assert (whole.from_offset, whole.until_offset, whole.queue) == (0, 10, queue)
     assert not tier.reads
-    [part] = plan(provider, [queue], narrow=True, from_offset=4, until_offset=6)
+    [part] = plan(provider, [queue], ScanBounds(narrow=True, from_offset=4, until_offset=6))
     assert [extent.base_offset for extent in part.queue.consume_queue] == [80]
 
 
@@ -117,7 +120,9 @@ def test_of_a_queue_whose_begin_has_expired_the_units_are_read_once(tmp_path: Pa
         tier.expire_first("orders", queue_id)
     provider = tier.location.connect()
     catalogue = tier.list_whole(provider)
-    assert {one.from_offset for one in plan(provider, catalogue.queues, narrow=True)} == {3}
+    assert {
+        one.from_offset for one in plan(provider, catalogue.queues, ScanBounds(narrow=True))
+    } == {3}
     assert tier.reads <= 2 * QUEUES  # the units of each are in two objects
 
 

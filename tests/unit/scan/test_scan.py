@@ -30,7 +30,7 @@ from tieredstore.scan.catalogue import QueueFiles, load_catalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys.search import find_by_key, find_by_message_id
-from tieredstore.scan.plan import ScanRange, plan
+from tieredstore.scan.plan import ScanBounds, ScanRange, plan
 from tieredstore.scan.read.batches import read_batches
 from tieredstore.scan.rows import COLUMNS, BodyForm, message_row
 from tieredstore.scan.time_search.search import find_first
@@ -45,7 +45,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
 
 
 def ranges(tier: BuiltTier, **bounds: Any) -> list[ScanRange]:
-    return list(plan(tier.provider, tier.catalogue().queues, **bounds))
+    return list(plan(tier.provider, tier.catalogue().queues, ScanBounds(**bounds)))
 
 
 def read(tier: BuiltTier, found: list[ScanRange], **options: Any) -> list[Key]:

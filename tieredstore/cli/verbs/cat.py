@@ -62,7 +62,7 @@ def command(
     Stops with an error at the first message that is damaged: a damaged message is never printed.
     """
     from tieredstore.cli.composition import open_tier
-    from tieredstore.scan.plan import plan
+    from tieredstore.scan.plan import ScanBounds, plan
     from tieredstore.scan.rows import COLUMNS, BodyForm
 
     now = SYSTEM_CLOCK.now_ms()
@@ -70,14 +70,8 @@ def command(
     until_ms = None if until is None else parse_time(until, now)
     with open_tier(tier) as opened:
         queues = opened.catalogue().select(topic, queue, opened.broker)
-        ranges = plan(
-            opened.provider,
-            queues,
-            from_offset=from_offset,
-            until_offset=until_offset,
-            since_ms=since_ms,
-            until_ms=until_ms,
-        )
+        bounds = ScanBounds(from_offset, until_offset, since_ms, until_ms)
+        ranges = plan(opened.provider, queues, bounds)
         names = MESSAGE_COLUMNS if out.format is OutputFormat.TABLE else COLUMNS
         with closing(message_rows(opened.provider, ranges, tag, BodyForm(body), names)) as rows:
             out.rows(MESSAGE_COLUMNS, rows if limit is None else islice(rows, limit))

@@ -22,7 +22,7 @@ from tieredstore.scan.codas import find_message
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.plan import ScanRange, plan_queue
+from tieredstore.scan.plan import ScanBounds, ScanRange, plan_queue
 from tieredstore.scan.segments.tail import find_committed_end
 from tieredstore.scan.time_search.search import find_first, narrow_by_time
 from tieredstore.scan.time_search.store_times import read_times
@@ -135,9 +135,7 @@ def _plan_queue(
     # A queue that begins, or was made again, lacks nothing in front.
     reached = low if position is None else min(low, position.next_offset)
     since_ms = request.selection.since_ms if position is None else None
-    for piece in plan_queue(
-        reader, from_offset=low, until_offset=high, range_bytes=task_bytes, narrow=True
-    ):
+    for piece in plan_queue(reader, ScanBounds(low, high, range_bytes=task_bytes, narrow=True)):
         if piece.from_offset > reached:
             planned.gaps.append(Gap(listed.path, reached, piece.from_offset))
         planned.ranges.append(_to_planned_range(piece, since_ms))
@@ -188,20 +186,17 @@ def plan_known(
     ]
 
     def plan_one(queue: QueueFiles) -> list[PlannedRange]:
-        first, end = taken[queue.path]
-        since_ms, until_ms = times_ms[queue.topic]
+        bounds = ScanBounds(
+            *taken[queue.path],
+            *times_ms[queue.topic],
+            range_bytes=task_bytes,
+            narrow=True,
+            leave_small=False,
+        )
         with QueueReader(provider, queue) as reader:
-            pieces = plan_queue(
-                reader,
-                from_offset=first,
-                until_offset=end,
-                since_ms=since_ms,
-                until_ms=until_ms,
-                range_bytes=task_bytes,
-                narrow=True,
-                leave_small=False,
-            )
-            return [_to_planned_range(piece, since_ms) for piece in pieces]
+            return [
+                _to_planned_range(piece, bounds.since_ms) for piece in plan_queue(reader, bounds)
+            ]
 
     ranges = chain.from_iterable(map_ahead(provider, plan_one, known))
     groups = gather_groups(ranges, lambda item: item.size_bytes, task_bytes)

@@ -17,7 +17,7 @@ from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.plan import ScanRange, plan_queue
+from tieredstore.scan.plan import ScanBounds, ScanRange, plan_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +149,15 @@ def _tasks(
 
 def _ranges(tier: IndexTier, pinned: _Pinned) -> Iterator[ScanRange]:
     def plan_one(queue: QueueFiles) -> list[ScanRange]:
-        from_offset, until_offset = pinned.queues[queue.path]
+        bounds = ScanBounds(
+            *pinned.queues[queue.path],
+            pinned.since_ms,
+            pinned.until_ms,
+            range_bytes=TASK_BYTES,
+            narrow=True,
+        )
         with QueueReader(tier.provider, queue) as reader:
-            found = plan_queue(
-                reader,
-                from_offset=from_offset,
-                until_offset=until_offset,
-                since_ms=pinned.since_ms,
-                until_ms=pinned.until_ms,
-                range_bytes=TASK_BYTES,
-                narrow=True,
-            )
-            return list(found)
+            return list(plan_queue(reader, bounds))
 
     queues = [queue for queue in tier.queues() if queue.path in pinned.queues]
     for ranges in map_ahead(tier.provider, plan_one, queues):

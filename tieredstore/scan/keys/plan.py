@@ -20,7 +20,7 @@ from tieredstore.scan.intervals import Interval, add_interval
 from tieredstore.scan.keys.coverage import find_indexed
 from tieredstore.scan.keys.index_files import IndexFiles, Items, is_indexable
 from tieredstore.scan.keys.places import Places, find_places
-from tieredstore.scan.plan import ScanRange, narrow_to, plan
+from tieredstore.scan.plan import ScanBounds, ScanRange, narrow_to, plan
 from tieredstore.scan.selection import ScanQuery
 
 _log = logging.getLogger(__name__)
@@ -140,14 +140,8 @@ class _Planner:
 
     def _plan_offsets(self, queue: QueueFiles, start: int, end: int) -> list[ScanRange]:
         chosen = self._query.selection
-        found = plan(
-            self._provider,
-            [queue],
-            from_offset=start,
-            until_offset=end,
-            range_bytes=self._query.range_bytes,
-            narrow=True,
-        )
+        bounds = ScanBounds(start, end, range_bytes=self._query.range_bytes, narrow=True)
+        found = plan(self._provider, [queue], bounds)
         return [replace(one, since_ms=chosen.since_ms, until_ms=chosen.until_ms) for one in found]
 
     def _find_gaps(self, queue: QueueFiles, first: int, until: int) -> list[Interval]:

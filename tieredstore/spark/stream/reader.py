@@ -14,7 +14,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.errors import Invalid
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
-from tieredstore.scan.plan import ScanRange, needs_reads, plan_queue
+from tieredstore.scan.plan import ScanBounds, ScanRange, needs_reads, plan_queue
 from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey, show_queue
 from tieredstore.spark.options import BATCH_ONLY, STREAM_ONLY, Bound, SourceOptions, refuse
 from tieredstore.spark.partitions import TieredPartition, partitions_of
@@ -374,13 +374,9 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin is not None and low > begin.offset:
             warn_of_loss(view.queue, begin.offset, min(low, end.offset))
         with view.open() as reader:
-            yield from plan_queue(
-                reader,
-                from_offset=low,
-                until_offset=end.offset,
-                range_bytes=self._options.max_partition_bytes,
-                narrow=True,
-            )
+            most = self._options.max_partition_bytes
+            bounds = ScanBounds(low, end.offset, range_bytes=most, narrow=True)
+            yield from plan_queue(reader, bounds)
 
     def _check_end(self, key: QueueKey, view: QueueView, end: Position) -> None:
         """A batch that is planned again must find the queue that it was planned from."""

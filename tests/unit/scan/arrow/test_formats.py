@@ -21,7 +21,7 @@ from tieredstore.message.sysflag import CompressionType, set_compression
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.arrow.schema import TYPES, UNIT_COLUMNS
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.plan import plan
+from tieredstore.scan.plan import ScanBounds, plan
 from tieredstore.scan.read.options import ReadOptions
 
 LONG_TOPIC = "topic-of-more-than-127-bytes-" + "x" * 110
@@ -39,7 +39,9 @@ def read(
     **given: Any,
 ) -> list[dict[str, Any]]:
     names = tuple(TYPES) if columns is None else columns
-    ranges = plan(tier.provider, tier.catalogue().queues, range_bytes=range_bytes, narrow=narrow)
+    ranges = plan(
+        tier.provider, tier.catalogue().queues, ScanBounds(range_bytes=range_bytes, narrow=narrow)
+    )
     options = ReadOptions(batch_bytes=batch_bytes)
     batches = [
         batch

@@ -28,7 +28,7 @@ from tieredstore.scan.arrow import read as arrow_read
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, TYPES, UNIT_COLUMNS, schema
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.plan import plan
+from tieredstore.scan.plan import ScanBounds, plan
 from tieredstore.scan.read.options import ReadOptions
 
 
@@ -46,7 +46,7 @@ def table(
     bounds = {name: given.pop(name) for name in ("since_ms", "until_ms") if name in given}
     batches = [
         batch
-        for scan_range in plan(tier.provider, tier.catalogue().queues, **bounds)
+        for scan_range in plan(tier.provider, tier.catalogue().queues, ScanBounds(**bounds))
         for batch in arrow_batches(tier.provider, scan_range, columns, options, **given)
     ]
     return pa.Table.from_batches(batches, schema(columns))

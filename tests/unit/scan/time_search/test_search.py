@@ -25,7 +25,7 @@ from tests.kit.tier_builder import (
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.plan import plan
+from tieredstore.scan.plan import ScanBounds, plan
 from tieredstore.scan.read.batches import read_batches
 from tieredstore.scan.time_search import search as time_search
 from tieredstore.scan.time_search.search import find_first, narrow_by_time
@@ -181,7 +181,7 @@ def test_segment_times_show_what_no_sample_does(
     found = {}
     for with_state in (False, True):
         queues = tier.catalogue(with_state=with_state).queues
-        ranges = plan(tier.provider, queues, since_ms=since)
+        ranges = plan(tier.provider, queues, ScanBounds(since_ms=since))
         found[with_state] = [
             int(number)
             for one in ranges
