@@ -96,7 +96,9 @@ def choose_drops(new: Array, known: Array, window_ms: int) -> Array:
     def is_near(others: Array) -> Array:
         there = (others >= 0) & (others < len(rows))
         others = np.where(there, others, index)
-        apart_ms = np.abs(times - times[others])
+        earlier, later = np.minimum(times, times[others]), np.maximum(times, times[others])
+        # Without signs no difference is too large: two times may be 2^63 ms apart and more.
+        apart_ms = later.view(np.uint64) - earlier.view(np.uint64)
         near: Array = there & (groups[others] == groups) & (apart_ms <= window_ms)
         return near
 

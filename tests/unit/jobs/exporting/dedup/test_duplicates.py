@@ -13,8 +13,10 @@ from tieredstore.jobs.exporting.dedup.keys import RECORD, Array
 
 Message = tuple[int, int, int]
 """Halves of the hash, and the time."""
+TIMES = st.integers(0, 30) | st.sampled_from([-(2**63), -(2**62), 2**62, 2**63 - 1])
+"""Store times are what a record says."""
 MESSAGES = st.lists(
-    st.tuples(st.sampled_from([0, 1, 2**64 - 1]), st.integers(0, 2), st.integers(0, 30)),
+    st.tuples(st.sampled_from([0, 1, 2**64 - 1]), st.integers(0, 2), TIMES),
     max_size=40,
 )
 
