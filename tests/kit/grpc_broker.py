@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
+import msgspec
 
 from tests.kit.local_stores import running, small_config
 from tieredstore.broker.clients import ConsumerManager, ProducerManager
@@ -34,6 +35,7 @@ from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import FIELDS_BY_KEY, config_from_properties
 from tieredstore.message.hosts import LOCALHOST
 
 CODES = list_values("Code")
@@ -124,8 +126,16 @@ async def serving_grpc(
         "mapped_file_size_consume_queue_bytes": 20_000,
         "max_index_num": 2_000,
     }
-    with running(small_config(root, **sizes), clock) as store:
-        services = BrokerServices(settings=settings, store=store, clock=clock)
+    store_config = small_config(root, **sizes)
+    if properties:
+        loaded = config_from_properties(properties, origin="test").config
+        names = {FIELDS_BY_KEY[key].name for key in properties if key in FIELDS_BY_KEY}
+        given = {name: getattr(loaded, name) for name in names}
+        store_config = msgspec.structs.replace(store_config, **given)
+    with running(store_config, clock) as store:
+        services = BrokerServices(
+            settings=settings, store=store, store_config=store_config, clock=clock
+        )
         config = root / "config"
         services.topics = TopicConfigManager(config, settings, clock)
         services.topics.add_system_topics()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.broker.grpc.conversion import read_group, write_duration_ms
 from tieredstore.broker.grpc.stubs import Settings, list_values
+from tieredstore.message.encoding import RECORD_SLACK_BYTES
+from tieredstore.message.layout import BLANK_SIZE
 
 if TYPE_CHECKING:
     from tieredstore.broker.state.groups import SubscriptionGroupConfig
@@ -53,6 +55,14 @@ def merge_settings(
         policy.max_attempts = (16 if group is None else group.retry_max_times) + 1
         _set_consumer_backoff(policy, group, asked.user_agent.language)
     return merged
+
+
+def find_body_limit(max_message_bytes: int, log_file_bytes: int) -> int:
+    """Find the largest body that producers are told: as `maxMessageSize` says, where a file of the
+    commit log has room for it and for all that may be around it; of a file that is smaller than
+    twice that much, half."""
+    room = log_file_bytes - BLANK_SIZE
+    return min(max_message_bytes, max(room - RECORD_SLACK_BYTES, room // 2))
 
 
 def find_consumer_group(settings: Any) -> str | None:

@@ -11,7 +11,7 @@ from tieredstore.broker.grpc.access import GrpcAccess
 from tieredstore.broker.grpc.call import Call
 from tieredstore.broker.grpc.conversion import read_group, read_topic
 from tieredstore.broker.grpc.sessions import GrpcSession, Sessions, make_status_command
-from tieredstore.broker.grpc.settings import find_consumer_group, merge_settings
+from tieredstore.broker.grpc.settings import find_body_limit, find_consumer_group, merge_settings
 from tieredstore.broker.grpc.statuses import Code, Rejected, convert_error, make_status
 from tieredstore.broker.grpc.stubs import TelemetryCommand, find_message, list_values
 from tieredstore.errors import TieredStoreError
@@ -113,7 +113,10 @@ class Telemetry:
             merged = merge_settings(
                 settings,
                 group,
-                self._broker.settings.max_message_size_bytes,
+                find_body_limit(
+                    self._broker.settings.max_message_size_bytes,
+                    self._broker.store_config.mapped_file_size_commit_log_bytes,
+                ),
                 self._broker.settings.grpc_max_long_polling_ms,
             )
             session.update_settings(settings)

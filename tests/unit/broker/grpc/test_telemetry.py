@@ -80,6 +80,29 @@ def test_a_producer_is_told_its_limits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("file_bytes", "told"),
+    [(4 << 20, (4 << 20) - 8 - 65_536), (1 << 20, (1 << 20) - 8 - 65_536), (32_768, 16_380)],
+)
+def test_a_producer_is_told_of_no_larger_body_than_a_file_of_the_log_takes(
+    tmp_path: Path, file_bytes: int, told: int
+) -> None:
+    """With all properties that a message may have, but for a tiny file."""
+
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        answer = await exchange(client.open_telemetry(), producer_settings())
+        assert answer.settings.publishing.max_body_size == told
+        request = find_message("SendMessageRequest")()
+        message = request.messages.add(body=bytes(told))
+        message.topic.name = "T"
+        message.system_properties.message_id = "01" * 17
+        for number in range(100 if told > 65_536 else 10):
+            message.user_properties[f"name-{number:03d}"] = "v" * 140
+        assert codes([(await client.call("SendMessage", request)).status]) == ["OK"]
+
+    with_client(tmp_path, test, mappedFileSizeCommitLog=str(file_bytes))
+
+
+@pytest.mark.parametrize(
     ("language", "strategy"),
     [
         ("JAVA", "customized_backoff"),
