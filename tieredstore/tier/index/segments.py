@@ -128,17 +128,20 @@ class IndexSegments:
                 files.append(UploadedIndexStoreFile(segment, adopted))
         return files
 
-    def upload(self, index_file: UploadableIndex) -> UploadedIndexStoreFile:
+    def upload(
+        self, index_file: UploadableIndex, is_ending: Callable[[], bool] = lambda: False
+    ) -> UploadedIndexStoreFile:
         """Write a compacted file as the next segment, in pieces, and record it durably.
 
-        After a failure the next call goes on where this process stopped. Raises Unavailable to
-        try again later, Fenced when another writer holds the place, Corrupt when the compacted
-        file or what already is at that place is not what it should be.
+        After a failure the next call goes on where this process stopped; so it does when it is to
+        end, which is asked before each piece. Raises Unavailable to try again later, Fenced when
+        another writer holds the place, Corrupt when the compacted file or what already is at that
+        place is not what it should be.
         """
         entry = self._announce()
         segment = self._provider.open(entry.id)
         try:
-            self._write(segment, index_file, entry.base_offset)
+            self._write(segment, index_file, entry.base_offset, is_ending)
             self._confirm_writer()
             entry.size = index_file.size_bytes
             entry.begin_timestamp_ms = index_file.begin_ms
@@ -152,15 +155,20 @@ class IndexSegments:
         self._progress = None
         return self._file(entry)
 
-    def expire(self, before_ms: int, removed: list[int]) -> None:
-        """Remove segments from the first on while their end is before a time; their bases are
-        added to `removed`.
+    def expire(
+        self,
+        before_ms: int,
+        removed: list[int],
+        is_ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Remove segments from the first on while their end is before a time, until it is to end;
+        their bases are added to `removed`.
 
         Segments that were announced and never written stay: they are being written. Raises
         Unavailable when one could not be removed; those before it are.
         """
         for entry in self._entries():
-            if entry.size <= 0 or entry.end_timestamp_ms >= before_ms:
+            if entry.size <= 0 or entry.end_timestamp_ms >= before_ms or is_ending():
                 return
             with contextlib.closing(self._provider.open(entry.id)) as segment:
                 segment.delete()
@@ -233,7 +241,13 @@ class IndexSegments:
         self._metadata.put_segment(entry)
         return entry
 
-    def _write(self, segment: FileSegment, index_file: UploadableIndex, base_offset: int) -> None:
+    def _write(
+        self,
+        segment: FileSegment,
+        index_file: UploadableIndex,
+        base_offset: int,
+        is_ending: Callable[[], bool],
+    ) -> None:
         progress = self._progress
         if (
             progress is None
@@ -248,6 +262,13 @@ class IndexSegments:
             progress = self._progress = _Progress(index_file, base_offset, start)
         size = progress.position
         for position, piece in index_file.pieces(progress.position, self._piece_bytes()):
+            if is_ending():
+                raise Unavailable(
+                    f"{segment.id}: stopped at {position} of {index_file.size_bytes} bytes; the "
+                    "next upload goes on",
+                    path=str(segment.id),
+                    offset=position,
+                )
             try:
                 size = self._write_piece(segment, position, piece)
             except TieredStoreError:

@@ -41,6 +41,8 @@ INTERVAL_MS = 10_000
 MAX_BACKOFF_MS = 600_000
 UPLOAD_LATE_MS = 900_000
 """A round uploads files of some hundred MB."""
+STOP_MS = 2_000
+"""How long the upload of what is left may hold up a stop; it is uploaded after the next start."""
 CHECKPOINT_BATCHES = 64
 """Batches after which the loop (without one, the caller) writes the watermarks."""
 MAX_CHECKPOINT_BATCHES = 256
@@ -90,6 +92,7 @@ class IndexStoreService:
         self._upload_lock = threading.Lock()
         self._next_expiry_ms = 0
         self._fenced: Fenced | None = None
+        self._stop_by_ms: int | None = None
         self._loop = ServiceThread(
             "tiered-index",
             self.tick,
@@ -143,14 +146,17 @@ class IndexStoreService:
         self._loop.start()
 
     def stop(self, *, force: bool = True) -> None:
-        """End the loop, with `force` upload everything, and close. Idempotent.
+        """End the loop behind the piece in hand, with `force` upload everything, and close.
+        Idempotent.
 
-        What cannot be uploaded stays local and is tried again after the next start.
+        What cannot be uploaded, or not within STOP_MS, stays local and is tried again after the
+        next start.
         """
         self._loop.stop()
         writer = self._writer
         if writer is None:
             return
+        self._stop_by_ms = self._clock.monotonic_ms() + STOP_MS
         try:
             if force:
                 self.seal_and_upload(force=True)
@@ -274,6 +280,13 @@ class IndexStoreService:
 
     # Moving on
 
+    def _is_ending(self) -> bool:
+        """Whether nothing new is to be begun: asked between the parts of what takes long."""
+        if self._stop_by_ms is not None:
+            return self._clock.monotonic_ms() >= self._stop_by_ms
+        self._loop.report_progress()
+        return self._loop.is_stopping
+
     def checkpoint(self) -> None:
         """Sync the local files, then write the watermarks. Raises Unavailable; after a failed
         sync the service takes no more keys, since what it put may be lost."""
@@ -282,7 +295,8 @@ class IndexStoreService:
     def seal_and_upload(self, force: bool = False) -> int:
         """Upload all sealed files, oldest first; `force` seals the one being written too.
 
-        Returns how many were uploaded. Raises what stopped it; files not uploaded stay local.
+        Returns how many were uploaded. Raises what stopped it, Unavailable for a stop; files not
+        uploaded stay local.
         """
         with self._upload_lock:
             self._check_not_fenced()
@@ -307,7 +321,7 @@ class IndexStoreService:
             self._check_not_fenced()
             removed: list[int] = []
             try:
-                self.segments.expire(before_ms, removed)
+                self.segments.expire(before_ms, removed, self._is_ending)
             finally:
                 if removed:
                     self._drop(set(removed))
@@ -347,7 +361,8 @@ class IndexStoreService:
             writer.remove(file)
             return
         compacted = compact_file(file, self.directory / COMPACTING)
-        self._uploaded = (*self._uploaded, self.segments.upload(compacted))
+        uploaded = self.segments.upload(compacted, self._is_ending)
+        self._uploaded = (*self._uploaded, uploaded)
         writer.remove(file)
         compacted.path.unlink(missing_ok=True)
         self._metrics.count("rocketmq_tiered_store_x_index_files_uploaded_total")

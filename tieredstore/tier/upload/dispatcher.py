@@ -28,7 +28,7 @@ from tieredstore.tier.worker_pool import run_worker_pool
 SCAN_PERIOD_MS = 20_000
 VISIT_BYTES = 64 << 20
 """About how much one visit uploads before the next queue gets its turn."""
-FINISH_MS = 10_000
+FINISH_MS = 3_000
 """How long the upload of what waits may hold up a shutdown."""
 
 BEHIND_METRIC = "rocketmq_tiered_store_dispatch_behind"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,22 @@ from tests.kit.tier.index import (
     offsets_of,
     put,
 )
+from tests.kit.waiting import wait_for
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, FileSegmentMetadata
-from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.contracts.segment import (
+    Buffer,
+    FileSegment,
+    FileSegmentType,
+    SegmentProvider,
+    WriteResult,
+)
+from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import Fault, Faults, FaultyProvider
 from tieredstore.tier.index import IndexStatus, IndexStoreService, segments
+from tieredstore.tier.index.service import STOP_MS
 
 PATH = "broker-a/rmq_sys_INDEX/0"
 
@@ -102,6 +111,95 @@ def test_stop_uploads_everything_and_a_new_start_finds_it(node: Node) -> None:
     service = node.open()
     assert all_found(service, keys)
     assert offsets_of(find(service, "more")) == [99_000]
+
+
+class _SlowProvider(WrapperProvider):
+    """Calls `before_write` in front of each write of a piece, `before_delete` of each deletion."""
+
+    def __init__(self, wrapped: SegmentProvider) -> None:
+        super().__init__(wrapped)
+        self.writes = 0
+        self.before_write: Callable[[], object] = lambda: None
+        self.before_delete: Callable[[], object] = lambda: None
+
+    def wrap_segment(self, segment: FileSegment) -> FileSegment:
+        return _SlowSegment(segment, self)
+
+
+class _SlowSegment(WrapperSegment):
+    def __init__(self, wrapped: FileSegment, provider: _SlowProvider) -> None:
+        super().__init__(wrapped)
+        self._provider = provider
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
+        self._provider.writes += 1
+        self._provider.before_write()
+        return super().write(position, buffers)
+
+    def delete(self) -> None:
+        self._provider.before_delete()
+        super().delete()
+
+
+@pytest.fixture
+def slow(node: Node, monkeypatch: pytest.MonkeyPatch) -> _SlowProvider:
+    """The node's provider, to which an index file of 640 bytes goes in 7 pieces."""
+    monkeypatch.setattr(segments, "PIECE_BYTES", 100)
+    node.provider = slow = _SlowProvider(node.provider)
+    return slow
+
+
+def test_the_upload_at_a_stop_ends_with_its_time_and_goes_on_after_the_next_start(
+    node: Node, slow: _SlowProvider
+) -> None:
+    service = node.open()
+    keys = fill(service, 2)
+    slow.before_write = lambda: node.clock.advance(1_000)
+    service.stop()
+    assert slow.writes == STOP_MS // 1_000
+    assert len(node.local_names()) == 2  # nothing is lost that is not in the tier
+    slow.before_write = lambda: None
+    service = node.open()
+    assert all_found(service, keys)
+    assert service.seal_and_upload() == 2
+    assert node.local_names() == []
+    assert all_found(service, keys)
+
+
+def test_a_stop_waits_for_one_piece_of_an_upload_of_the_loop(
+    node: Node, slow: _SlowProvider
+) -> None:
+    service = node.open()
+    keys = fill(service, 3)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    slow.before_write = wait
+    service.start()
+    assert begun.wait(60)
+    stopping = threading.Thread(target=lambda: service.stop(force=False), daemon=True)
+    stopping.start()
+    wait_for(lambda: service._loop.is_stopping)
+    go_on.set()
+    stopping.join(60)
+    assert not stopping.is_alive()
+    assert slow.writes == 1
+    assert len(node.local_names()) == 3
+    service = node.open()
+    service.stop()
+    assert all_found(node.open(), keys)
+
+
+def test_a_stop_waits_for_one_deletion_of_an_expiry(node: Node, slow: _SlowProvider) -> None:
+    service = node.open()
+    fill(service, 3)
+    service.seal_and_upload()
+    slow.before_delete = lambda: setattr(service._loop, "_stopping", True)
+    assert service.expire(NOW + 1_000) == 1
+    assert len(entries(node)) == 2
 
 
 def test_stop_without_force_keeps_files_local(node: Node) -> None:

@@ -109,9 +109,9 @@ def test_the_upload_at_a_stop_ends_with_its_time(
     monkeypatch.setattr(MessageStoreDispatcher, "_is_adaptive", True, raising=False)
     monkeypatch.setattr(type(world.dispatcher._upload), "is_adaptive", True)
     world.source.put(KEY, 0, 100)
-    world.provider.before_write = lambda _: world.tier.clock.advance(3_000)
+    world.provider.before_write = lambda _: world.tier.clock.advance(1_000)
     [outcome] = world.dispatcher.drain()
-    assert outcome.messages == 2 * (module.FINISH_MS // 3_000 + 1)
+    assert outcome.messages == 2 * (module.FINISH_MS // 1_000 + 1)
 
 
 def test_keys_that_are_read_back_end_with_a_stop_too(
