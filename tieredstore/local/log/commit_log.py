@@ -11,6 +11,7 @@ import mmap
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
@@ -123,6 +124,7 @@ class CommitLog:
         self.limit = 0
         self.write_limit = 0
         self._written: MappedFile | None = None  # `write` goes to it, without one to `view`
+        self._stale_end = 0  # behind the last byte that a failed write may have left
         self._sync_flush = sync_flush
         self._pool = pool
         self._fail_without_buffer = fail_without_buffer
@@ -275,16 +277,30 @@ class CommitLog:
     def write(self, position: int, data: Buffer) -> None:
         """Write the bytes of records, to where `make_room` said or up to `find_limit`; many of them
         by a call of the system. Raises Corrupt for a file that was cut off underneath, Exhausted,
-        Unavailable."""
-        inside = position - self.view_from
-        if self._written is None or len(data) < WRITE_BYTES:
+        Unavailable; what was written until then does not stay."""
+        file, end = self._written, position + len(data)
+        if file is None or len(data) < WRITE_BYTES:
+            inside = position - self.view_from
             self.view[inside : inside + len(data)] = data
-            self.refuse_written(position + len(data))
+            self.refuse_written(end)
             return
         try:
-            self._written.write(inside, memoryview(data))
+            file.write(position - file.from_offset, memoryview(data))
         except Corrupt as error:
             self._fail(error)
+        except BaseException:
+            # The first records of a batch may be there whole: behind a shorter record they would
+            # be found as messages by the next start.
+            self.refuse_short_way()
+            self._stale_end = end
+            with suppress(TieredStoreError):  # `make_room` tries again
+                self._wipe_stale(file)
+            raise
+
+    def _wipe_stale(self, file: MappedFile) -> None:
+        """Zero what a failed write left behind the tail. Raises Exhausted, Unavailable."""
+        file.wipe(self.max_offset - file.from_offset, self._stale_end - file.from_offset)
+        self._stale_end = 0
 
     def refuse_written(self, end: int) -> None:
         """Raise Corrupt when bytes up to an offset, just written to `view`, went nowhere: the file
@@ -316,37 +332,45 @@ class CommitLog:
 
     def _make_room(self, size: int) -> int:
         file = self._open_last()
+        if self._stale_end:
+            self._wipe_stale(file)
         room = file.from_offset + file.size - self.max_offset
         if size + BLANK_SIZE > room:
             self._end_file(file, room)
             self.max_offset += room
             file = self._open_last()
-        position = self.max_offset
-        inside = position - file.from_offset
-        reserved = file.reserve(inside + size)
+        position, start = self.max_offset, file.from_offset
+        inside = position - start
+        write_limit = start + min(file.reserve(inside + size), file.size - BLANK_SIZE)
         buffer = self._buffer_of(file)
-        self.write_limit = file.from_offset + min(reserved, file.size - BLANK_SIZE)
+        # The limits come last: where this ends before, by an error or a signal, those of the former
+        # file refuse what is not that file's.
         if buffer is not None:
-            self.view, self.view_from, self._written = memoryview(buffer), file.from_offset, None
-            self.limit = self.write_limit
+            self.view, self.view_from, self._written = memoryview(buffer), start, None
+            self.limit = self.write_limit = write_limit
             return position
-        self._written = file
         if size >= WRITE_BYTES:
-            if self.view_from != file.from_offset or not self.view:
-                self.view, self.view_from, self.limit = file.view, file.from_offset, 0
-            return position
-        touched = file.touch(inside, inside + size)
+            if self.view_from != start or not self.view:
+                self.view, self.view_from, self.limit = file.view, start, 0
+            self._written, self.write_limit = file, write_limit
+        else:
+            self._make_pages(file, inside, inside + size)
+            self._written, self.write_limit = file, write_limit
+        if file.fault.is_noted:  # meanwhile
+            raise file.make_fault_error()
+        return position
+
+    def _make_pages(self, file: MappedFile, inside: int, end: int) -> None:
+        """Let `view` be a file's, with pages for the bytes [inside, end) of it."""
+        touched = file.touch(inside, end)
         goes_on = self.view_from == file.from_offset and bool(self.view)
         # Not for the first messages of a file, nor where each sync would bring it all to disk.
         if goes_on and touched < file.size and not self._sync_flush:
             self._files.allocation.touch_ahead(file, touched)
         self.view, self.view_from = file.view, file.from_offset
         # Where no fault of the mapping is told, the length of the file is checked at each put.
-        end = touched if file.is_guarded else inside + size
-        self.limit = file.from_offset + min(end, file.size - BLANK_SIZE)
-        if file.fault.is_noted:  # meanwhile
-            raise file.make_fault_error()
-        return position
+        limit = touched if file.is_guarded else end
+        self.limit = file.from_offset + min(limit, file.size - BLANK_SIZE)
 
     def _end_file(self, file: MappedFile, room: int) -> None:
         """Write the blank record that fills the rest of a file."""

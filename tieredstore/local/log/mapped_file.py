@@ -275,6 +275,21 @@ class MappedFile:
             action = f"write {len(data)} bytes at {position}"
             raise translate_os_error(error, action, self.path, offset=position) from error
 
+    def wipe(self, start: int, end: int) -> None:
+        """Zero bytes [start, end) by calls of the system, as far as the file has them and they are
+        not zero: a place that the disk has no room for stays untouched. Raises Exhausted,
+        Unavailable."""
+        try:
+            for position in range(start, end, TOUCH_BYTES):
+                piece = os.pread(self.fd, min(end - position, TOUCH_BYTES), position)
+                begin = position
+                stop = begin + len(piece.rstrip(b"\0"))
+                while begin < stop:
+                    begin += os.pwrite(self.fd, bytes(stop - begin), begin)
+        except OSError as error:
+            action = f"zero {end - start} bytes at {start}"
+            raise translate_os_error(error, action, self.path, offset=start) from error
+
     def touch(self, start: int, end: int) -> int:
         """Bring the pages of reserved bytes [start, end) into memory in one call, which takes a
         third of the time that a fault a page does; returns up to where they were (more than
