@@ -37,8 +37,9 @@ FAULTS: list[tuple[Fault, tuple[str, ...], range]] = [
 FIFO_TOPIC, FIFO_GROUP = "CheckedFifo", "checked_fifo"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def remoting(java_remoting: Program) -> Iterator[ClientProcess]:
+    """A process for each test: it holds all that it sent and was given."""
     with java_remoting.start("Loads", "Collectors", "Readers", options=FAST_CLIENT) as process:
         yield process
 

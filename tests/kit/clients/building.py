@@ -32,7 +32,7 @@ from tests.kit.clients.program import Program
 
 HERE = Path(__file__).parent
 RESOLVE_TIMEOUT_S = 600
-JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """Programs live for seconds: what starts at once beats what runs fast."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ import pytest
 
 from tests.kit.clients.broker_process import BrokerProcess
 from tests.kit.java import JavaTools
+from tests.kit.remoting import RemotingClient
+from tests.kit.waiting import wait_for
+from tieredstore.broker.remoting.codes import RequestCode
 
 SETTINGS = {
     "transactionTimeOut": "1000",
@@ -47,7 +51,18 @@ def java_broker(folder: Path) -> Iterator[Served]:
         pytest.skip(f"no Java side: {java}")
     settings = [f"{name}={value}" for name, value in SETTINGS.items()]
     with java.hold(folder / "store", *settings) as held:
+        # On a busy machine its first registration may fail; the next one comes within 30 s.
+        wait_for(lambda: asyncio.run(_knows_broker(held.namesrv)))
         yield Served(held.namesrv)
+
+
+async def _knows_broker(namesrv: str) -> bool:
+    client = await RemotingClient.open(namesrv)
+    try:
+        answer = await client.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+    finally:
+        await client.close()
+    return SETTINGS["brokerName"].encode() in bytes(answer.body)
 
 
 BROKERS = {"ours": our_broker, "java": java_broker}
