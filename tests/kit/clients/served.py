@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -62,7 +63,7 @@ async def _knows_broker(namesrv: str) -> bool:
         answer = await client.request(RequestCode.GET_BROKER_CLUSTER_INFO)
     finally:
         await client.close()
-    return SETTINGS["brokerName"].encode() in bytes(answer.body)
+    return SETTINGS["brokerName"].encode() in cast("bytes", answer.body)
 
 
 BROKERS = {"ours": our_broker, "java": java_broker}
