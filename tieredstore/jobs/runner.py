@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 
 from tieredstore.errors import Invalid, Unavailable
@@ -60,7 +65,14 @@ class LocalRunner:
             return
         # Fork would copy the locks that other threads hold.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        theirs, ours = context.Pipe(duplex=False)
+        with (
+            theirs,
+            ours,
+            ProcessPoolExecutor(
+                workers, mp_context=context, initializer=_begin_worker, initargs=(theirs,)
+            ) as pool,
+        ):
             try:
                 _feed(pool, work, tasks, on_done, workers * _AHEAD)
             except BrokenProcessPool as error:
@@ -69,9 +81,25 @@ class LocalRunner:
                     "--workers), or it could not start (a script that runs a job needs "
                     '`if __name__ == "__main__":`)'
                 ) from error
-            except BaseException:
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    ours.close()  # interrupted: nobody waits for the tasks in hand
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+
+def _begin_worker(ended: Connection) -> None:
+    """Let a worker process end when nobody has the other end of a pipe any more: the job's process
+    was killed, or was interrupted. Its queue of tasks does not tell it, since the other workers
+    hold that open. Ctrl-C reaches all processes of a terminal: what it means the job's says."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def wait_for_end() -> None:
+        with contextlib.suppress(OSError):
+            ended.poll(None)
+        os._exit(1)
+
+    threading.Thread(target=wait_for_end, name="end-with-the-job", daemon=True).start()
 
 
 def _feed(

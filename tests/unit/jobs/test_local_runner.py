@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.kit.paths import ROOT
+from tests.kit.waiting import wait_for
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.jobs.runner import LocalRunner
 
@@ -87,6 +91,57 @@ def test_an_error_of_on_done_ends_the_run(workers: int) -> None:
 def test_a_worker_that_is_killed_is_unavailable_and_says_what_to_look_at() -> None:
     with pytest.raises(Unavailable, match="out of memory"):
         LocalRunner(2).run(die, range(4), lambda _index, _result: None)
+
+
+LONG_JOB = """
+import sys, time, os
+from pathlib import Path
+from tieredstore.jobs.runner import LocalRunner
+
+def hold(folder):
+    (Path(folder) / str(os.getpid())).touch()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    LocalRunner(3).run(hold, [sys.argv[1]] * 3, print)
+"""
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or is what nobody has waited for yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda n: n.name
+)
+def test_j01_no_worker_outlives_its_job(tmp_path: Path, number: signal.Signals) -> None:
+    """They would work to the end, and then wait for tasks for ever."""
+    script = tmp_path / "job.py"
+    script.write_text(LONG_JOB)
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    errors = tmp_path / "errors"
+    with errors.open("w") as stderr:
+        job = subprocess.Popen(
+            [sys.executable, str(script), str(pids)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stderr=stderr,
+        )
+        try:
+            wait_for(lambda: len(list(pids.iterdir())) == 3)
+            workers = [int(path.name) for path in pids.iterdir()]
+            job.send_signal(number)
+            assert job.wait(30) != 0
+            wait_for(lambda: all(map(has_ended, workers)))
+        finally:
+            job.kill()
+            job.wait()
+    if number is not signal.SIGINT:  # which Python itself tells of
+        assert "Traceback" not in errors.read_text()
 
 
 def test_no_workers_are_refused() -> None:
