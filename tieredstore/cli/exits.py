@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ class ExitCode(enum.IntEnum):
     UNSAFE = 7
     INTERNAL = 70
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 class OutputClosed(Exception):
@@ -71,12 +73,21 @@ def line_of(error: BaseException) -> str:
     return f"tieredstore: error: {text}"
 
 
-def end_of_run(*, stopped: bool, failures: Sequence[TieredStoreError]) -> ExitCode:
-    """Return the code of a run that copies, after its report was printed. The first of `failures`
-    is raised, each other one is printed as a line."""
+def end_of_stopped(received: Sequence[int], hint: str = "run it again to go on") -> ExitCode:
+    """Say that signals stopped a run in good order, and return the code that a shell has for the
+    first of them. hint: what to do next."""
+    click.echo(f"tieredstore: stopped; {hint}", err=True)
+    is_terminated = bool(received) and received[0] == signal.SIGTERM
+    return ExitCode.TERMINATED if is_terminated else ExitCode.INTERRUPTED
+
+
+def end_of_run(
+    *, stopped: bool, received: Sequence[int], failures: Sequence[TieredStoreError]
+) -> ExitCode:
+    """Return the code of a run that copies, after its report was printed. received: the signals
+    that stopped it. The first of `failures` is raised, each other one is printed as a line."""
     if stopped:
-        click.echo("tieredstore: stopped; run it again to go on", err=True)
-        return ExitCode.INTERRUPTED
+        return end_of_stopped(received)
     for error in failures[1:]:
         click.echo(line_of(error), err=True)
     if failures:

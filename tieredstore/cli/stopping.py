@@ -21,14 +21,15 @@ class Stoppable(Protocol):
 
 
 @contextmanager
-def stop_on_signals(stop: Stoppable) -> Iterator[None]:
+def stop_on_signals(stop: Stoppable, received: list[int] | None = None) -> Iterator[None]:
     """Let SIGINT and SIGTERM set `stop`. A second one raises KeyboardInterrupt, after which a run
     still closes what it opened: a backend that does not answer makes that long, so a third one is
-    the system's own, which a run survives like any other crash."""
+    the system's own, which a run survives like any other crash. received: gets their numbers."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         del frame
-        del number
+        if received is not None:
+            received.append(number)
         if stop.is_set():
             for each in before:
                 signal.signal(each, signal.SIG_DFL)

@@ -8,7 +8,9 @@ script to have `if __name__ == "__main__":`. runner: where the tasks run instead
 `tieredstore.spark.runner.SparkRunner`. progress: called with a `JobProgress`, which
 says how far the job is. work: a folder for the
 journal, by which a job that was killed goes on when it is called again with the same arguments; the
-user's state directory by default. Raises Invalid, Busy (the same job runs), Unavailable, and what
+user's state directory by default. stop: set from another thread or a signal handler, it ends the
+run after the tasks in hand: the call raises `tieredstore.jobs.stopping.Stopped`, and the next one
+goes on. Raises Invalid, Busy (the same job runs), Unavailable, and what
 the call itself names.
 """
 
@@ -128,7 +130,7 @@ def export(
     )
     location = find_location(tier)
     is_followed = follow or every is not None
-    stop = (stop or StopSignal()) if is_followed else None
+    stop = stop or StopSignal()
 
     def export_one(request: ExportRequest, progress: ProgressCallback | None) -> JobReport:
         identity = (
@@ -148,9 +150,11 @@ def export(
             return exporting.run_export(run, location, request)
 
     def export_once(progress: ProgressCallback | None) -> JobReport:
-        return exporting.export_topics(location, request, lambda one: export_one(one, progress))
+        return exporting.export_topics(
+            location, request, lambda one: export_one(one, progress), keeps_part=is_followed
+        )
 
-    if stop is None:
+    if not is_followed:
         return export_once(progress)
     if until is not None or until_offset is not None:
         raise Invalid("follow: an export that goes on has no until and no until_offset")
@@ -175,6 +179,7 @@ def compact_export(
     runner: Runner | None = None,
     progress: ProgressCallback | None = None,
     work: str | Path | None = None,
+    stop: StopSignal | None = None,
 ) -> JobReport:
     """Merge small files of a plain Parquet target, the folder `to` of `export`.
 
@@ -196,6 +201,7 @@ def compact_export(
         runner=runner,
         progress=progress,
         work=work,
+        stop=stop,
     ) as run:
         return run_compact_export(run, request)
 
@@ -211,6 +217,7 @@ def verify(
     runner: Runner | None = None,
     progress: ProgressCallback | None = None,
     work: str | Path | None = None,
+    stop: StopSignal | None = None,
 ) -> JobReport:
     """Check every byte of a tier, or of one topic or queue of it (then without the index).
 
@@ -228,6 +235,7 @@ def verify(
         runner=runner,
         progress=progress,
         work=work,
+        stop=stop,
         has_journal=False,
     ) as run:
         return run_verify(
@@ -246,6 +254,7 @@ def report(
     runner: Runner | None = None,
     progress: ProgressCallback | None = None,
     work: str | Path | None = None,
+    stop: StopSignal | None = None,
 ) -> JobReport:
     """Say what a tier holds and costs: `report.html` and Parquet tables in the folder `to`.
 
@@ -266,7 +275,13 @@ def report(
         **_format_times(as_of=as_of),
     }
     with start_run(
-        "report", identity, workers=workers, runner=runner, progress=progress, work=work
+        "report",
+        identity,
+        workers=workers,
+        runner=runner,
+        progress=progress,
+        work=work,
+        stop=stop,
     ) as run:
         return run_report(run, location, to, options)
 
@@ -283,6 +298,7 @@ def rebuild_metadata(
     runner: Runner | None = None,
     progress: ProgressCallback | None = None,
     work: str | Path | None = None,
+    stop: StopSignal | None = None,
 ) -> JobReport:
     """Make the metadata of a tier anew in the directory `state`, from the tier alone.
 
@@ -299,7 +315,13 @@ def rebuild_metadata(
     }
     options = RebuildOptions(exact_times, force, take_over, dry_run)
     with start_run(
-        "rebuild-metadata", identity, workers=workers, runner=runner, progress=progress, work=work
+        "rebuild-metadata",
+        identity,
+        workers=workers,
+        runner=runner,
+        progress=progress,
+        work=work,
+        stop=stop,
     ) as run:
         return run_rebuild_metadata(run, location, state, options)
 
@@ -316,6 +338,7 @@ def rebuild_index(
     runner: Runner | None = None,
     progress: ProgressCallback | None = None,
     work: str | Path | None = None,
+    stop: StopSignal | None = None,
 ) -> JobReport:
     """Make the index files of a broker's part of a tier from its messages.
 
@@ -335,7 +358,13 @@ def rebuild_index(
         "staging": None if staging is None else show_url(staging),
     }
     with start_run(
-        "rebuild-index", identity, workers=workers, runner=runner, progress=progress, work=work
+        "rebuild-index",
+        identity,
+        workers=workers,
+        runner=runner,
+        progress=progress,
+        work=work,
+        stop=stop,
     ) as run:
         return run_rebuild_index(run, location, options)
 
@@ -349,6 +378,7 @@ def compact_index(
     runner: Runner | None = None,
     progress: ProgressCallback | None = None,
     work: str | Path | None = None,
+    stop: StopSignal | None = None,
 ) -> JobReport:
     """Put the index files of a state directory into the tier, and merge small index files.
 
@@ -360,7 +390,13 @@ def compact_index(
     location = find_location(tier)
     identity = identify_tier(location) | {"staging": None if staging is None else show_url(staging)}
     with start_run(
-        "compact-index", identity, workers=workers, runner=runner, progress=progress, work=work
+        "compact-index",
+        identity,
+        workers=workers,
+        runner=runner,
+        progress=progress,
+        work=work,
+        stop=stop,
     ) as run:
         return run_compact_index(run, location, CompactOptions(take_over, staging))
 
@@ -382,6 +418,7 @@ def backfill(
     runner: Runner | None = None,
     progress: ProgressCallback | None = None,
     work: str | Path | None = None,
+    stop: StopSignal | None = None,
 ) -> JobReport:
     """Write the messages of a Parquet table (a file or a folder) into a tier, which need not be
     there yet, behind what its queues have.
@@ -417,7 +454,13 @@ def backfill(
         "segment_bytes": options.segment_bytes,
     }
     with start_run(
-        "backfill", identity, workers=workers, runner=runner, progress=progress, work=work
+        "backfill",
+        identity,
+        workers=workers,
+        runner=runner,
+        progress=progress,
+        work=work,
+        stop=stop,
     ) as run:
         return run_backfill(run, target, str(table), options)
 

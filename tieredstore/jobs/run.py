@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from tieredstore.errors import TieredStoreError
+from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.runner import Runner
 from tieredstore.jobs.stopping import Stopped, StopSignal
@@ -146,15 +146,24 @@ class JobRun:
             outcomes[index] = outcome
             done += task.size_bytes
             show()
-            if self.stop is not None and self.stop.is_set() and len(outcomes) < len(tasks):
-                raise Stopped
+            if len(outcomes) < len(tasks):
+                self._raise_if_stopped()
 
         show()
         if open_tasks:
-            self.runner.run(work, [task for _, task in open_tasks], on_done)
+            self._raise_if_stopped()
+            try:
+                self.runner.run(work, [task for _, task in open_tasks], on_done)
+            except Unavailable:
+                self._raise_if_stopped()  # a worker that the same signal ended
+                raise
         seconds = time.monotonic() - start
         self.stages.append(StageReport(stage, len(tasks), resumed, total, round(seconds, 3)))
         return [outcomes[index] for index in range(len(tasks))]
+
+    def _raise_if_stopped(self) -> None:
+        if self.stop is not None and self.stop.is_set():
+            raise Stopped
 
     def add_stage(self, stage: str, tasks: int, size_bytes: int, seconds: float) -> None:
         """Add a stage that the job did without the runner."""

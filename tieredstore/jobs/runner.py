@@ -8,12 +8,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 
 from tieredstore.errors import Invalid, Unavailable
+from tieredstore.jobs.stopping import Stopped
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -37,7 +38,7 @@ class Runner(Protocol):
         """Call `work` for each of `tasks`, and `on_done`, in the caller's process, with the index
         and the result of each, once, in the order in which they end; the calls of `on_done` do not
         overlap. `work`, tasks and results are pickled. The first error ends the run and is raised;
-        so does an error of `on_done`."""
+        so does an error of `on_done`. After Stopped it may be called for the tasks in hand."""
 
 
 class LocalRunner:
@@ -122,4 +123,18 @@ def _feed(
         done = wait(waiting, return_when=FIRST_COMPLETED).done
         # What worked counts, even if something else failed meanwhile.
         for future in sorted(done, key=lambda future: future.exception() is not None):
-            on_done(waiting.pop(future), future.result())
+            try:
+                on_done(waiting.pop(future), future.result())
+            except Stopped:
+                _end_tasks_in_hand(waiting, on_done)
+                raise
+
+
+def _end_tasks_in_hand(waiting: dict[Any, int], on_done: Callable[[int, Result], None]) -> None:
+    """Begin no task, and let what those come to count that have begun. One that fails does so again
+    when the job goes on."""
+    in_hand = [future for future in waiting if not future.cancel()]
+    for future in as_completed(in_hand):
+        if future.exception() is None:
+            with contextlib.suppress(Stopped):
+                on_done(waiting[future], future.result())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import cast
 
 import pytest
 
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobProgress, JobRun, gather_groups
 from tieredstore.jobs.runner import LocalRunner
+from tieredstore.jobs.stopping import Stopped, StopSignal
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,62 @@ def test_a_run_after_a_kill_does_what_is_left(tmp_path: Path) -> None:
         assert run.stages[0].resumed == done_before
         assert (seen[0].done, seen[-1].done) == (done_before, 3)
         assert seen[-1].done_bytes == seen[-1].total_bytes == 40
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_run_that_is_stopped_keeps_what_was_in_hand_and_begins_nothing(
+    tmp_path: Path, workers: int
+) -> None:
+    stop, pieces = StopSignal(), [Piece(str(number), 1) for number in range(40)]
+    path = tmp_path / "journal"
+
+    def stop_at_two(progress: JobProgress) -> None:
+        if progress.done >= 2:
+            stop.set()
+
+    with Journal(path, {"job": "test"}) as journal:
+        run = JobRun("test", LocalRunner(workers), journal, stop_at_two, stop)
+        with pytest.raises(Stopped):
+            run.map("stage", work_in_a_folder, [Place(tmp_path, piece) for piece in pieces], str)
+        with pytest.raises(Stopped):
+            run.map("later", work, PIECES, Done)
+        kept = [piece.key for piece in pieces if f"stage:{piece.key}" in journal]
+    begun = {path.name for path in tmp_path.iterdir()} - {"journal"}
+    assert set(kept) == begun
+    assert 2 <= len(kept) < 20
+
+
+@dataclass(frozen=True)
+class Place:
+    folder: Path
+    piece: Piece
+    size_bytes: int = 1
+
+    @property
+    def key(self) -> str:
+        return self.piece.key
+
+
+def work_in_a_folder(task: Place) -> str:
+    (task.folder / task.key).touch()
+    time.sleep(0.02)
+    return task.key
+
+
+def test_an_error_while_it_is_stopped_is_no_error(journal: Journal) -> None:
+    """The same signal may end a worker."""
+    stop = StopSignal()
+
+    def die(task: Piece) -> Done:
+        if task.key == "b":
+            stop.set()
+            raise Unavailable("a worker process ended")
+        return work(task)
+
+    with pytest.raises(Stopped):
+        JobRun("test", LocalRunner(), journal, stop=stop).map("stage", die, PIECES, Done)
+    with pytest.raises(Unavailable):
+        JobRun("test", LocalRunner(), journal).map("stage", die, PIECES, Done)
 
 
 def test_stages_do_not_mistake_the_tasks_of_each_other(journal: Journal) -> None:

@@ -6,13 +6,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
 
+from tieredstore.cli.exits import end_of_stopped
 from tieredstore.cli.options.collecting import Command, Settings, collect
 from tieredstore.cli.options.messages import split_pair
 from tieredstore.disk.file_operations import FILES
@@ -34,7 +35,8 @@ _QUIET: Settings = {"flag": "--quiet", "is_flag": True, "help": "No progress on 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """How a job runs. spark_conf: `key=value` settings of the session, which need --spark."""
+    """How a job runs. spark_conf: `key=value` settings of the session, which need --spark.
+    received: numbers of the signals that came while it ran."""
 
     workers: int | None = None
     spark: bool = False
@@ -42,6 +44,7 @@ class JobOptions:
     work: Path | None = None
     report: Path | None = None
     quiet: bool = False
+    received: list[int] = field(default_factory=list)
 
     def require_staging(self, staging: str | None) -> None:
         """Raise Invalid when workers on other machines would have no place to meet."""
@@ -106,18 +109,40 @@ staging_option = click.option(
 
 
 @contextmanager
-def task_keywords(verb: str, job: JobOptions) -> Iterator[dict[str, Any]]:
-    """Yield what a call of `tieredstore.jobs` takes from the options of `job_options`. Raises
-    Invalid."""
+def task_keywords(
+    verb: str, job: JobOptions, *, has_journal: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Yield what a call of `tieredstore.jobs` takes from the options of `job_options`. A signal
+    ends the run after the tasks in hand, and the verb with that signal's code; has_journal: whether
+    another run goes on then. Raises Invalid."""
     from tieredstore.cli.output.progress import Display
+    from tieredstore.cli.stopping import stop_on_signals
+    from tieredstore.jobs.stopping import Stopped, StopSignal
 
-    with _runner(job) as runner, Display(verb, sys.stderr, quiet=job.quiet) as display:
-        yield {
-            "workers": job.workers or os.cpu_count() or 1,
-            "runner": runner,
-            "progress": display.show_progress,
-            "work": job.work,
-        }
+    stop = StopSignal()
+    try:
+        with (
+            _runner(job) as runner,
+            Display(verb, sys.stderr, quiet=job.quiet) as display,
+            stop_on_signals(stop, job.received),
+        ):
+            stop.on_set(_say_that_it_stops)
+            yield {
+                "workers": job.workers or os.cpu_count() or 1,
+                "runner": runner,
+                "progress": display.show_progress,
+                "work": job.work,
+                "stop": stop,
+            }
+    except Stopped:
+        hints = () if has_journal else ("with --work the next run goes on",)
+        raise click.exceptions.Exit(int(end_of_stopped(job.received, *hints))) from None
+
+
+def _say_that_it_stops() -> None:
+    """In a handler of signals, which must not use what it may have interrupted."""
+    line = b"tieredstore: it stops after the tasks in hand; a second signal interrupts them\n"
+    os.write(2, (b"\n" if os.isatty(2) else b"") + line)
 
 
 @contextmanager
@@ -131,7 +156,7 @@ def thread_keywords(verb: str, job: JobOptions, *, only_plan: bool) -> Iterator[
     stop = StopSignal()
     with ExitStack() as stack:
         if not only_plan:
-            stack.enter_context(stop_on_signals(stop))
+            stack.enter_context(stop_on_signals(stop, job.received))
         display = stack.enter_context(Display(verb, sys.stderr, quiet=job.quiet))
         yield {"workers": job.workers, "progress": display.show_progress, "stop": stop}
 

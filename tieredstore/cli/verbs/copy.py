@@ -99,5 +99,5 @@ def command(
     for line in (*report["damage"], *report["notes"]):
         click.echo(f"tieredstore: warning: {line}", err=True)
     out.record(report, STAGES_TABLE)
-    code = end_of_run(stopped=report["stopped"], failures=failures)
+    code = end_of_run(stopped=report["stopped"], received=job.received, failures=failures)
     return int(ExitCode.DAMAGE if report["damage"] and code is ExitCode.OK else code)

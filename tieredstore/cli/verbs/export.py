@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -137,19 +136,14 @@ def command(
     """
     from tieredstore import jobs
     from tieredstore.cli.composition import locate_tier
-    from tieredstore.cli.stopping import stop_on_signals
-    from tieredstore.jobs.stopping import StopSignal
 
-    location, stop = locate_tier(tier), StopSignal()
-    with task_keywords("export", job) as how, ExitStack() as stack:
-        if follow or every is not None:
-            stack.enter_context(stop_on_signals(stop))
+    location = locate_tier(tier)
+    with task_keywords("export", job) as how:
         report = jobs.export(
             location,
             body_schema=_schema_of(body_schema),
             follow=follow,
             every=every,
-            stop=stop,
             columns=None if columns is None else tuple(filter(None, columns.split(","))),
             target_options=dict(split_pair("--target-option", text) for text in target_options),
             **request,

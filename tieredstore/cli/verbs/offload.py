@@ -86,4 +86,8 @@ def command(
     out.record(report, STAGES_TABLE | (PLAN if dry_run else USAGE_TABLE))
     if dry_run:
         return int(ExitCode.OK)
-    return int(end_of_run(stopped=report["stopped"] and not follow, failures=failures))
+    return int(
+        end_of_run(
+            stopped=report["stopped"] and not follow, received=job.received, failures=failures
+        )
+    )

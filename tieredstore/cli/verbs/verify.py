@@ -57,7 +57,7 @@ def command(
                 pass  # the report has them
 
     quiet = replace(job, quiet=job.quiet or not sys.stderr.isatty())
-    with task_keywords("verify", quiet) as how:
+    with task_keywords("verify", quiet, has_journal=job.work is not None) as how:
         report = jobs.verify(
             location, topic=topic, queue=queue, index=not no_index, on_finding=tell, **how
         )

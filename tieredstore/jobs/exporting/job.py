@@ -228,12 +228,15 @@ def export_topics(
     location: TierLocation,
     request: ExportRequest,
     export_one: Callable[[ExportRequest], JobReport],
+    *,
+    keeps_part: bool,
 ) -> JobReport:
-    """Do one export, or one for each topic where each has a target of its own. Raises as
-    `export_one`, as `per_topic.split_by_topic`, and Unavailable."""
+    """Do one export, or one for each topic where each has a target of its own. keeps_part: as of
+    `export_each`. Raises as `export_one`, as `per_topic.split_by_topic`, and Unavailable."""
     if not is_per_topic(request):
         return export_one(request)
-    return export_each(split_by_topic(request, _catalogue(location)), export_one, request.target)
+    requests = split_by_topic(request, _catalogue(location))
+    return export_each(requests, export_one, request.target, keeps_part=keeps_part)
 
 
 def measure_left(location: TierLocation, request: ExportRequest, clock: Clock) -> Behind:

@@ -54,16 +54,19 @@ def export_each(
     requests: dict[str, ExportRequest],
     export_one: Callable[[ExportRequest], JobReport],
     target: str,
+    *,
+    keeps_part: bool,
 ) -> JobReport:
     """Export topic by topic, and return one report, with a row for each in `tables`. A topic that
-    fails stops no other; the first error is raised at the end, one that another run mends last."""
+    fails stops no other; the first error is raised at the end, one that another run mends last.
+    keeps_part: return the report of what was committed where Stopped ended it between two."""
     found: list[tuple[str, JobReport]] = []
     errors: list[TieredStoreError] = []
     for topic, request in requests.items():
         try:
             found.append((topic, export_one(request)))
         except Stopped:
-            if not found:
+            if not found or not keeps_part:
                 raise
             break
         except TieredStoreError as error:

@@ -1,0 +1,122 @@
+"""Jobs that a signal ends, as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kit.command_line import tieredstore
+from tests.kit.growing_tier import GrowingTier
+from tests.kit.paths import ROOT
+from tests.kit.waiting import wait_for
+
+SLOW = """
+import sys, time
+from pathlib import Path
+
+from tieredstore.cli.main import run
+from tieredstore.jobs import runner, verifying
+from tieredstore.jobs.exporting import job
+
+FOLDER = Path(sys.argv[1])
+run_tasks = runner.LocalRunner.run
+
+def run_slowly(self, work, tasks, on_done):
+    def wait_first(index, result):
+        (FOLDER / "a task is done").touch()
+        while not (FOLDER / "go on").exists():
+            time.sleep(0.01)
+        on_done(index, result)
+    run_tasks(self, work, tasks, wait_first)
+
+if __name__ == "__main__":
+    runner.LocalRunner.run = run_slowly
+    for call in (verifying.run_verify, job.run_export):
+        call.__kwdefaults__["task_bytes"] = 1  # a task for each queue, and more
+    sys.exit(run(sys.argv[2:]))
+"""
+"""The command, whose first task ends when it is told."""
+STOPS = "tieredstore: it stops after the tasks in hand; a second signal interrupts them\n"
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> GrowingTier:
+    made = GrowingTier(tmp_path / "source")
+    for queue_id in range(6):
+        made.append("orders", queue_id, 4)
+    return made
+
+
+def run_and_signal(
+    folder: Path, number: signal.Signals, *arguments: object, times: int = 1
+) -> subprocess.CompletedProcess[str]:
+    """Run the command, and send it signals while its first task ends."""
+    script, errors = folder / "slow.py", folder / "errors"
+    script.write_text(SLOW)
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, str(script), str(folder), *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        try:
+            wait_for(lambda: (folder / "a task is done").exists() or process.poll() is not None)
+            for sent in range(times):
+                process.send_signal(number)
+                if sent < times - 1:
+                    wait_for(lambda: STOPS in errors.read_text())
+            (folder / "go on").touch()
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.wait()
+    return subprocess.CompletedProcess(script, process.returncode, out, errors.read_text())
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_j01_an_export_that_is_stopped_goes_on(
+    tmp_path: Path, tier: GrowingTier, number: signal.Signals, code: int, workers: int
+) -> None:
+    export: list[object] = ["export", "--tier", tier.url, "--format", "parquet"]
+    export += ["--to", tmp_path / "exported", "--work", tmp_path / "work", "--output", "json"]
+    done = run_and_signal(tmp_path, number, *export, "--workers", workers)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert STOPS in done.stderr
+    assert done.stderr.splitlines()[-1] == "tieredstore: stopped; run it again to go on"
+    assert not list((tmp_path / "exported").rglob("*.parquet")), "nothing is committed"
+    again = run_and_signal(tmp_path, signal.SIGCONT, *export, "--workers", 1)
+    assert again.returncode == 0, again.stderr
+    report = json.loads(again.stdout)
+    assert report["rows"] == 24
+    assert sum(stage["resumed"] for stage in report["stages"]) >= workers
+
+
+def test_j01_a_verify_that_is_stopped_says_how_the_next_one_would_go_on(
+    tmp_path: Path, tier: GrowingTier
+) -> None:
+    verify = ["verify", "--tier", tier.url, "--workers", "1"]
+    done = run_and_signal(tmp_path, signal.SIGTERM, *verify)
+    assert (done.returncode, done.stdout) == (143, "")
+    assert done.stderr.splitlines()[-1] == (
+        "tieredstore: stopped; with --work the next run goes on"
+    )
+    assert tieredstore(*verify).code == 0
+
+
+def test_a_second_signal_interrupts(tmp_path: Path, tier: GrowingTier) -> None:
+    script = ["verify", "--tier", tier.url, "--workers", "1", "--quiet"]
+    done = run_and_signal(tmp_path, signal.SIGINT, *script, times=2)
+    assert done.returncode == 130
+    assert done.stderr.replace("\n\n", "\n") == f"{STOPS}tieredstore: error: interrupted\n"
