@@ -36,7 +36,7 @@ class KeyUpload:
         self._rest = Rest(clock)
 
     def mark_first(self, files: Iterable[FlatMessageFile]) -> None:
-        """As `indexing.mark_first`."""
+        """Do `indexing.mark_first`."""
         indexing.mark_first(self._index, files)
 
     def is_due(self, state: QueueState) -> bool:

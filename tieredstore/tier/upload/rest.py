@@ -26,11 +26,11 @@ class Rest:
         return not self._failures or self._clock.monotonic_ms() >= self._until_ms
 
     def begin(self) -> None:
-        """It failed."""
+        """Note that it failed."""
         rest_ms = min(_FIRST_REST_MS << min(self._failures, _MOST_DOUBLINGS), _LONGEST_REST_MS)
         self._failures += 1
         self._until_ms = self._clock.monotonic_ms() + rest_ms
 
     def end(self) -> None:
-        """It went well."""
+        """Note that it went well."""
         self._failures = 0
