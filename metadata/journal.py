@@ -220,7 +220,7 @@ def _apply_segment(values: list[Any], tables: Tables) -> None:
 def _apply_queue(values: list[Any], tables: Tables) -> None:
     topic = values[0] if values else None
     queue_id, minimum, maximum, updated = _integers(values[1:], 4)
-    row = tables.queues.get(str(topic), {}).get(queue_id)
+    row = tables.queue(str(topic), queue_id)
     if row is None:
         return
     row.value = QueueMetadata(

@@ -22,13 +22,12 @@ from tieredstore.contracts.metadata_store import (
 )
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt
+from tieredstore.metadata.parts import Extra, Row
 from tieredstore.metadata.tables import (
     QUEUE_TABLE,
     SEGMENT_TABLES,
     TOPIC_SERIAL,
     TOPIC_TABLE,
-    Extra,
-    Row,
     Tables,
 )
 
@@ -169,7 +168,7 @@ class _Parser:
 
     def _queues(self, tables: Tables, table: dict[str, Any]) -> None:
         for topic, rows in table.items():
-            stored = tables.queues.setdefault(self._text(topic, QUEUE_TABLE), {})
+            tables.add_queue_group(self._text(topic, QUEUE_TABLE))
             for id_text, fields in self._rows(rows, f"{QUEUE_TABLE}.{topic}"):
                 where = f"{QUEUE_TABLE}.{topic}.{id_text}"
                 queue_id = self._key(id_text, where, _INT32_MAX)
@@ -187,7 +186,7 @@ class _Parser:
                 stored_id = self._int(queue, "queueId", where, queue_id)
                 if (queue.get("topic", topic), stored_id) != (topic, queue_id):
                     raise self._corrupt(where, "its own fields name another queue")
-                stored[queue_id] = Row(value, self._extra(fields, _QUEUE_FIELDS, where))
+                tables.add_queue(value, self._extra(fields, _QUEUE_FIELDS, where))
 
     def _topics(self, tables: Tables, table: dict[str, Any]) -> None:
         for topic, fields in self._rows(table, TOPIC_TABLE):
@@ -201,7 +200,7 @@ class _Parser:
                 reserve_time_hours=self._int(fields, "reserveTime", where, -1, minimum=_INT64_MIN),
                 update_timestamp_ms=self._time(fields, "updateTimestamp", where, 0),
             )
-            tables.topics[topic] = Row(value, self._extra(fields, _TOPIC_FIELDS, where))
+            tables.topics.add(topic, Row(value, self._extra(fields, _TOPIC_FIELDS, where)))
 
     def _table(self, root: dict[str, Any], name: str) -> dict[str, Any]:
         table = root.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +22,16 @@ from tieredstore.disk.file_operations import FileOperations
 from tieredstore.errors import Busy, Invalid, Unavailable
 from tieredstore.metadata.journal import Journal, queue_line, segment_line
 from tieredstore.metadata.json_format import Limits
+from tieredstore.metadata.parts import C, CapturedPart, Row, T, Table
 from tieredstore.metadata.snapshot_files import SnapshotFiles
-from tieredstore.metadata.tables import Row, Tables
+from tieredstore.metadata.tables import Tables
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
 
 _LOG = logging.getLogger(__name__)
+_PARTS_AT_ONCE = 8
+"""Parts of tables that are noted for encoding under the lock: some 2,000 rows, 1 ms."""
 _JOURNAL_READ_FACTOR = 4
 """A journal is compacted at its limit; one that is this much larger was not written by us."""
 
@@ -137,7 +140,8 @@ class DefaultMetadataStore:
 
     def topics(self) -> list[TopicMetadata]:
         with self._lock:
-            return [replace(row.value) for row in self._tables.topics.values()]
+            table = self._tables.topics
+        return [replace(value) for value in self._read(table, lambda row: [row.value])]
 
     def topic(self, topic: str) -> TopicMetadata | None:
         with self._lock:
@@ -158,7 +162,7 @@ class DefaultMetadataStore:
                         update_timestamp_ms=self._clock.now_ms(),
                     )
                 )
-                self._tables.topics[topic] = row
+                self._tables.topics.add(topic, row)
                 row.version = self._note_change()
             result, version = replace(row.value), row.version
         self._settle(version)
@@ -191,19 +195,20 @@ class DefaultMetadataStore:
 
     def delete_topic(self, topic: str) -> None:
         with self._lock_for_change():
-            found = self._tables.topics.pop(topic, None) is not None
-            found |= self._tables.queues.pop(topic, None) is not None
+            found = self._tables.topics.remove(topic)
+            found |= self._tables.queues.remove(topic)
             if found:
                 self._note_change()
         self._settle()
 
     def queues(self, topic: str) -> list[QueueMetadata]:
         with self._lock:
-            return [replace(row.value) for row in self._tables.queues.get(topic, {}).values()]
+            group = self._tables.queues.get(topic)
+            return [] if group is None else [replace(row.value) for row in group.values()]
 
     def queue(self, topic: str, queue_id: int) -> QueueMetadata | None:
         with self._lock:
-            row = self._tables.queues.get(topic, {}).get(queue_id)
+            row = self._tables.queue(topic, queue_id)
             return replace(row.value) if row is not None else None
 
     def add_queue(self, topic: str, queue_id: int) -> QueueMetadata:
@@ -211,9 +216,9 @@ class DefaultMetadataStore:
         if not 0 <= queue_id < 2**31:
             raise Invalid(f"topic {topic!r}: queue id {queue_id} is not from 0 to 2^31-1")
         with self._lock_for_change():
-            row = self._tables.queues.get(topic, {}).get(queue_id)
+            row = self._tables.queue(topic, queue_id)
             if row is None:
-                row = Row(
+                row = self._tables.add_queue(
                     QueueMetadata(
                         topic,
                         queue_id,
@@ -221,7 +226,6 @@ class DefaultMetadataStore:
                         update_timestamp_ms=self._clock.now_ms(),
                     )
                 )
-                self._tables.queues.setdefault(topic, {})[queue_id] = row
                 row.version = self._note_change()
             result, version = replace(row.value), row.version
         self._settle(version)
@@ -231,7 +235,7 @@ class DefaultMetadataStore:
         """Give the stored entry these values and the present time; do nothing for an unknown
         queue."""
         with self._lock_for_change():
-            row = self._tables.queues.get(queue.topic, {}).get(queue.queue_id)
+            row = self._tables.queue(queue.topic, queue.queue_id)
             if row is None:
                 return
             row.value = replace(queue, update_timestamp_ms=self._clock.now_ms())
@@ -241,7 +245,8 @@ class DefaultMetadataStore:
 
     def delete_queue(self, topic: str, queue_id: int) -> None:
         with self._lock_for_change():
-            if self._tables.queues.get(topic, {}).pop(queue_id, None) is not None:
+            group = self._tables.queues.get(topic)
+            if group is not None and group.take(queue_id):
                 self._note_change()
         self._settle()
 
@@ -249,15 +254,29 @@ class DefaultMetadataStore:
         self, path: str | None = None, type: FileSegmentType | None = None
     ) -> Iterator[FileSegmentMetadata]:
         with self._lock:
-            return iter(
-                [
-                    rows[base].value.copy()
-                    for kind, table in self._tables.segments.items()
-                    if type is None or kind is type
-                    for rows in (table.values() if path is None else (table.get(path, {}),))
-                    for base in sorted(rows)
-                ]
-            )
+            tables = [
+                table for kind, table in self._tables.segments.items() if type in (None, kind)
+            ]
+            if path is not None:
+                found = [rows for table in tables if (rows := table.get(path)) is not None]
+                return iter([rows[base].value.copy() for rows in found for base in sorted(rows)])
+        return iter(
+            [
+                value.copy()
+                for table in tables
+                for value in self._read(table, lambda rows: [rows[n].value for n in sorted(rows)])
+            ]
+        )
+
+    def _read(self, table: Table[C], read: Callable[[C], list[T]]) -> Iterator[T]:
+        """Read a table, a part of it at a time: others have the lock in between. What is changed
+        meanwhile is there as it was or as it is."""
+        with self._lock:
+            parts = list(table.parts)
+        for part in parts:
+            with self._lock:
+                values = [value for content in part.names.values() for value in read(content)]
+            yield from values
 
     def segment(self, id: SegmentId) -> FileSegmentMetadata | None:
         with self._lock:
@@ -385,11 +404,17 @@ class DefaultMetadataStore:
             if self._stored_version >= wanted:
                 return
             with self._lock:
-                data = self._tables.encode()
+                tables = self._tables
+            self._encode_stale(tables)
+            with self._lock:
+                image = self._tables.capture()
                 version = self._version
                 self._carried = []
             digest = None
             try:
+                data = image.encode()
+                with self._lock:
+                    image.keep()
                 digest = self._files.replace(data)
             finally:
                 with self._lock:
@@ -399,6 +424,20 @@ class DefaultMetadataStore:
                         self._stored_version = version
                         self._compaction_due = False
                         self._start_journal(digest, carried)
+
+    def _encode_stale(self, tables: Tables) -> None:
+        """Encode what has changed, little by little: nobody waits for the lock for long, and little
+        is left for the moment at which all must be as it was at one time."""
+        while True:
+            with self._lock:
+                stale = [CapturedPart(part) for part in tables.find_stale(_PARTS_AT_ONCE)]
+            for part in stale:
+                part.encode()
+            with self._lock:
+                for part in stale:
+                    part.keep()
+            if len(stale) < _PARTS_AT_ONCE:
+                return
 
     def _start_journal(self, digest: str, lines: list[bytes]) -> None:
         try:
