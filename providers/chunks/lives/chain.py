@@ -105,7 +105,8 @@ class Chain:
 
     marked: it is closed, nothing can be appended; sealed: the content is one object; epoch: of the
     inheritance under which it was read; born: its first life, which it has in common with what was
-    the same segment before, and never with one that was made again.
+    the same segment before, and never with one that was made again; later: the highest epoch above
+    that which has written, 0 when none has.
     """
 
     extents: tuple[Extent, ...] = ()
@@ -115,6 +116,7 @@ class Chain:
     holes: tuple[Hole, ...] = ()
     epoch: int = field(default=0, compare=False)
     born: Life | None = field(default=None, compare=False)
+    later: int = field(default=0, compare=False)
 
     @property
     def size_bytes(self) -> int:
@@ -245,7 +247,14 @@ def read_chain(
     content.sort()
     chain = _walk(content, inherited)
     garbage += _find_covered(chain, [*content, *left])
-    return replace(chain, garbage=tuple(garbage), epoch=epoch, born=born)
+    later = max((name.life.epoch for name, _ in names), default=0)
+    return replace(
+        chain,
+        garbage=tuple(garbage),
+        epoch=epoch,
+        born=born,
+        later=later if later > epoch else 0,
+    )
 
 
 def _parse(objects: Iterable[ObjectInfo], folder: str) -> list[tuple[ObjectName, ObjectInfo]]:

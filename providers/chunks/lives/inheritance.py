@@ -130,13 +130,14 @@ def decode_inheritance(number: int, read: Callable[[str], bytes]) -> Inheritance
     return Inheritance(number, dict(_iterate(content)), content.shards, read)
 
 
-def decompress(content: bytes) -> tuple[bytes, bool]:
-    """Return what is packed in the content of an object, and whether it is all. Raises Corrupt."""
+def decompress(content: bytes, name: str) -> tuple[bytes, bool]:
+    """Return what is packed in the content of an object, and whether it is all. Raises Corrupt,
+    naming the object."""
     unpacker = zlib.decompressobj()
     try:
         found = unpacker.decompress(content, _MAX_CONTENT_BYTES)
     except zlib.error as error:
-        raise Corrupt(f"not an inheritance: {error}") from error
+        raise Corrupt(f"{name}: not an inheritance: {error}", path=name) from error
     return found, unpacker.eof
 
 
@@ -151,7 +152,7 @@ def _encode_segment(id: SegmentId, inherited: InheritedSegment) -> bytes:
 
 
 def _parse_content(content: bytes, name: str, number: int) -> _Content:
-    found, is_whole = decompress(content)
+    found, is_whole = decompress(content, name)
     try:
         head: Any = orjson.loads(found) if is_whole else None
         version = head.get("format") if isinstance(head, dict) else None

@@ -23,7 +23,11 @@ _MAX_OBJECT_BYTES = 64 << 20
 
 
 class Superseded(Exception):
-    """An inheritance is not there any more: there is a newer one."""
+    """An object of an inheritance is not there any more: there is a newer one, or it was lost."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
 
 
 class NewestInheritances:
@@ -60,6 +64,17 @@ class NewestInheritances:
     def forget(self, broker_name: str) -> None:
         """Let the next one who takes it look."""
         self._known.pop(broker_name, None)
+
+    def start_over(self, broker_name: str, number: int, gone: Superseded) -> None:
+        """Look for the inheritance that came after that of epoch `number`. Raises Corrupt where
+        none did, Unavailable."""
+        self.forget(broker_name)
+        if self.take(broker_name).number == number:
+            raise Corrupt(
+                f"{gone.key}: a part of what epoch {number} inherits is not there, so which "
+                "objects of the broker count cannot be told; put it back",
+                path=gone.key,
+            )
 
     def make_restless_error(self, broker_name: str) -> Unavailable:
         """Make the error of something that was begun anew too often."""
@@ -107,9 +122,9 @@ class NewestInheritances:
                     self._settings.pause(attempt)
                     continue
                 if piece is None:
-                    raise Superseded
+                    raise Superseded(key)
                 content += piece
-                if decompress(content)[1]:
+                if decompress(content, key)[1]:
                     return content
                 if not piece or len(content) > _MAX_OBJECT_BYTES:
                     raise Corrupt(f"{key}: ends after {len(content)} bytes", path=key)

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Protocol
 
 from tieredstore.contracts.segment import SegmentId
-from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
+from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
 from tieredstore.providers.chunks.lives.chain import (
@@ -30,6 +30,7 @@ from tieredstore.providers.chunks.lives.inheritance import (
     Inheritance,
     decode_inheritance,
     encode_inheritance,
+    inherited_name,
     parse_inherited_name,
 )
 from tieredstore.providers.chunks.lives.newest import MAX_STARTS, NewestInheritances, Superseded
@@ -118,10 +119,11 @@ class Views:
             inheritance = self._take(broker_name)
             try:
                 chain = self._read_segment(id, prefix, inheritance)
-            except Superseded:
-                self._newest.forget(broker_name)
+            except Superseded as gone:
+                self._newest.start_over(broker_name, inheritance.number, gone)
                 continue
             if self._holds_still(broker_name, inheritance):
+                self._check_said(broker_name, [chain])
                 return chain
         raise self._newest.make_restless_error(broker_name)
 
@@ -136,11 +138,22 @@ class Views:
             found |= self._list_broker(broker_name, broker_name)
         return found
 
-    def list_older(self, broker_name: str, number: int) -> list[str]:
-        """Return the keys of the inheritances of epochs below `number`, with their shards."""
-        keys = [info.key for info in self._client.list(f"{self._newest.folder(broker_name)}/")]
-        parsed = [(key, parse_inherited_name(key.rpartition("/")[2])) for key in keys]
-        return [key for key, found in parsed if found is not None and found.number < number]
+    def keep(self, broker_name: str) -> list[str]:
+        """Put back what is gone of what the epoch held inherits, and return the keys of what the
+        former ones do, which nobody goes by. Raises Fenced, Unavailable."""
+        own = self._find_own(broker_name)
+        if own is None or own.inheritance is None or own.objects is None:
+            return []
+        folder = self._newest.folder(broker_name)
+        names = {info.key.removeprefix(f"{folder}/") for info in self._client.list(f"{folder}/")}
+        for name, content in own.objects:
+            if name not in names:
+                own.epoch.confirm()  # else its successor has deleted it
+                _log.error("%s/%s: it was gone, and is put back", folder, name)
+                self._make(f"{folder}/{name}", content, own.epoch)
+        parsed = [(name, parse_inherited_name(name)) for name in sorted(names)]
+        number = own.epoch.number
+        return [f"{folder}/{name}" for name, found in parsed if found and found.number < number]
 
     # Whose inheritance counts
 
@@ -162,6 +175,19 @@ class Views:
             return not own.epoch.is_lost
         return self._newest.is_newest(broker_name, inheritance)
 
+    def _check_said(self, broker_name: str, chains: Iterable[Chain]) -> None:
+        """Raise Corrupt where an epoch has written that did not say what it inherits, in a view
+        that is the newest: that was said before the first write, so it was lost. By an older
+        view, or none, all that it names would be garbage."""
+        later = max((chain.later for chain in chains), default=0)
+        if later:
+            key = f"{self._newest.folder(broker_name)}/{inherited_name(later)}"
+            raise Corrupt(
+                f"{key}: epoch {later} has written, and what it inherits is not there, so which "
+                "objects of the broker count cannot be told; put it back",
+                path=key,
+            )
+
     # Listing
 
     def _list_broker(self, broker_name: str, prefix: str) -> dict[SegmentId, Chain]:
@@ -174,22 +200,27 @@ class Views:
             inheritance = self._take(broker_name)
             try:
                 found = self._read_segments(f"{self._cluster_folder}/{prefix}/", inheritance)
-            except Superseded:
-                self._newest.forget(broker_name)
+            except Superseded as gone:
+                self._newest.start_over(broker_name, inheritance.number, gone)
                 continue
             if self._holds_still(broker_name, inheritance):
+                self._check_said(broker_name, found.values())
                 return found
         raise self._newest.make_restless_error(broker_name)
 
     def _list_brokers(self) -> Iterator[str]:
-        """By a page for each, from the first key on that is behind those of the former one."""
+        """By a page for each, from the first key on that is behind those of the former one. An
+        object beside the folders is no broker's."""
         prefix = f"{self._cluster_folder}/"
         start_after = ""
         while True:
-            first = next(iter(self._client.list(prefix, start_after)), None)
+            keys = (
+                info.key.removeprefix(prefix) for info in self._client.list(prefix, start_after)
+            )
+            first = next((key for key in keys if "/" in key), None)
             if first is None:
                 return
-            broker_name = first.key.removeprefix(prefix).partition("/")[0]
+            broker_name = first.partition("/")[0]
             if naming.is_name(broker_name):
                 yield broker_name
             start_after = f"{prefix}{broker_name}0"  # "0" is the character behind "/"
@@ -246,6 +277,8 @@ class Views:
         base_offset = naming.parse_segment_file_name(parts[4])
         if segment_type is None or base_offset is None or not naming.is_queue_id(parts[2]):
             return None
+        if not (naming.is_name(parts[0]) and naming.is_name(parts[1])):
+            return None
         return SegmentId("/".join(parts[:3]), segment_type, base_offset)
 
     # Inheriting
@@ -285,10 +318,11 @@ class Views:
                 )
             try:
                 found = self._read_segments(f"{self._cluster_folder}/{broker_name}/", inheritance)
-            except Superseded:
-                self._newest.forget(broker_name)
+            except Superseded as gone:
+                self._newest.start_over(broker_name, inheritance.number, gone)
                 continue
             if self._newest.is_newest(broker_name, inheritance):
+                self._check_said(broker_name, found.values())
                 return found
         raise self._newest.make_restless_error(broker_name)
 

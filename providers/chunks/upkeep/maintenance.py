@@ -168,7 +168,7 @@ class Maintenance:
         """Nobody completes uploads that have been open for so long, and nobody goes by what former
         epochs inherited."""
         epoch.check()
-        older = self._views.list_older(broker_name, epoch.number)
+        older = self._views.keep(broker_name)
         for first in range(0, len(older), MAX_DELETED_KEYS):
             epoch.confirm()
             self._client.delete(older[first : first + MAX_DELETED_KEYS])

@@ -188,6 +188,116 @@ def test_o09_a_damaged_inheritance_is_told(store: Store) -> None:
         store.process().open().size()
 
 
+def find_inheritances(store: Store) -> list[str]:
+    return [info.key for info in store.first.list("") if "/.inherited/" in info.key]
+
+
+def delete_inheritances(store: Store) -> None:
+    store.first.delete(find_inheritances(store))
+
+
+def delete_newest_inheritance(store: Store) -> None:
+    """As on a replica of a bucket, where the objects do not come in the order of their making."""
+    store.first.delete([max(find_inheritances(store))])
+
+
+@pytest.mark.parametrize("lose", [delete_inheritances, delete_newest_inheritance])
+def test_o09_a_tier_whose_inheritance_is_lost_is_not_taken_for_an_empty_one(
+    store: Store, lose: Callable[[Store], None]
+) -> None:
+    """Its readers found nothing, or what an epoch before had; who wrote next deleted the rest."""
+    store.process().take_over().append(b"abc", b"def")
+    writer = store.process(grace_ms=0).take_over()
+    writer.append(b"ghi")
+    lose(store)
+    before = store.names()
+    for read in (Process.content, lambda process: process.tier.list()):
+        with pytest.raises(Corrupt, match=r"\.inherited/0+2: epoch 2 has written"):
+            read(store.process())
+    heir = store.process(grace_ms=0).take_over()
+    with pytest.raises(Corrupt, match="epoch 2 has written"):
+        heir.append(b"xyz")
+    with pytest.raises(Corrupt, match="epoch 2 has written"):
+        heir.tier.run_maintenance()
+    assert store.names() == before
+
+
+def test_o09_an_inheritance_that_is_gone_is_put_back_by_its_epoch(store: Store) -> None:
+    store.process().take_over().append(b"abc", b"def")
+    writer = store.process().take_over()
+    writer.append(b"ghi")
+    delete_inheritances(store)
+    writer.operations()
+    writer.tier.run_maintenance()
+    assert writer.operations().count("PUT") == 1
+    assert store.process().content() == b"abcdefghi"
+    writer.tier.run_maintenance()
+    assert "PUT" not in writer.operations()
+
+
+def test_o09_a_successor_that_has_deleted_an_inheritance_gets_no_other(store: Store) -> None:
+    zombie = store.process().take_over()
+    zombie.append(b"abc")
+    heir = store.process().take_over()
+    heir.append(b"def")
+    heir.tier.run_maintenance()
+    kept = find_inheritances(store)
+    with pytest.raises(Fenced):
+        zombie.tier._views.keep("broker-a")
+    assert find_inheritances(store) == kept
+
+
+def test_o09_a_part_of_an_inheritance_that_is_lost_is_told(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inheritance.encode_inheritance, "__defaults__", (300,))
+    ids = [SegmentId(f"broker-a/T/{n}", FileSegmentType.COMMIT_LOG, 0) for n in range(20)]
+    former = store.process().take_over()
+    for segment_id in ids:
+        former.append(b"x", id=segment_id)
+    store.process().take_over().append(b"x", id=ids[3])
+    [lost] = [key for key in find_inheritances(store) if key.endswith("2.000001")]
+    store.first.delete([lost])
+    with pytest.raises(Corrupt, match=r"0+2\.000001: a part of what epoch 2 inherits"):
+        store.process().tier.list()
+    assert store.process().content(ids[0]) == b"x"  # of another part
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"\x78\x9c\x03"])
+def test_o09_what_is_no_inheritance_is_named(store: Store, content: bytes) -> None:
+    store.process().take_over().append(b"abc")
+    [key] = find_inheritances(store)
+    other = f"{key[:-1]}7"
+    store.first.put_if_absent(other, [content], {})
+    with pytest.raises(Corrupt) as raised:
+        store.process().content()
+    assert raised.value.path == other
+
+
+@pytest.mark.parametrize(
+    "topic", ["..", ".x", "a\nb", "a\0", "x" * 256, "\\"], ids=lambda name: ascii(name[:4])
+)
+def test_objects_of_no_possible_topic_are_left_alone(store: Store, topic: str) -> None:
+    """The maintenance of all others ended with an error at them."""
+    store.process().take_over().append(b"abc")
+    strange = store.folder().replace("TopicA", topic) + "/" + Life(1, 9).name(chunk_name(0))
+    store.first.put_if_absent(strange, [b"x"], {})
+    assert [found.id for found in store.process().tier.list()] == [LOG]
+    writer = store.process(grace_ms=0).take_over()
+    writer.append(b"d", b"e", b"f", b"g")
+    assert writer.tier.run_maintenance().merged_count == 1
+    assert store.first.head(strange) is not None
+
+
+@pytest.mark.parametrize("name", ["", "broker", "a", "README.txt", "a_$folder$"])
+def test_an_object_beside_the_brokers_hides_none(store: Store, name: str) -> None:
+    """`broker-a` lies in front of `broker0`."""
+    store.process().take_over().append(b"abc")
+    folder = store.folder().partition("/")[0]
+    store.first.put_if_absent(f"{folder}/{name}", [b"x"], {})
+    assert [found.id for found in store.process().tier.list()] == [LOG]
+
+
 def test_a_large_inheritance_is_cut_and_read_in_part(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
