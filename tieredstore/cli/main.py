@@ -53,13 +53,15 @@ NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
     modules="tieredstore.cli.verbs.{}",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, prog_name="tieredstore")
+@click.version_option(__version__, "-V", "--version", prog_name="tieredstore")
 def cli() -> None:
     """RocketMQ messages whose history lives in a tier: copy, list, read, search, verify.
 
     A tier is a URL: file:///dir, s3://bucket/prefix (docs/s3.md) or another one (docs/fsspec.md).
     Times are epoch milliseconds, ISO 8601 (UTC unless it says otherwise) or relative (-2h). Fields
     and exit codes: docs/cli.md.
+
+    `tieredstore help VERB` is `tieredstore VERB --help`.
     """
 
 
@@ -70,6 +72,8 @@ def main() -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors are one line on stderr."""
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     try:
         result = cli.main(args=arguments, prog_name="tieredstore", standalone_mode=False)
         sys.stdout.flush()

@@ -112,6 +112,7 @@ def export(
             epoch_ms(since, now_ms),
             epoch_ms(until, now_ms),
         ),
+        topics=tuple(_list_names(topics)),
         columns=None if columns is None else tuple(columns),
         properties=properties,
         target_file_bytes=target_file_bytes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +16,7 @@ from typing import Any, Self
 import msgspec
 import orjson
 
-from tieredstore.disk.locks import lock_file, unlock_file
+from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
 from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Busy, Invalid
 
@@ -32,9 +33,11 @@ class Journal:
         arguments; a journal of another job is an error (Invalid)."""
         self._steps: dict[str, Any] = {}
         self._file: int | None = None
+        self._made_folder = False
         self.path = path
         if path is None:
             return
+        self._made_folder = not path.parent.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._file = lock_file(path, 0o600)
@@ -95,7 +98,19 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None and not self._steps:
+            self._leave_nothing()
         self.close()
+
+    def _leave_nothing(self) -> None:
+        """Remove what a run made that was refused before its first step."""
+        path, file = self.path, self._file
+        if path is None or file is None or not is_file_at(path, file):
+            return
+        path.unlink()
+        if self._made_folder:
+            with suppress(OSError):  # somebody else has put something in it
+                path.parent.rmdir()
 
     def _load(self, identity: dict[str, Any]) -> None:
         assert self._file is not None

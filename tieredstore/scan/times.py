@@ -46,6 +46,14 @@ def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
         ) from None
 
 
+def require_order(since_ms: int | None, until_ms: int | None) -> None:
+    """Raise Invalid for a begin behind the end: such a window would be empty without a word."""
+    if since_ms is not None and until_ms is not None and since_ms > until_ms:
+        raise Invalid(
+            f"since {since_ms} (epoch ms) is behind until {until_ms}: no message is stored then"
+        )
+
+
 def parse_zone(name: str) -> tzinfo:
     """Return a time zone by its name, such as `Asia/Shanghai`. Raises Invalid."""
     try:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.command_line import tieredstore
+from tests.kit.command_line import one_line, tieredstore
+from tests.kit.growing_tier import GrowingTier
 from tests.kit.tier_builder import TierBuilder, message
 from tieredstore.cli.verbs import cat
 
@@ -67,3 +68,22 @@ def test_without_pyarrow(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tieredstore.scan.arrow.rows")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert printed(monkeypatch, *given, few=0) == with_it
+
+
+def test_an_empty_answer_says_so_and_a_window_that_ends_before_it_begins_is_refused(
+    tmp_path: Path,
+) -> None:
+    tier = GrowingTier(tmp_path)
+    tier.append("orders", 0, 2)
+    cat = ["cat", "--tier", tier.url, "--topic", "orders"]
+    none = tieredstore(*cat, "--since", "2100-01-01", "--output", "json")
+    assert (none.code, none.record) == (0, [])
+    assert none.err == "tieredstore: topic 'orders' has no such message\n"
+    assert tieredstore(*cat, "--limit", 0).err == ""
+    assert tieredstore(*cat).err == ""
+    window = ["--since", "2023-01-02", "--until", "2023-01-01"]
+    for verb in (cat, ["query", *cat[1:], "--key", "k"]):
+        refused = tieredstore(*verb, *window)
+        assert refused.code == 2
+        assert "since 1672617600000 (epoch ms) is behind until 1672531200000" in one_line(refused)
+    assert tieredstore(*cat, "--since", "2023-01-01", "--until", "2023-01-01").code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.command_line import tieredstore
+from tests.kit.command_line import one_line, tieredstore
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import Export, places_of
 from tieredstore.jobs.exporting import Format
@@ -60,3 +61,34 @@ def test_a_target_for_each_topic_is_a_table_of_the_report(tmp_path: Path) -> Non
     lines = [line.split() for line in done.out.splitlines()]
     for topic, rows in (("orders", "2"), ("other", "3")):
         assert [topic, f"{tmp_path}/lake/{topic}", "1", rows, "1"] in lines
+
+
+@pytest.mark.parametrize("topics", ["typo_*", "orders,typo_*", "typo"])
+@pytest.mark.parametrize("target", ["exported", "lake/{topic}"])
+def test_topics_that_are_not_there_are_refused_and_nothing_is_left(
+    tmp_path: Path, topics: str, target: str
+) -> None:
+    """The target would be one of the misspelt choice, and refuse the right one for ever."""
+    tier = GrowingTier(tmp_path / "source")
+    tier.append("orders", 0, 2)
+    done = tieredstore(
+        *("export", "--tier", tier.url, "--format", "parquet", "--to", tmp_path / target),
+        *("--topics", topics, "--work", tmp_path / "work", "--workers", "1", "--quiet"),
+    )
+    assert done.code == 2
+    assert "no topic 'typo" in one_line(done)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_pattern_may_match_nothing_later(tmp_path: Path) -> None:
+    tier = GrowingTier(tmp_path / "source")
+    tier.append("orders", 0, 2)
+    tier.append("others", 0, 1)
+    export = [
+        *("export", "--tier", tier.url, "--format", "parquet", "--to", tmp_path / "exported"),
+        *("--topics", "other*,orders", "--work", tmp_path / "work", "--workers", "1", "--quiet"),
+        *("--output", "json"),
+    ]
+    assert tieredstore(*export).record["rows"] == 3
+    shutil.rmtree(next((tmp_path / "source").rglob("others")))
+    assert tieredstore(*export).record["rows"] == 0

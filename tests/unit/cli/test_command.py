@@ -107,6 +107,16 @@ def test_a_usage_error_is_one_sentence_with_where_to_look(
     assert capsys.readouterr().err == expected
 
 
+def test_version_and_help_have_their_usual_other_names(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for arguments in (["--version"], ["-V"], ["ls", "--help"], ["help", "ls"], ["help"], ["-h"]):
+        assert run(arguments) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[::2] == shown[1::2]
+    assert len(set(shown)) == 3
+    assert run(["help", "lss"]) == 2
+
+
 @pytest.mark.parametrize("arguments", [[], ["rebuild"], ["compact"], ["store"]])
 def test_without_a_verb_the_help_is_shown_as_it_is(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

@@ -167,3 +167,32 @@ def test_the_same_job_finds_its_journal_another_one_does_not(tmp_path: Path) -> 
     ]
     for other in others:
         assert journal_path(tmp_path, IDENTITY) != journal_path(tmp_path, other)
+
+
+def test_a_run_that_was_refused_before_its_first_step_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "work" / "journal"
+    with pytest.raises(Invalid), Journal(path, {"job": "test"}):
+        raise Invalid("no such topic")
+    assert list(tmp_path.iterdir()) == []
+    path.parent.mkdir()
+    with pytest.raises(Invalid), Journal(path, {"job": "test"}):
+        raise Invalid("no such topic")
+    assert list(path.parent.iterdir()) == [], "the folder was there before"
+    with pytest.raises(Invalid), Journal(path, {"job": "test"}) as journal:
+        fail_after_a_step(journal)
+    assert path.exists()
+    path.unlink()
+    with pytest.raises(Invalid), Journal(path, {"job": "test"}):
+        replace_and_fail(path)
+    assert path.exists()
+
+
+def fail_after_a_step(journal: Journal) -> None:
+    journal.record("step", 1)
+    raise Invalid("refused later")
+
+
+def replace_and_fail(path: Path) -> None:
+    path.unlink()
+    path.write_text("another process's by now")
+    raise Invalid("no such topic")

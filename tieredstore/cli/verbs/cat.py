@@ -13,7 +13,7 @@ from tieredstore.cli.options.output import body_option, output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output, OutputFormat
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.scan.times import parse_time
+from tieredstore.scan.times import parse_time, require_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -68,13 +68,16 @@ def command(
     now = SYSTEM_CLOCK.now_ms()
     since_ms = None if since is None else parse_time(since, now)
     until_ms = None if until is None else parse_time(until, now)
+    require_order(since_ms, until_ms)
     with open_tier(tier) as opened:
         queues = opened.catalogue().select(topic, queue, opened.broker)
         bounds = ScanBounds(from_offset, until_offset, since_ms, until_ms)
         ranges = plan(opened.provider, queues, bounds)
         names = MESSAGE_COLUMNS if out.format is OutputFormat.TABLE else COLUMNS
         with closing(message_rows(opened.provider, ranges, tag, BodyForm(body), names)) as rows:
-            out.rows(MESSAGE_COLUMNS, rows if limit is None else islice(rows, limit))
+            found = out.rows(MESSAGE_COLUMNS, rows if limit is None else islice(rows, limit))
+        if not found and limit != 0:
+            click.echo(f"tieredstore: topic {topic!r} has no such message", err=True)
 
 
 def message_rows(

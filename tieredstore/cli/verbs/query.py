@@ -13,7 +13,7 @@ from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output
 from tieredstore.cli.verbs.cat import MESSAGE_COLUMNS
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.scan.times import parse_time
+from tieredstore.scan.times import parse_time, require_order
 
 if TYPE_CHECKING:
     from tieredstore.scan.findings import Finding
@@ -63,6 +63,7 @@ def command(
     now = SYSTEM_CLOCK.now_ms()
     since_ms = FIRST_MS if since is None else parse_time(since, now)
     until_ms = LAST_MS if until is None else parse_time(until, now)
+    require_order(since_ms, until_ms)
     with open_tier(tier) as opened:
         catalogue = opened.catalogue()
         queues = catalogue.select(topic, queue, opened.broker)

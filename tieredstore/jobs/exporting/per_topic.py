@@ -31,6 +31,7 @@ def is_per_topic(request: ExportRequest) -> bool:
 def split_by_topic(request: ExportRequest, catalogue: TierCatalogue) -> dict[str, ExportRequest]:
     """Return the export of each topic that is chosen, by topic. Raises Invalid for two topics of
     one name, and for chosen topics that are not there."""
+    request.require_topics(catalogue)
     topics = sorted({queue.topic for queue in request.selection.queues(catalogue)})
     named: dict[str, str] = {}
     for topic in topics:

@@ -91,8 +91,10 @@ def make_plan(
     *,
     task_bytes: int = TASK_BYTES,
 ) -> Plan:
-    """Plan the ranges of an export. Raises Invalid for a queue that does not go on where the target
-    ends, Corrupt, Unavailable."""
+    """Plan the ranges of an export. Raises Invalid for a topic that is not there and a queue that
+    does not go on where the target ends, Corrupt, Unavailable."""
+    if not state.sequence:  # later a topic may have gone from the tier
+        request.require_topics(catalogue)
     result = Plan(uuid.uuid4().hex, state.sequence)
     ranges: list[PlannedRange] = []
     # One without units has nothing to export, and nothing by which to tell it from another one.

@@ -14,7 +14,9 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.exporting.bodies.schema import BodySchema
 from tieredstore.jobs.exporting.partition import BY_TOPIC_AND_DAY, PartitionBy
 from tieredstore.scan.arrow.schema import TYPES, choose_columns
+from tieredstore.scan.catalogue import TierCatalogue
 from tieredstore.scan.selection import Selection
+from tieredstore.scan.times import require_order
 from tieredstore.tier_url import show_url
 
 LEAST_FILE_BYTES, MOST_FILE_BYTES = 1 << 20, 4 << 30
@@ -83,6 +85,7 @@ class ExportRequest:
     catalog: str | None = None
     table: str | None = None
     selection: Selection = _ALL
+    topics: tuple[str, ...] = ()
     columns: tuple[str, ...] | None = None
     properties: bool = False
     target_file_bytes: int = DEFAULT_FILE_BYTES
@@ -114,6 +117,14 @@ class ExportRequest:
                 raise Invalid("iceberg needs a catalog and a table (namespace.name)")
         elif self.to is None or self.catalog is not None or self.table is not None:
             raise Invalid(f"{self.format} needs a folder to write to, and no catalog or table")
+
+    def require_topics(self, catalogue: TierCatalogue) -> None:
+        """Raise Invalid for a name or shell pattern that no topic of a tier matches: a target would
+        be made of a misspelt one, and refuse the right one."""
+        names = catalogue.topic_names()
+        for pattern in self.topics:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                catalogue.select(pattern)  # says which there are
 
     @property
     def message_columns(self) -> tuple[str, ...]:
@@ -195,8 +206,9 @@ def select_queues(
     since_ms: int | None,
     until_ms: int | None,
 ) -> Selection:
-    """Select the queues of some topics (of all topics without). Names have to be there, shell
-    patterns may match none."""
+    """Select the queues of some topics (of all topics without). Raises Invalid for times in the
+    wrong order."""
+    require_order(since_ms, until_ms)
     names: tuple[str, ...] | None = tuple(topics) or None
     pattern: str | None = None
     if any(re.search(r"[*?\[]", topic) for topic in topics):
