@@ -20,11 +20,12 @@ import numpy as np
 from tieredstore.config import StoreConfig
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.file_operations import FILES
-from tieredstore.errors import Busy, Corrupt, Exhausted, Invalid, TieredStoreError
+from tieredstore.errors import Busy, Corrupt, Invalid, TieredStoreError
 from tieredstore.local.log.gathering import Run
 from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.log.mapped_file_queue import MappedFileQueue
 from tieredstore.local.log.transient_pool import TransientStorePool
+from tieredstore.local.log.write_buffers import WriteBuffers
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.layout import BLANK_SIZE
@@ -126,13 +127,10 @@ class CommitLog:
         self._written: MappedFile | None = None  # `write` goes to it, without one to `view`
         self._stale_end = 0  # behind the last byte that a failed write may have left
         self._sync_flush = sync_flush
-        self._pool = pool
-        self._fail_without_buffer = fail_without_buffer
+        self._buffers = None if pool is None else WriteBuffers(pool, fail_without_buffer)
         self._warm_up_flush_pages = warm_up_flush_pages
         self._committed_offset = 0
         self._commit_lock = threading.Lock()
-        # By the offset of a file's first byte; None for a file that is written to directly.
-        self._buffers: dict[int, mmap.mmap | None] = {}
         log = weakref.ref(self)
 
         def leave_short_way() -> None:
@@ -163,8 +161,8 @@ class CommitLog:
 
     def start(self) -> None:
         """Begin to make the next files in the background."""
-        if self._pool is not None:
-            self._pool.make_ahead()
+        if self._buffers is not None:
+            self._buffers.make_ahead()
         self._files.allocation.start()
 
     def health(self) -> ServiceHealth:
@@ -177,7 +175,7 @@ class CommitLog:
 
     @property
     def readable_offset(self) -> int:
-        return self.max_offset if self._pool is None else self._committed_offset
+        return self.max_offset if self._buffers is None else self._committed_offset
 
     @property
     def confirm_offset(self) -> int:
@@ -342,7 +340,7 @@ class CommitLog:
         position, start = self.max_offset, file.from_offset
         inside = position - start
         write_limit = start + min(file.reserve(inside + size), file.size - BLANK_SIZE)
-        buffer = self._buffer_of(file)
+        buffer = None if self._buffers is None else self._buffers.take(file)
         # The limits come last: where this ends before, by an error or a signal, those of the former
         # file refuse what is not that file's.
         if buffer is not None:
@@ -376,26 +374,11 @@ class CommitLog:
         """Write the blank record that fills the rest of a file."""
         inside = self.max_offset - file.from_offset
         file.reserve(inside + BLANK_SIZE)
-        buffer = self._buffer_of(file)
+        buffer = None if self._buffers is None else self._buffers.take(file)
         if buffer is None:
             file.view[inside : inside + BLANK_SIZE] = blank_record(room)
         else:  # which may hold what another file had there
             buffer[inside : inside + room] = blank_record(room).ljust(room, b"\0")
-
-    def _buffer_of(self, file: MappedFile) -> mmap.mmap | None:
-        """The buffer in front of a file; None when it is written to directly. Raises Exhausted."""
-        if self._pool is None:
-            return None
-        if file.from_offset not in self._buffers:
-            buffer = self._pool.borrow()
-            if buffer is None and self._fail_without_buffer():
-                raise Exhausted(
-                    f"{file.path}: expected a free buffer of the transient store pool, found none "
-                    "(fastFailIfNoBufferInStorePool)",
-                    path=str(file.path),
-                )
-            self._buffers[file.from_offset] = buffer
-        return self._buffers[file.from_offset]
 
     def _open_last(self) -> MappedFile:
         """The file into which `max_offset` falls, made if need be, and the next ones asked for."""
@@ -411,10 +394,10 @@ class CommitLog:
         pages = self._warm_up_flush_pages()
         if pages:
             file.warm_up(pages * mmap.PAGESIZE if self._sync_flush else None)
-        elif self._pool is None:
+        elif self._buffers is None:
             file.touch(0, 1)
-        if self._pool is not None:
-            self._pool.make_ahead()
+        if self._buffers is not None:
+            self._buffers.make_ahead()
 
     # What others do with the files
 
@@ -427,21 +410,20 @@ class CommitLog:
             begin, end = self._committed_offset, self.max_offset
             pages = end // PAGE_BYTES - begin // PAGE_BYTES
             is_full = begin // self.file_size < end // self.file_size
-            if self._pool is None or begin >= end or (pages < least_pages and not is_full):
+            if self._buffers is None or begin >= end or (pages < least_pages and not is_full):
                 return False
             try:
                 while begin < end:
-                    begin = self._commit_file(begin, end)
+                    begin = self._commit_file(self._buffers, begin, end)
             except Corrupt as error:
                 self._fail(error)
             return True
 
-    def _commit_file(self, begin: int, end: int) -> int:
+    def _commit_file(self, buffers: WriteBuffers, begin: int, end: int) -> int:
         """Copy bytes [begin, end) as far as they are of one file; returns up to where."""
-        assert self._pool is not None
         from_offset = begin - begin % self.file_size
         end = min(end, from_offset + self.file_size)
-        buffer = self._buffers.get(from_offset)
+        buffer = buffers.find(from_offset)
         if buffer is not None:
             with memoryview(buffer) as view:
                 data = view[begin - from_offset : end - from_offset]
@@ -449,9 +431,7 @@ class CommitLog:
                 data.release()
         self._committed_offset = end
         if end == from_offset + self.file_size:
-            self._buffers.pop(from_offset, None)
-            if buffer is not None:
-                self._pool.give_back(buffer)
+            buffers.give_back(from_offset)
         return end
 
     def sync(self) -> int:
@@ -474,10 +454,6 @@ class CommitLog:
         """Drop the mappings, and delete the files that were made ahead and not used."""
         self.refuse_short_way()
         self.view, self._written = memoryview(b""), None
-        if self._pool is not None:
-            for buffer in self._buffers.values():
-                if buffer is not None:
-                    self._pool.give_back(buffer)
-            self._buffers = {}
-            self._pool.close()
+        if self._buffers is not None:
+            self._buffers.close()
         self._files.close()
