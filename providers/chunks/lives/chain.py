@@ -166,10 +166,10 @@ class Chain:
             return None
         first = self.extents.index(old[0])
         extents = list(self.extents)
-        extents[first : first + len(old)] = [
-            Extent(start, end, life.name(make_merged_name(start, end)), modified_ms)
-        ]
-        garbage = tuple(Garbage(extent.name, modified_ms) for extent in old)
+        name = life.name(make_merged_name(start, end))
+        extents[first : first + len(old)] = [Extent(start, end, name, modified_ms)]
+        # A listing that was made meanwhile may have shown the object itself already.
+        garbage = tuple(Garbage(extent.name, modified_ms) for extent in old if extent.name != name)
         return replace(self, extents=tuple(extents), garbage=(*self.garbage, *garbage))
 
     def with_whole(self, modified_ms: int, life: Life) -> Chain:

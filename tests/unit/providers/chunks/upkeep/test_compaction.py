@@ -396,3 +396,20 @@ class TestDeleting:
         writer.append(b"abc").delete()
         assert writer.content(UNITS) == b"units"
         assert store.names(LOG) == ["t"]
+
+
+def test_a_listing_while_a_run_is_made_does_not_make_the_run_garbage(store: Store) -> None:
+    writer = store.process(grace_ms=0).take_over()
+    segment = writer.append(*[b"0123456789"] * 12)
+    reply = writer.client.reply
+
+    def look(operation: str, key: str) -> None:
+        reply(operation, key)
+        if operation == "PUT" and "/m." in key:
+            segment.size()
+
+    writer.client.reply = look  # type: ignore[method-assign]
+    writer.tier.run_maintenance(sweep=False)
+    store.clock.advance(1)
+    writer.tier.run_maintenance(sweep=True)
+    assert store.process().content() == b"0123456789" * 12
