@@ -117,6 +117,7 @@ class ChunkAppender:
         Raises Fenced, Unavailable."""
         authority.check()
         authority.join(self._views.prepare(state.broker_name).number)
+        state.announce_change()
 
     def _load_chain(
         self, state: SegmentState, authority: Authority, position: int | None = None

@@ -33,6 +33,8 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 
 WRITER_FOLDER = ".writer"
 _KEPT_EPOCHS = 16
+_SWEPT_EPOCHS = 64
+"""So far back markers are deleted that nobody needs: what could not be deleted is tried again."""
 _KEPT_CLAIMS = 64
 _MAX_OWNER_BYTES = 4_096
 _log = logging.getLogger(__name__)
@@ -85,12 +87,15 @@ class ChunkWriterEpoch:
         owner: str,
         settings: ChunkSettings,
         before_release: Callable[[ChunkWriterEpoch], None],
+        leave: Callable[[ChunkWriterEpoch], None],
     ) -> None:
         self._client = client
         self._folder = folder
         self._owner = owner
         self._settings = settings
         self._before_release = before_release
+        self._leave = leave
+        self._has_helpers = False
         self._looks = SharedLook(self._look)
         self._lost: str | None = None
         self.number = number
@@ -108,16 +113,19 @@ class ChunkWriterEpoch:
         owner: str,
         settings: ChunkSettings,
         before_release: Callable[[ChunkWriterEpoch], None],
+        leave: Callable[[ChunkWriterEpoch], None],
         *,
         take_over: bool,
         record: EpochRecord | None,
     ) -> ChunkWriterEpoch:
-        """Acquire the next epoch, after the claim to it was saved in `record`. Raises Fenced naming
-        an owner who may live, Busy when others are faster, Invalid for a tier whose format version
-        is newer, Unavailable."""
+        """Acquire the next epoch, after the claim to it was saved in `record`. before_release: runs
+        while the epoch is held; leave: says what is there, when nothing is acknowledged any more.
+        Raises Fenced naming an owner who may live, Busy when others are faster, Invalid for a tier
+        whose format version is newer, Unavailable."""
         token = uuid.uuid4().hex
+        known = _find_recorded(record)
         for _ in range(settings.max_tries):
-            number, released = _find_latest(client, folder)
+            number, released = _find_latest(client, folder, known)
             if number and not released:
                 holder = _holder(client, folder, number)
                 is_free = take_over or number == settings.take_over_epoch or has_ended(holder)
@@ -133,7 +141,7 @@ class ChunkWriterEpoch:
             key = f"{folder}/{number + 1:020d}"
             claimed = _claim(client, key, owner, token, settings)
             if claimed and _is_latest(client, folder, number + 1):
-                epoch = cls(client, folder, number + 1, owner, settings, before_release)
+                epoch = cls(client, folder, number + 1, owner, settings, before_release, leave)
                 epoch._forget_old()
                 return epoch
         raise Busy(f"{folder}: {settings.max_tries} other writers were faster", path=folder)
@@ -184,8 +192,11 @@ class ChunkWriterEpoch:
         if self._lost is not None:
             return
         self._before_release(self)
-        self._lost = self._lost or "was released"
+        is_held = self._lost is None
+        self._lost = self._lost or "was released"  # from here on nothing is acknowledged
         self.stop_renewing()
+        if is_held and not self._has_helpers:
+            self._leave_what_is_there()
         key = f"{self._folder}/{self.number:020d}.released"
         problem: Exception | None = None
         begin_ms = self._settings.monotonic_ms()
@@ -200,6 +211,17 @@ class ChunkWriterEpoch:
             else:
                 return
         raise Unavailable(f"{key}: the writer epoch is not released: {problem}", path=key)
+
+    def expect_helpers(self) -> None:
+        """Know that other processes may write beside this epoch: what it knows is not all."""
+        self._has_helpers = True
+
+    def _leave_what_is_there(self) -> None:
+        """It saves the next one time, and nothing rests on it."""
+        try:
+            self._leave(self)
+        except TieredStoreError as error:
+            _log.info("%s: the next writer lists what is there: %s", self._folder, error)
 
     def stop_renewing(self) -> None:
         """Give no more signs of life. Idempotent."""
@@ -217,7 +239,8 @@ class ChunkWriterEpoch:
         held one looks for the next."""
         old = []
         try:
-            for found in self._client.list(f"{self._folder}/"):
+            start_after = f"{self._folder}/{max(self.number - _SWEPT_EPOCHS, 0):020d}"
+            for found in self._client.list(f"{self._folder}/", start_after):
                 name = found.key.rpartition("/")[2]
                 match, sign = _NAME.fullmatch(name), _RENEWED_NAME.fullmatch(name)
                 is_old = match and match[2] and int(match[1]) + _KEPT_EPOCHS < self.number
@@ -307,16 +330,31 @@ def _is_latest(client: ObjectClient, folder: str, number: int) -> bool:
     """Of an epoch just claimed. When that cannot be told, it is let go: whoever tries again would
     meet a live owner, itself."""
     try:
-        return _find_latest(client, folder)[0] == number
+        return _find_latest(client, folder, number - 1)[0] == number
     except TieredStoreError:
         with suppress(TieredStoreError):
             client.put_if_absent(f"{folder}/{number:020d}.released", [], {})
         raise
 
 
-def _find_latest(client: ObjectClient, folder: str, at_least: int = 0) -> tuple[int, bool]:
-    """(number, released); number 0 when there never was one."""
-    start_after = f"{folder}/{at_least - 1:020d}.released" if at_least else ""
+def _find_recorded(record: EpochRecord | None) -> int:
+    """The highest epoch that was there when this state directory made its last claim; 0 when it has
+    made none."""
+    claims = record.load() if record is not None else ()
+    numbers = (claim.partition(":")[0] for claim in claims)
+    return max((int(number) - 1 for number in numbers if number.isdecimal()), default=0)
+
+
+def _find_latest(client: ObjectClient, folder: str, known: int = 0) -> tuple[int, bool]:
+    """(number, released); number 0 when there never was one. known: an epoch that surely was there,
+    so that those below it need not be listed: none is ever deleted. Where it is not there, it was
+    another tier's."""
+    start_after = f"{folder}/{known - 1:020d}.released" if known > 0 else ""
+    found = _find_latest_behind(client, folder, start_after)
+    return found if found[0] or not start_after else _find_latest_behind(client, folder, "")
+
+
+def _find_latest_behind(client: ObjectClient, folder: str, start_after: str) -> tuple[int, bool]:
     names = [found.key.rpartition("/")[2] for found in client.list(f"{folder}/", start_after)]
     matches = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
     latest = max((int(match[1]) for match in matches), default=0)

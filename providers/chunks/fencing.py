@@ -32,7 +32,7 @@ def honours_create_if_absent(client: ObjectClient, folder: str) -> bool:
     What a former probe could not delete, or wrote late, goes too.
     """
     # Where nobody answers, a listing is given up much sooner than a write.
-    left = [info for info in client.list(f"{folder}/") if _PROBE.search(info.key)]
+    left = [info for info in client.list(f"{folder}/probe-") if _PROBE.search(info.key)]
     if left:
         before_ms = client.now_ms() - ABANDONED_MS
         remove_objects(client, [info.key for info in left if info.modified_ms < before_ms])

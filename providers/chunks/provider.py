@@ -138,6 +138,7 @@ class ChunkProvider:
         epoch = self._writers.acquire(
             broker_name,
             lambda _: self._maintenance.drain(),
+            lambda epoch: self._views.leave(broker_name, epoch),
             take_over=take_over,
             record=record,
         )

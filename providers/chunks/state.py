@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from tieredstore.contracts.segment import SegmentId
@@ -50,14 +52,20 @@ class Authority(Protocol):
 
 class SegmentState:
     """One segment. `write_lock` serialises what moves the end, `work_lock` (taken first) merging,
-    sealing and deletion; `chain` is read and replaced whole."""
+    sealing and deletion; `chain` is read and replaced whole.
+
+    To set the chain is to change the segment, by this process. A listing that began before the last
+    such change, or that runs while the segment is deleted, is not remembered: so what is remembered
+    under an epoch that is held is what is there."""
 
     __slots__ = (
         "__weakref__",
+        "_chain",
         "_chain_lock",
+        "_changed_at",
+        "_is_leaving",
         "_views",
         "broker_name",
-        "chain",
         "folder",
         "id",
         "incarnation",
@@ -70,7 +78,9 @@ class SegmentState:
         self.id = id
         self.folder = folder
         self.broker_name = naming.parse_logical_path(id.path).broker_name
-        self.chain: Chain | None = None
+        self._chain: Chain | None = None
+        self._changed_at = views.last_deletion
+        self._is_leaving = False
         self.incarnation = next(_incarnations)
         self._chain_lock = threading.Lock()
         self.work_lock = threading.RLock()
@@ -79,22 +89,49 @@ class SegmentState:
     def key(self, name: str) -> str:
         return f"{self.folder}/{name}"
 
+    @property
+    def chain(self) -> Chain | None:
+        """What is there; None while that is not known."""
+        return self._chain
+
+    @chain.setter
+    def chain(self, chain: Chain | None) -> None:
+        with self._chain_lock:
+            self._chain = chain
+            self._changed_at = self._views.count_change()
+
     def list_chain(self) -> Chain:
         """List the chain; remember it unless the remembered one changed meanwhile. Raises
         Unavailable."""
-        former = self.chain
+        former = self._chain
         chain = self._views.list_chain(self.id, self.folder)
         with self._chain_lock:
-            if self.chain is former:
+            if self._chain is former and self._is_fresh(chain):
                 self._replace(chain)
         return chain
 
     def adopt(self, chain: Chain) -> None:
         """Take what another listing showed, unless more is known."""
         with self._chain_lock:
-            known = self.chain
-            if known is None or known.epoch < chain.epoch or _is_later(chain, known):
+            known = self._chain
+            is_newer = known is None or known.epoch < chain.epoch or _is_later(chain, known)
+            if is_newer and self._is_fresh(chain):
                 self._replace(chain)
+
+    def announce_change(self) -> None:
+        """Let the views go by this state, before a request that may change the segment."""
+        self._views.note_change(self)
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """While the segment is deleted, know nothing of it; if that succeeds, it is gone."""
+        self._is_leaving = True
+        try:
+            yield
+            self._views.note_deletion(self.id)
+        finally:
+            self._is_leaving = False
+            self.chain = None
 
     def look_again_for_garbage(self, listed: Chain) -> None:
         """Forget the chain when another listing shows garbage that it does not know: what a late
@@ -116,14 +153,17 @@ class SegmentState:
         self.chain = None
         self.incarnation = next(_incarnations)
 
+    def _is_fresh(self, chain: Chain) -> bool:
+        return chain.as_of >= self._changed_at and not self._is_leaving
+
     def _replace(self, chain: Chain) -> None:
-        former = self.chain
+        former = self._chain
         # Those who write without an epoch use a life again; but no segment shrinks
         if former is not None and (
             former.born != chain.born or former.size_bytes > chain.size_bytes
         ):
             self.incarnation = next(_incarnations)
-        self.chain = chain
+        self._chain = chain
 
 
 class SegmentStates:

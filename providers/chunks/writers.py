@@ -43,6 +43,7 @@ class Writers:
         self,
         broker_name: str,
         before_release: Callable[[ChunkWriterEpoch], None],
+        leave: Callable[[ChunkWriterEpoch], None],
         *,
         take_over: bool,
         record: EpochRecord | None,
@@ -56,6 +57,7 @@ class Writers:
             self._owner,
             self._settings,
             before_release,
+            leave,
             take_over=take_over,
             record=record,
         )

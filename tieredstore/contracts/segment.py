@@ -234,6 +234,11 @@ class NumberedEpoch(Protocol):
         """Of the epochs below its broker prefix; greater than all before."""
         ...
 
+    def expect_helpers(self) -> None:
+        """Know that other processes may write beside this epoch, from now until it ends: what its
+        own process knows is not all that there is."""
+        ...
+
 
 @runtime_checkable
 class WriterHelper(Protocol):

@@ -113,11 +113,14 @@ class TierWriter:
                 stack.callback(keeper.keep)
             return cls(provider, metadata, broker, epoch, stack.pop_all(), keeper)
 
-    @property
-    def epoch_number(self) -> int | None:
-        """Of the epoch that other processes may help; None where there are none of that kind."""
+    def expect_helpers(self) -> int | None:
+        """Let other processes write beside the epoch. Returns its number, by which they know it;
+        None where there is nothing of that kind."""
         epoch = find_layer(self._epoch, NumberedEpoch)
-        return None if epoch is None else epoch.number
+        if epoch is None:
+            return None
+        epoch.expect_helpers()
+        return epoch.number
 
     def check(self) -> None:
         """Raise Fenced when the right is known to be lost. Proves nothing: `confirm` does."""

@@ -106,7 +106,8 @@ class Chain:
     marked: it is closed, nothing can be appended; sealed: the content is one object; epoch: of the
     inheritance under which it was read; born: its first life, which it has in common with what was
     the same segment before, and never with one that was made again; later: the highest epoch above
-    that which has written, 0 when none has.
+    that which has written, 0 when none has; as_of: how many changes this process had made when the
+    listing began (`Views.count_change`).
     """
 
     extents: tuple[Extent, ...] = ()
@@ -117,6 +118,7 @@ class Chain:
     epoch: int = field(default=0, compare=False)
     born: Life | None = field(default=None, compare=False)
     later: int = field(default=0, compare=False)
+    as_of: int = field(default=0, compare=False)
 
     @property
     def size_bytes(self) -> int:
@@ -184,15 +186,17 @@ class Chain:
             self, garbage=tuple(found for found in self.garbage if found.name not in names)
         )
 
-    def hand_down(self, epoch: int) -> Chain:
+    def hand_down(self, epoch: int, as_of: int) -> Chain:
         """Return the chain as the epoch that inherits it sees it."""
-        return replace(self, epoch=epoch)
+        return replace(self, epoch=epoch, as_of=as_of)
 
     def leave_to_heirs(self) -> InheritedSegment:
         """Return what the next epoch inherits of it: its extents, by life."""
         spans: list[Span] = []
+        folder, life = "", Life(0, 0)
         for extent in self.extents:
-            life = extent.life
+            if folder != (folder := extent.name.partition("/")[0]):
+                life = extent.life
             if spans and spans[-1].life == life and spans[-1].end == extent.start:
                 spans[-1] = spans[-1]._replace(end=extent.end)
             else:
@@ -206,6 +210,7 @@ def read_chain(
     epoch: int = 0,
     inherited: InheritedSegment = NOTHING_INHERITED,
     begun: Mapping[Life, int] = NOTHING_BEGUN,
+    as_of: int = 0,
 ) -> Chain:
     """Read the chain that the objects below `folder/` form under the inheritance of `epoch`, in
     whatever order they are listed. begun: where lives begin to which this process has sent a write
@@ -254,6 +259,7 @@ def read_chain(
         epoch=epoch,
         born=born,
         later=later if later > epoch else 0,
+        as_of=as_of,
     )
 
 

@@ -3,6 +3,7 @@
     <cluster folder>/<broker>/.inherited/<number, 20 digits>           the segments, or the shards
     <cluster folder>/<broker>/.inherited/<number, 20 digits>.<shard>   some of the segments
 
+Beside them lies what an epoch leaves to the next one at its end (`left`).
 For each segment the bytes of lives of older epochs that are valid (`docs/formats/chunk-log.md`).
 What such an epoch made and the newest inheritance does not name does not exist.
 """
@@ -28,26 +29,32 @@ FORMAT_VERSION = 2
 _SHARD_BYTES = 4 << 20
 _MAX_SHARDS = 1_000_000
 _MAX_CONTENT_BYTES = 256 << 20
-_NAME = re.compile(r"([0-9]{20})(?:\.[0-9]{6})?", re.ASCII)
+_NAME = re.compile(r"([0-9]{20})((?:\.left)?(?:\.[0-9]{6})?)", re.ASCII)
 SortKey: TypeAlias = tuple[str, int, int]
 
 
 class InheritedObject(NamedTuple):
-    """An object of the folder `.inherited`; is_shard: one that another names."""
+    """An object of the folder `.inherited`; is_main: it says what the epoch inherits, if need be by
+    shards."""
 
     number: int
-    is_shard: bool
+    is_main: bool
 
 
 def parse_inherited_name(name: str) -> InheritedObject | None:
     """Parse a name in the folder; None for what is not an inheritance's."""
     match = _NAME.fullmatch(name)
-    return InheritedObject(int(match[1]), "." in name) if match is not None else None
+    return InheritedObject(int(match[1]), not match[2]) if match is not None else None
 
 
 def inherited_name(number: int, shard: int | None = None) -> str:
     """Return the name of the inheritance of an epoch, or of one of its shards."""
     return f"{number:020d}" if shard is None else f"{number:020d}.{shard:06d}"
+
+
+def left_name(number: int, shard: int | None = None) -> str:
+    """Return the name of what an epoch leaves, or of one of its shards."""
+    return f"{number:020d}.left" if shard is None else f"{number:020d}.left.{shard:06d}"
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -80,8 +87,14 @@ class Inheritance:
     def find(self, id: SegmentId) -> InheritedSegment:
         """Return what is inherited of a segment. Raises what reading its shard raises."""
         if self._shards:
-            self._load_shard(max(bisect_right(self._shards, _sort_key(id)) - 1, 0))
+            self._load_shard(max(bisect_right(self._shards, sort_key(id)) - 1, 0))
         return self._segments.get(id, NOTHING_INHERITED)
+
+    def list_paths(self) -> list[str]:
+        """List paths of queues that it names, spread over all of them, without reading shards."""
+        if self._shards:
+            return [path for path, _, _ in self._shards]
+        return list(dict.fromkeys(found.path for found in self._segments))
 
     def _load_shard(self, shard: int) -> None:
         if shard not in self._loaded:
@@ -97,7 +110,7 @@ def encode_inheritance(
 ) -> list[tuple[str, bytes]]:
     """Return name and content of the objects that say what epoch `number` inherits, in the order
     in which they are to be made: shards, where there is much, before the one that names them."""
-    ordered = sorted(segments, key=_sort_key)
+    ordered = sorted(segments, key=sort_key)
     pieces: list[list[bytes]] = [[]]
     firsts: list[SortKey] = []
     length = 0
@@ -106,7 +119,7 @@ def encode_inheritance(
         if not pieces[-1] or length + len(entry) > shard_bytes:
             if pieces[-1]:
                 pieces.append([])
-            firsts.append(_sort_key(id))
+            firsts.append(sort_key(id))
             length = 0
         pieces[-1].append(entry)
         length += len(entry)
@@ -148,7 +161,7 @@ def _encode(number: int, what: bytes, items: bytes) -> bytes:
 
 def _encode_segment(id: SegmentId, inherited: InheritedSegment) -> bytes:
     spans = [(*span.life, span.start, span.end) for span in inherited.spans]
-    return orjson.dumps([*_sort_key(id), inherited.is_closed, spans])
+    return orjson.dumps([*sort_key(id), inherited.is_closed, spans])
 
 
 def _parse_content(content: bytes, name: str, number: int) -> _Content:
@@ -182,5 +195,6 @@ def _iterate(content: _Content) -> Iterator[tuple[SegmentId, InheritedSegment]]:
         yield SegmentId(path, segment_type, base_offset), InheritedSegment(found, is_closed)
 
 
-def _sort_key(id: SegmentId) -> SortKey:
+def sort_key(id: SegmentId) -> SortKey:
+    """Return what segments are sorted by."""
     return id.path, int(id.type), id.base_offset

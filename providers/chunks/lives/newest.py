@@ -61,6 +61,13 @@ class NewestInheritances:
         known = self._known.get(broker_name)
         return known is not None and known.number == inheritance.number
 
+    def read(self, broker_name: str, name: str) -> bytes | None:
+        """Read an object of the folder; None when it is not there. Raises Corrupt, Unavailable."""
+        try:
+            return self._read(broker_name, name)
+        except Superseded:
+            return None
+
     def forget(self, broker_name: str) -> None:
         """Let the next one who takes it look."""
         self._known.pop(broker_name, None)
@@ -92,7 +99,7 @@ class NewestInheritances:
             number = 0
             for info in self._client.list(f"{self.folder(broker_name)}/"):
                 found = parse_inherited_name(info.key.rpartition("/")[2])
-                if found is not None and not found.is_shard:
+                if found is not None and found.is_main:
                     number = max(number, found.number)
             known = self._known.get(broker_name)
             if known is not None and known.number == number:

@@ -33,12 +33,18 @@ from tieredstore.providers.chunks.lives.inheritance import (
     inherited_name,
     parse_inherited_name,
 )
+from tieredstore.providers.chunks.lives.known import KnownChains, KnownSegment
+from tieredstore.providers.chunks.lives.left import decode_left, encode_left
 from tieredstore.providers.chunks.lives.newest import MAX_STARTS, NewestInheritances, Superseded
 from tieredstore.providers.chunks.lives.own import Lives
+from tieredstore.providers.chunks.lives.ranges import KeyRange, map_side_by_side, split
 from tieredstore.providers.chunks.settings import ChunkSettings
 
 _MAX_LISTINGS = 3
 """Of a segment with a hole: what is merged and deleted while a listing runs looks lost."""
+_FEW_UNSURE = 32
+_PAGE_KEYS = 1_000
+"""Segments that an heir lists one by one, rather than all: as many as there are pages of all."""
 _log = logging.getLogger(__name__)
 
 
@@ -64,10 +70,12 @@ class HeldEpoch(Protocol):
 
 @dataclass(slots=True)
 class _Own:
-    """An epoch that this process has acquired. objects: those that say what it inherits, as soon as
-    that is known: what was sent once is never changed. inheritance: once they are made."""
+    """An epoch that this process has acquired. known: what it knows of the segments, and objects:
+    those that say what it inherits, as soon as that was found out: what was sent once is never
+    changed. inheritance: once they are made."""
 
     epoch: HeldEpoch
+    known: KnownChains | None = None
     objects: list[tuple[str, bytes]] | None = None
     inheritance: Inheritance | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -82,6 +90,8 @@ class Views:
         self._settings = settings
         self._lock = threading.Lock()
         self._own: dict[str, _Own] = {}
+        self._change_count = 0
+        self.last_deletion = 0
         self._newest = NewestInheritances(client, cluster_folder, settings)
 
     def begin(self, broker_name: str, epoch: HeldEpoch) -> None:
@@ -111,6 +121,45 @@ class Views:
         if own is None or own.inheritance is None:
             return False
         return own.inheritance.find(id) == NOTHING_INHERITED and not own.epoch.lives.has(id)
+
+    # What this process changes
+
+    def count_change(self) -> int:
+        """Return a number greater than those of all listings that have begun."""
+        with self._lock:
+            self._change_count += 1
+            return self._change_count
+
+    def note_change(self, segment: KnownSegment) -> None:
+        """Go by that segment itself, when the epoch held ends: it may be changed now."""
+        own = self._find_own(segment.id.path.partition("/")[0])
+        if own is not None and own.known is not None:
+            own.known.note_change(segment)
+
+    def note_deletion(self, id: SegmentId) -> None:
+        """Know of a segment that it is gone."""
+        self.last_deletion = self.count_change()
+        own = self._own.get(id.path.partition("/")[0])
+        if own is not None and own.known is not None:
+            own.known.note_deletion(id)
+
+    def leave(self, broker_name: str, epoch: HeldEpoch) -> None:
+        """Say what there is below an epoch, which acknowledges nothing any more, so that the next
+        one need not list it. Nothing where that would save nothing. Raises what the client
+        raises."""
+        own = self._own.get(broker_name)
+        if own is None or own.epoch is not epoch or own.known is None or own.inheritance is None:
+            return
+        left, own.known = own.known.take_stock(), None
+        objects = sum(len(chain.extents) + len(chain.garbage) for chain in left.chains.values())
+        if len(left.unsure) > max(_FEW_UNSURE, objects // _PAGE_KEYS):
+            _log.info("%s: %d segments are to be listed anew", broker_name, len(left.unsure))
+            return
+        for name, content in encode_left(epoch.number, left):
+            key = f"{self._newest.folder(broker_name)}/{name}"
+            self._client.put_if_absent(key, [content], {"w": epoch.stamp})
+
+    # Listings
 
     def list_chain(self, id: SegmentId, folder: str) -> Chain:
         """List the chain of one segment. Raises Unavailable."""
@@ -226,13 +275,24 @@ class Views:
             start_after = f"{prefix}{broker_name}0"  # "0" is the character behind "/"
 
     def _read_segments(self, prefix: str, inheritance: Inheritance) -> dict[SegmentId, Chain]:
+        threads = self._client.limits.concurrent_requests
+        known = (f"{self._cluster_folder}/{path}/" for path in inheritance.list_paths())
+        parts = map_side_by_side(
+            lambda keys: self._read_range(keys, inheritance),
+            split(prefix, list(known), threads),
+            threads,
+        )
+        return {id: chain for part in parts for id, chain in part.items()}  # noqa: A001
+
+    def _read_range(self, keys: KeyRange, inheritance: Inheritance) -> dict[SegmentId, Chain]:
         seen: dict[SegmentId, Chain] = {}
         again: dict[SegmentId, str] = {}
-        for folder, objects in groupby(self._client.list(prefix), self._segment_folder):
+        as_of = self._change_count
+        for folder, objects in groupby(keys.list(self._client), self._segment_folder):
             id = self._segment_id(folder)  # noqa: A001 - the contract's name
             if id is None:
                 continue
-            chain = self._read_chain(id, folder, objects, inheritance)
+            chain = self._read_chain(id, folder, objects, inheritance, as_of)
             if id in seen or chain.holes:
                 again[id] = folder  # its objects were not listed in one run
             seen[id] = chain
@@ -245,7 +305,8 @@ class Views:
     def _read_segment(self, id: SegmentId, prefix: str, inheritance: Inheritance) -> Chain:
         chain = Chain()
         for _ in range(_MAX_LISTINGS):
-            chain = self._read_chain(id, prefix[:-1], self._client.list(prefix), inheritance)
+            as_of, listed = self._change_count, self._client.list(prefix)
+            chain = self._read_chain(id, prefix[:-1], listed, inheritance, as_of)
             if not chain.holes:
                 break
         return chain
@@ -256,12 +317,13 @@ class Views:
         folder: str,
         objects: Iterable[ObjectInfo],
         inheritance: Inheritance,
+        as_of: int,
     ) -> Chain:
         number = inheritance.number
         own = self._find_own(id.path.partition("/")[0])
         is_own = own is not None and own.inheritance is inheritance
         begun = own.epoch.lives.get_begun(id) if own is not None and is_own else NOTHING_BEGUN
-        return read_chain(objects, folder, number, inheritance.find(id), begun)
+        return read_chain(objects, folder, number, inheritance.find(id), begun, as_of)
 
     def _segment_folder(self, info: ObjectInfo) -> str:
         """The folder that would be a segment's: an object is in a life of it."""
@@ -284,15 +346,17 @@ class Views:
     # Inheriting
 
     def _inherit(self, broker_name: str, own: _Own) -> dict[SegmentId, Chain] | None:
-        """List what there is, after the epoch was claimed, and say what of it counts. Returns the
-        chains, when this call listed them."""
+        """Find out what there is, after the epoch was claimed, and say what of it counts. Returns
+        the chains, when this call did that."""
         number = own.epoch.number
-        chains: dict[SegmentId, Chain] | None = None
         with own.lock:
             if own.inheritance is not None:
                 return None
-            if own.objects is None:
-                chains = self._list_for_heir(broker_name, number)
+            if own.objects is None or own.known is None:
+                as_of = self._change_count
+                found = self._find_for_heir(broker_name, number)
+                chains = {id: chain.hand_down(number, as_of) for id, chain in found.items()}  # noqa: A001
+                own.known = KnownChains(number, chains)
                 inherited = {
                     found: chain.leave_to_heirs()
                     for found, chain in chains.items()
@@ -303,11 +367,10 @@ class Views:
                 self._make(f"{self._newest.folder(broker_name)}/{name}", content, own.epoch)
             contents = dict(own.objects)
             own.inheritance = decode_inheritance(number, contents.__getitem__)
-        if chains is None:
-            return None
-        return {found: chain.hand_down(number) for found, chain in chains.items()}
+            return own.known.inherited
 
-    def _list_for_heir(self, broker_name: str, number: int) -> dict[SegmentId, Chain]:
+    def _find_for_heir(self, broker_name: str, number: int) -> dict[SegmentId, Chain]:
+        """What the last epoch that has written left, else what is listed."""
         self._newest.forget(broker_name)  # nothing counts that was seen before the claim
         for _ in range(MAX_STARTS):
             inheritance = self._newest.take(broker_name)
@@ -317,7 +380,10 @@ class Views:
                     f"{inheritance.number} has written"
                 )
             try:
-                found = self._read_segments(f"{self._cluster_folder}/{broker_name}/", inheritance)
+                found = self._take_left(broker_name, inheritance)
+                if found is None:
+                    prefix = f"{self._cluster_folder}/{broker_name}/"
+                    found = self._read_segments(prefix, inheritance)
             except Superseded as gone:
                 self._newest.start_over(broker_name, inheritance.number, gone)
                 continue
@@ -325,6 +391,23 @@ class Views:
                 self._check_said(broker_name, found.values())
                 return found
         raise self._newest.make_restless_error(broker_name)
+
+    def _take_left(
+        self, broker_name: str, inheritance: Inheritance
+    ) -> dict[SegmentId, Chain] | None:
+        """What the epoch of that inheritance left, which is all that was acknowledged below it; who
+        came after it, and has said nothing of an inheritance, has written nothing."""
+        number = inheritance.number
+        if not number:
+            return None
+        left = decode_left(number, lambda name: self._newest.read(broker_name, name))
+        if left is None:
+            return None
+        found = dict(left.chains)
+        for id in left.unsure:  # noqa: A001 - the contract's name
+            folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
+            found[id] = self._read_segment(id, f"{folder}/", inheritance)
+        return found
 
     def _make(self, key: str, content: bytes, epoch: HeldEpoch) -> None:
         """Nobody else makes this object: where it is there already, it is ours."""

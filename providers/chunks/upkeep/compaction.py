@@ -100,7 +100,7 @@ class Compactor:
     def delete(self, state: SegmentState, authority: Authority) -> None:
         """Remove the segment: a tombstone first, with which it is gone, and whatever comes late for
         it; then its objects. Raises Unavailable when something may be left."""
-        with state.work_lock, state.write_lock:
+        with state.work_lock, state.write_lock, state.leaving():
             state.forget()
             self._appender.prepare(state, authority)
             if not authority.number and authority.view:

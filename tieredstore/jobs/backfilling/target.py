@@ -292,7 +292,7 @@ def open_target(
             index.recover()
             stack.callback(index.stop, force=False)
         yield BackfillTarget(
-            location, provider, metadata, flat_files, index, clock, writer.epoch_number
+            location, provider, metadata, flat_files, index, clock, writer.expect_helpers()
         )
 
 

@@ -185,6 +185,22 @@ class Writer(_Tier):
         self._delete(path, 0, _MAX_OFFSET, self._files.get(path, [])[::-1])
         self._ends[path] = 0
 
+    def look(self, topic: str = "T") -> None:
+        """Ask for the size of the last segment."""
+        for segment in self._files.get(f"{BROKER}/{topic}/0", [])[-1:]:
+            segment.size()
+
+    def claim(self) -> None:
+        """Take the writer epoch over, and do nothing with it."""
+        self._epoch = self.provider.acquire_writer(BROKER, take_over=True)
+        self._process.note(Began(self._process.name, self._epoch.number))
+        self.reach(f"{self._process.name} began")
+
+    def stop(self) -> None:
+        """End as a broker does that is told to."""
+        self._epoch.release()
+        self.reach(f"{self._process.name} stopped")
+
     def keep(self, *, sweep: bool = False) -> None:
         """Do the maintenance that is due."""
         self.provider.run_maintenance(sweep=sweep)

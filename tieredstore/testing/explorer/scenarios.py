@@ -8,10 +8,12 @@ begun, and written, before the others come; then every order is tried.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
+from tieredstore.errors import TieredStoreError
 from tieredstore.testing.explorer.programs import Setting, Writer, reader, writer
 from tieredstore.testing.explorer.search import Scenario
 
@@ -201,6 +203,125 @@ def third_life(setting: Setting, faults: int = 0) -> Scenario:
         "third": _succeed(_all(anew, _append(b"EE")), after="second began"),
     }
     return _make(parties, setting, faults)
+
+
+def clean_stop(setting: Setting, faults: int = 1) -> Scenario:
+    """Let a writer stop as it should, and a successor go by what it left, or take over before."""
+    parties = {
+        "first": _first(_all(_append(b"bb"), Writer.stop)),
+        "second": _succeed(_append(b"CC")),
+    }
+    return _make(parties, setting, faults, lasting=NOTHING_DELETED)
+
+
+def stop_unanswered(setting: Setting, faults: int = 2) -> Scenario:
+    """Let a writer stop behind a write, and its successor begin as soon as that is done: requests
+    of the first may be on their way yet."""
+
+    def first(tier: Writer) -> None:
+        with suppress(TieredStoreError):
+            tier.append(b"bb", again=[b"bbC", b"bb"])
+        tier.stop()
+
+    parties = {
+        "first": _first(first),
+        "second": _succeed(_append(b"CC"), after="first stopped"),
+    }
+    once = replace(setting, settings={**setting.settings, "max_tries": 1})
+    return _make(parties, once, faults, lasting=NOTHING_DELETED)
+
+
+def stop_beside(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer stop while it writes, and a successor go by what it left."""
+
+    def first(tier: Writer) -> None:
+        tier.beside(_append(b"cc"))
+        tier.sleep(0)
+        tier.stop()
+
+    parties = {
+        "first": _first(first, before=_append(b"aa", b"bb")),
+        "second": _succeed(_append(b"DD"), after="first stopped"),
+    }
+    return _make(parties, setting, faults)
+
+
+def stop_while_keeping(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer stop while it merges and collects, and a successor go by what it left."""
+
+    def first(tier: Writer) -> None:
+        tier.beside(Writer.keep)
+        tier.sleep(0)
+        tier.stop()
+
+    now = replace(setting, settings={**setting.settings, "grace_ms": 0})
+    parties = {
+        "first": _first(first, before=_append(b"aa", b"bb")),
+        "second": _succeed(_append(b"DD"), after="first stopped"),
+    }
+    return _make(parties, now, faults)
+
+
+def stop_while_deleting(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer stop while it deletes, and a successor go by what it left."""
+
+    def first(tier: Writer) -> None:
+        tier.beside(Writer.delete)
+        tier.sleep(0)
+        tier.stop()
+
+    parties = {
+        "first": _first(first, before=_append(b"aa", b"bb")),
+        "second": _succeed(_append(b"DD"), after="first stopped"),
+    }
+    return _make(parties, setting, faults)
+
+
+def looked_at_while_deleted(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer look at a segment while it deletes it, then stop, and a successor go by what it
+    left."""
+
+    def first(tier: Writer) -> None:
+        tier.beside(Writer.look)
+        tier.delete()
+        tier.stop()
+
+    parties = {
+        "first": _first(first),
+        "second": _succeed(_append(b"DD"), after="first stopped"),
+    }
+    return _make(parties, setting, faults)
+
+
+def stop_and_claim(setting: Setting, faults: int = 0) -> Scenario:
+    """Let an epoch that writes nothing come between one that stops and one that goes by what that
+    left."""
+    parties = {
+        "first": _first(_all(_append(b"bb"), Writer.stop)),
+        "second": Writer.claim,
+        "third": _succeed(_append(b"EE"), after="second began"),
+    }
+    return _make(parties, setting, faults, lasting=NOTHING_DELETED)
+
+
+def stop_and_go_on(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer go by what the one before it left while another one takes over."""
+    parties = {
+        "first": _first(_all(_append(b"bb"), Writer.stop)),
+        "second": _succeed(_append(b"C"), after="first stopped"),
+        "third": _succeed(_append(b"EE"), after="second began"),
+    }
+    return _make(parties, setting, faults, lasting=NOTHING_DELETED)
+
+
+def stopped_twice(setting: Setting, faults: int = 0) -> Scenario:
+    """Let three writers stop one after the other, and a reader look."""
+    parties = {
+        "first": _first(_all(_append(b"bb"), Writer.stop)),
+        "second": _succeed(_all(Writer.keep, Writer.stop), after="first stopped"),
+        "third": _succeed(_append(b"EE"), after="second stopped"),
+    }
+    return _make(parties, setting, faults, is_read=True, read_after="second began")
 
 
 def _make(

@@ -9,6 +9,7 @@ import pytest
 
 from tieredstore.providers.chunks.epoch import ChunkWriterEpoch
 from tieredstore.providers.chunks.lives import chain
+from tieredstore.providers.chunks.lives.known import KnownChains
 from tieredstore.providers.chunks.lives.names import Life
 from tieredstore.providers.chunks.lives.own import OwnLives
 from tieredstore.providers.chunks.lives.views import Views
@@ -27,10 +28,23 @@ HOLD = [
     *(("alone", 1), ("made_again", 0), ("expiry", 0), ("collected_beside", 0)),
     *(("stale_sweep", 0), ("swept", 0), ("deleting_beside", 0), ("sent_anew", 2)),
     *(("succession", 0), ("third_life", 0)),
+    *(("clean_stop", 1), ("stop_unanswered", 2), ("stop_beside", 0), ("stop_while_keeping", 0)),
+    *(("stop_while_deleting", 0), ("looked_at_while_deleted", 0), ("stop_and_claim", 0)),
+    *(("stop_and_go_on", 0), ("stopped_twice", 0)),
 ]
 """Scenarios in which nothing goes wrong, with the number of requests that may: each was a fault
 when names were used again."""
 
+
+def release_too_late(epoch: ChunkWriterEpoch) -> None:
+    """Say what is there while bytes are still acknowledged."""
+    if not epoch.is_lost and not epoch._has_helpers:
+        epoch._leave_what_is_there()
+    epoch.expect_helpers()
+    RELEASE(epoch)
+
+
+RELEASE = ChunkWriterEpoch.release
 Mutant = tuple[type[Any] | Any, str, Callable[..., Any]]
 MUTANTS: dict[str, Mutant] = {
     "what nobody inherits counts": (chain, "_cut", lambda extent, *_: [extent]),
@@ -39,6 +53,8 @@ MUTANTS: dict[str, Mutant] = {
     "nobody looks at the epoch": (ChunkWriterEpoch, "confirm", lambda _: None),
     "a write that may still come is forgotten": (OwnLives, "get_begun", lambda *_: {}),
     "a reader does not look again": (Views, "_holds_still", lambda *_: True),
+    "a stop says what is there before its end": (ChunkWriterEpoch, "release", release_too_late),
+    "a stop says what was there": (KnownChains, "note_change", lambda *_: None),
 }
 DELETED_LIFE = "of a deleted life"
 LOST = "was acknowledged; a reader gets"
@@ -57,6 +73,8 @@ FOUND = [
     ("nobody looks at the epoch", "late_delete", 0, LOST),
     ("a write that may still come is forgotten", "sent_anew", 2, LOST),
     ("a reader does not look again", "collected_beside", 0, LOST),
+    ("a stop says what is there before its end", "stop_beside", 0, LOST),
+    ("a stop says what was there", "clean_stop", 0, LOST),
 ]
 """What the explorer finds when a rule is left out."""
 
@@ -154,6 +172,16 @@ def test_w03_a_writer_collects_while_its_successor_merges(setting: str) -> None:
     )
 
 
+def test_w08_a_successor_goes_by_what_a_stop_left_or_by_a_listing() -> None:
+    assert_holds(
+        explore(scenario("clean_stop", Setting(), 1)),
+        "second: goes by [0, 4) of b/T/0 (epoch 2)",
+        "second: acknowledges 'CC' at 4 of b/T/0 (epoch 2)",
+        "second: acknowledges 'CC' at 2 of b/T/0 (epoch 2)",
+        "first: acknowledges 'bb' at 2 of b/T/0 (epoch 1)",
+    )
+
+
 def test_w03_a_writer_expires_a_segment_while_its_successor_goes_on() -> None:
     assert_holds(
         explore(scenario("expiry", Setting(), 1)),
@@ -169,6 +197,8 @@ def test_w03_a_writer_expires_a_segment_while_its_successor_goes_on() -> None:
     [
         *(("one_writer", 2), ("collection", 2), ("expiry", 1), ("made_again", 1)),
         *(("succession", 1), ("collected_beside", 1), ("swept", 1)),
+        *(("clean_stop", 2), ("stop_beside", 1), ("stop_while_keeping", 1)),
+        *(("stop_while_deleting", 1), ("stop_and_claim", 1), ("stop_and_go_on", 1)),
     ],
 )
 def test_o03_w08_more_requests_go_wrong(name: str, faults: int) -> None:

@@ -108,8 +108,8 @@ def test_w05_another_format_is_refused() -> None:
 
 
 def test_names() -> None:
-    assert parse_inherited_name(inherited_name(7)) == InheritedObject(7, is_shard=False)
-    assert parse_inherited_name(inherited_name(7, 3)) == InheritedObject(7, is_shard=True)
+    assert parse_inherited_name(inherited_name(7)) == InheritedObject(7, is_main=True)
+    assert parse_inherited_name(inherited_name(7, 3)) == InheritedObject(7, is_main=False)
     for name in ("7", f"{7:020d}.3", f"{7:020d}.released", ""):
         assert parse_inherited_name(name) is None
 

@@ -1,0 +1,162 @@
+"""What an epoch leaves at its end: the chains that its successor would have to list.
+
+    <cluster folder>/<broker>/.inherited/<number, 20 digits>.left           the chains
+    <cluster folder>/<broker>/.inherited/<number, 20 digits>.left.<shard>   some of them
+
+It is made by an epoch that acknowledges nothing any more, so it says all that was ever acknowledged
+below it. It is an offer: who cannot read it, or finds that a later epoch has said what it inherits,
+lists as after a crash (`docs/formats/chunk-log.md`).
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Corrupt
+from tieredstore.providers.chunks.lives.chain import Chain, Extent, Garbage
+from tieredstore.providers.chunks.lives.inheritance import (
+    FORMAT_VERSION,
+    SortKey,
+    decompress,
+    left_name,
+    sort_key,
+)
+from tieredstore.providers.chunks.lives.names import Life
+
+_SHARD_BYTES = 4 << 20
+_log = logging.getLogger(__name__)
+
+
+class Left(NamedTuple):
+    """chains: of all segments that are there, or of which there is garbage. unsure: the segments
+    whose chains the epoch did not know at its end, to be listed."""
+
+    chains: Mapping[SegmentId, Chain]
+    unsure: tuple[SegmentId, ...] = ()
+
+
+class _Segment(msgspec.Struct, frozen=True, array_like=True):
+    path: str
+    type: int
+    base_offset: int
+    is_sealed: bool
+    is_marked: bool
+    born: Life | None
+    extents: tuple[Extent, ...]
+    garbage: tuple[Garbage, ...]
+
+
+class _Content(msgspec.Struct, frozen=True):
+    """shards: how many objects beside this one have the segments, 0: it has them itself."""
+
+    format: int
+    epoch: int
+    shards: int = 0
+    unsure: tuple[SortKey, ...] = ()
+    segments: tuple[_Segment, ...] = ()
+
+
+def encode_left(
+    number: int, left: Left, shard_bytes: int = _SHARD_BYTES
+) -> Iterable[tuple[str, bytes]]:
+    """Yield name and content of the objects that say what epoch `number` leaves, in the order in
+    which they are to be made: the one that makes the others count is the last."""
+    unsure = tuple(map(sort_key, left.unsure))
+    shards = 0
+    batch: list[msgspec.Raw] = []
+    length = 0
+    for id in sorted(left.chains, key=sort_key):  # noqa: A001 - the contract's name
+        entry = msgspec.json.encode(_make_entry(id, left.chains[id]))
+        if batch and length + len(entry) > shard_bytes:
+            yield left_name(number, shards), _encode(number, batch)
+            shards += 1
+            batch, length = [], 0
+        batch.append(msgspec.Raw(entry))
+        length += len(entry)
+    if shards:
+        yield left_name(number, shards), _encode(number, batch)
+        yield left_name(number), _encode(number, [], shards=shards + 1, unsure=unsure)
+    else:
+        yield left_name(number), _encode(number, batch, unsure=unsure)
+
+
+def decode_left(number: int, read: Callable[[str], bytes | None]) -> Left | None:
+    """Read what epoch `number` has left, by a function that returns the content of an object of
+    the folder `.inherited`, None without one; None when there is nothing that can be used. Raises
+    what `read` raises."""
+    head = _read(number, left_name(number), read)
+    if head is None:
+        return None
+    parts = [head]
+    for shard in range(head.shards):
+        part = _read(number, left_name(number, shard), read)
+        if part is None:
+            return None
+        parts.append(part)
+    try:
+        chains = {
+            _make_id((found.path, found.type, found.base_offset)): Chain(
+                found.extents,
+                found.is_sealed,
+                found.is_marked,
+                found.garbage,
+                epoch=number,
+                born=found.born,
+            )
+            for part in parts
+            for found in part.segments
+        }
+        return Left(chains, tuple(map(_make_id, head.unsure)))
+    except ValueError as error:
+        _log.warning("what epoch %d has left names no segment: %s", number, error)
+        return None
+
+
+def _make_entry(id: SegmentId, chain: Chain) -> _Segment:
+    return _Segment(
+        *sort_key(id), chain.sealed, chain.marked, chain.born, chain.extents, chain.garbage
+    )
+
+
+def _make_id(key: SortKey) -> SegmentId:
+    path, kind, base_offset = key
+    return SegmentId(path, FileSegmentType(kind), base_offset)
+
+
+def _encode(
+    number: int,
+    segments: list[msgspec.Raw],
+    *,
+    shards: int = 0,
+    unsure: tuple[SortKey, ...] = (),
+) -> bytes:
+    content = {
+        "format": FORMAT_VERSION,
+        "epoch": number,
+        "shards": shards,
+        "unsure": unsure,
+        "segments": segments,
+    }
+    return zlib.compress(msgspec.json.encode(content), 6)
+
+
+def _read(number: int, name: str, read: Callable[[str], bytes | None]) -> _Content | None:
+    packed = read(name)
+    if packed is None:
+        return None
+    try:
+        content, is_whole = decompress(packed)
+        found = msgspec.json.decode(content, type=_Content) if is_whole else None
+    except (Corrupt, msgspec.DecodeError) as error:
+        _log.warning("%s: not what an epoch leaves: %s", name, error)
+        return None
+    if found is None or (found.format, found.epoch) != (FORMAT_VERSION, number):
+        _log.warning("%s: not what epoch %d leaves, in format %d", name, number, FORMAT_VERSION)
+        return None
+    return found
