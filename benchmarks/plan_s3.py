@@ -64,6 +64,11 @@ class SlowLocation(TierLocation):
 
     client: SlowClient | None = None
 
+    @classmethod
+    def beside(cls, store: MemoryObjectClient, ms: float) -> SlowLocation:
+        """Make one of a tier, whose requests take so long."""
+        return cls("s3://bucket", StoreConfig(), client=SlowClient(store, ms / 1000))
+
     def connect(self) -> SegmentProvider:
         return chunk_provider(self.client)
 
@@ -78,12 +83,12 @@ class Cost:
     grown_bytes: int
 
 
-def make(queues: int) -> MemoryObjectClient:
-    """Make a tier of so many queues."""
+def make(queues: int, writes: int = 1) -> MemoryObjectClient:
+    """Make a tier of so many queues, each file of which is as many objects as there are writes."""
     store = MemoryObjectClient()
     provider = chunk_provider(store, write_cache_bytes=0)
     for number in range(queues):
-        write_queue(provider, f"topic-{number:06d}", MESSAGES)
+        write_queue(provider, f"topic-{number:06d}", max(MESSAGES, writes), writes=writes)
     provider.close()
     return store
 
@@ -170,9 +175,10 @@ OPERATIONS: dict[str, Callable[[SlowLocation], None]] = {
 }
 
 
-def measure(store: MemoryObjectClient, work: Callable[[SlowLocation], None], ms: float) -> Cost:
-    client = SlowClient(store, ms / 1000)
-    location = SlowLocation("s3://bucket", StoreConfig(), client=client)
+def measure(location: SlowLocation, work: Callable[[SlowLocation], None]) -> Cost:
+    client = location.client
+    assert client is not None
+    client.requests.clear()
     before = _reset_peak()
     started = time.monotonic()
     work(location)
@@ -213,7 +219,7 @@ def main() -> None:
         for name, work in OPERATIONS.items():
             if given.only not in name:
                 continue
-            cost = measure(store, work, given.ms)
+            cost = measure(SlowLocation.beside(store, given.ms), work)
             print(
                 f"| {name} | {queues:,} | {cost.lists} | {cost.others / queues:.2f} "
                 f"| {cost.seconds:.1f} | {cost.grown_bytes / 1e6:.0f} |",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider, Written
 from tieredstore.message.consume_queue import pack_unit
 from tieredstore.message.encoding import Message, encode_record
@@ -14,10 +16,15 @@ _HOST = encode_host("10.0.0.7", 10911)
 
 
 def write_queue(
-    provider: SegmentProvider, topic: str, messages: int, *, with_uniq_keys: bool = False
+    provider: SegmentProvider,
+    topic: str,
+    messages: int,
+    *,
+    with_uniq_keys: bool = False,
+    writes: int = 1,
 ) -> list[tuple[SegmentId, int]]:
-    """Write the commit log and the consume queue of queue 0; returns the segments with their sizes
-    in bytes."""
+    """Write the commit log and the consume queue of queue 0, each in so many writes; returns the
+    segments with their sizes in bytes."""
     records, units, place = [], [], 0
     for offset in range(messages):
         message = Message.create(
@@ -34,12 +41,17 @@ def write_queue(
         records.append(record)
         place += len(record)
     written = []
-    for kind, data in (
-        (FileSegmentType.COMMIT_LOG, b"".join(records)),
-        (FileSegmentType.CONSUME_QUEUE, b"".join(units)),
+    bounds = [messages * number // writes for number in range(writes + 1)]
+    for kind, pieces in (
+        (FileSegmentType.COMMIT_LOG, records),
+        (FileSegmentType.CONSUME_QUEUE, units),
     ):
         segment = provider.open(SegmentId(f"{BROKER}/{topic}/0", kind, 0))
-        assert segment.write(0, [data]) == Written(len(data))
+        end = 0
+        for first, behind in pairwise(bounds):
+            data = b"".join(pieces[first:behind])
+            assert segment.write(end, [data]) == Written(end + len(data))
+            end += len(data)
         segment.close()
-        written.append((segment.id, len(data)))
+        written.append((segment.id, end))
     return written

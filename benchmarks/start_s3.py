@@ -1,9 +1,10 @@
 """What opening a broker's tier asks of an object store: `python -m benchmarks.start_s3
-[--queues N,…]`.
+[--queues N,…] [--objects N]`.
 
-The tiers and the client are those of `benchmarks.plan_s3`. First the metadata is made from the
-tier alone, as after the loss of the state directory; then the queues are opened with it, as a
-broker does when it starts, for writing.
+The tiers and the client are those of `benchmarks.plan_s3`; each file of a queue is so many objects.
+First the metadata is made from the tier alone, as after the loss of the state directory; then the
+queues are opened with it, as a broker does when it starts, for writing: after a crash, and after a
+clean stop. What the stops take is a row of its own.
 """
 
 from __future__ import annotations
@@ -21,12 +22,38 @@ from benchmarks.small_queues import BROKER
 from tieredstore import jobs
 from tieredstore.config import StoreConfig
 from tieredstore.metadata.json_store import DefaultMetadataStore
+from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.location import METADATA_FILE
 from tieredstore.table import Tier
+from tieredstore.tier.clean_ends import ENDS_FILE
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.writing import TierWriter
 
 CONFIG = msgspec.structs.replace(StoreConfig(), broker_name=BROKER)
+
+
+class Broker:
+    """One that is started, then stopped, by calls that are measured apart."""
+
+    def __init__(self, state: Path, queues: int) -> None:
+        self._state = state
+        self._queues = queues
+        self._close: list[Callable[[], None]] = []
+
+    def start(self, location: SlowLocation) -> None:
+        provider = location.connect()
+        metadata = DefaultMetadataStore(self._state / METADATA_FILE, BROKER)
+        writer = TierWriter.acquire(provider, metadata, BROKER, self._state, take_over=True)
+        files = FlatFileStore(CONFIG, provider, metadata)
+        files.become_writer(writer)
+        files.load()
+        assert len(list(files.files())) == self._queues
+        assert not files.broken_queues
+        self._close = [files.close, writer.release, metadata.close, provider.close]
+
+    def stop(self, _: SlowLocation) -> None:
+        for close in self._close:
+            close()
 
 
 def rebuild(state: Path) -> Callable[[SlowLocation], None]:
@@ -36,46 +63,46 @@ def rebuild(state: Path) -> Callable[[SlowLocation], None]:
     return work
 
 
-def start(state: Path, queues: int) -> Callable[[SlowLocation], None]:
-    def work(location: SlowLocation) -> None:
-        provider = location.connect()
-        metadata = DefaultMetadataStore(state / METADATA_FILE, BROKER)
-        with TierWriter.acquire(provider, metadata, BROKER, state, take_over=True) as writer:
-            files = FlatFileStore(CONFIG, provider, metadata)
-            files.become_writer(writer)
-            files.load()
-            assert len(list(files.files())) == queues
-            assert not files.broken_queues
-            files.close()
-        metadata.close()
-        provider.close()
-
-    return work
+def forget_stop(store: MemoryObjectClient, state: Path) -> None:
+    """Take away what a clean stop has left, as if the process had been killed."""
+    store.delete([info.key for info in store.list("") if ".left" in info.key])
+    (state / ENDS_FILE).unlink(missing_ok=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.start_s3", description=__doc__)
     parser.add_argument("--queues", default="1000,10000", metavar="N,…")
+    parser.add_argument("--objects", type=int, default=1, metavar="N", help="of each file")
     parser.add_argument("--ms", type=float, default=25, help="of a request")
     given = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}, {given.ms:g} ms a request, {CONNECTIONS} at once")
-    print("| what | queues | LISTs | other requests | a queue | seconds | MB |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| what | queues | objects a file | LISTs | other requests | a queue | seconds | MB |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for queues in map(int, given.queues.split(",")):
-        store = make(queues)
+        store = make(queues, given.objects)
         with tempfile.TemporaryDirectory() as folder:
             state = Path(folder) / "state"
-            for name, work in (
-                ("metadata from the tier alone", rebuild(state)),
-                ("start with its metadata", start(state, queues)),
-            ):
-                cost = measure(store, work, given.ms)
+
+            def row(
+                name: str, location: SlowLocation, work: Callable[[SlowLocation], None]
+            ) -> None:
+                cost = measure(location, work)
                 print(
-                    f"| {name} | {queues:,} | {cost.lists} | {cost.others} "
+                    f"| {name} | {queues:,} | {given.objects} | {cost.lists} | {cost.others} "
                     f"| {cost.others / queues:.2f} | {cost.seconds:.1f} "
                     f"| {cost.grown_bytes / 1e6:.0f} |",
                     flush=True,
                 )
+
+            row(
+                "metadata from the tier alone", SlowLocation.beside(store, given.ms), rebuild(state)
+            )
+            forget_stop(store, state)
+            for name in ("after a crash", "after a clean stop"):
+                location = SlowLocation.beside(store, given.ms)
+                broker = Broker(state, queues)
+                row(f"start {name}", location, broker.start)
+                row("stop of that start", location, broker.stop)
 
 
 if __name__ == "__main__":

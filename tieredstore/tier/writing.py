@@ -8,6 +8,7 @@ that was announced is finished, by a writer only.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Fenced, TieredStoreError, Unavailable
+from tieredstore.tier.clean_ends import QueueEnds, find_clean_ends, keep_clean_ends
 from tieredstore.tier.state_lock import StateLock, StateRecord
 from tieredstore.tier.written_bytes import WrittenKeeper
 
@@ -84,6 +86,7 @@ class TierWriter:
         epoch: WriterEpoch,
         held: ExitStack,
         keeper: WrittenKeeper | None = None,
+        state: Path | None = None,
     ) -> None:
         self.provider = provider
         self.metadata = metadata
@@ -91,6 +94,8 @@ class TierWriter:
         self._epoch = epoch
         self._held: ExitStack | None = held
         self._keeper = keeper
+        self._state = state
+        self._left_ends: Mapping[str, QueueEnds] | None = None
 
     @classmethod
     def acquire(
@@ -111,7 +116,19 @@ class TierWriter:
             if state is not None:
                 keeper = WrittenKeeper(state, provider)
                 stack.callback(keeper.keep)
-            return cls(provider, metadata, broker, epoch, stack.pop_all(), keeper)
+            return cls(provider, metadata, broker, epoch, stack.pop_all(), keeper, state)
+
+    def find_clean_ends(self) -> Mapping[str, QueueEnds]:
+        """Find where the queues ended when the epoch before this one stopped, by path, as far as
+        the state directory tells: nobody has written since."""
+        epoch = find_layer(self._epoch, NumberedEpoch)
+        if epoch is None or self._state is None:
+            return {}
+        return find_clean_ends(self._state, epoch.number)
+
+    def leave_clean_ends(self, ends: Mapping[str, QueueEnds]) -> None:
+        """Leave these to the next epoch, when this one is released."""
+        self._left_ends = ends
 
     def expect_helpers(self) -> int | None:
         """Let other processes write beside the epoch. Returns its number, by which they know it;
@@ -148,6 +165,9 @@ class TierWriter:
             _log.warning("the metadata's journal is not brought to its main file: %s", error)
         else:
             self.metadata.flush()
+            epoch = find_layer(self._epoch, NumberedEpoch)
+            if self._state is not None and self._left_ends is not None and epoch is not None:
+                keep_clean_ends(self._state, epoch.number, self._left_ends)
 
     def __enter__(self) -> Self:
         return self

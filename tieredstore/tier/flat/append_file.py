@@ -113,6 +113,11 @@ class FlatAppendFile(FlatSegments):
         self._pending_begin_ms = NEVER_WRITTEN_MS
         self._pending_end_ms = NEVER_WRITTEN_MS
 
+    @property
+    def is_rewritable(self) -> bool:
+        """Whether a write may be there in part: `Capabilities.rewritable`."""
+        return self._provider.capabilities.rewritable
+
     # Where it ends
 
     @property

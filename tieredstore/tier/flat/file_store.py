@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
@@ -22,6 +23,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.errors import Busy, Corrupt
+from tieredstore.tier.clean_ends import QueueEnds
 from tieredstore.tier.flat.deletion import Deletions
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.flat.segment import STATUS_DELETED
@@ -105,12 +107,13 @@ class FlatFileStore:
                 "%s: %d segments in the tier are not in the metadata; rebuild it", path, len(ids)
             )
         pending = iter(queue_keys)
+        ends = self._writer.find_clean_ends() if self._writer is not None else {}
 
         def recover_next() -> bool:
             with self._lock:
                 key = next(pending, None)
             if key is not None:
-                self._recover(key, listings)
+                self._recover(key, listings, ends)
             return key is not None
 
         # A task for each queue would cost as much as opening it.
@@ -119,10 +122,15 @@ class FlatFileStore:
         run_worker_pool(recover_next, threads, "tiered-recovery")
         self.confirm_writer()
 
-    def _recover(self, key: QueueKey, listings: Mapping[SegmentId, SegmentListing]) -> None:
+    def _recover(
+        self,
+        key: QueueKey,
+        listings: Mapping[SegmentId, SegmentListing],
+        ends: Mapping[str, QueueEnds] = MappingProxyType({}),
+    ) -> None:
         file = self._make_file(key)
         try:
-            file.recover(listings)
+            file.recover(listings, ends.get(file.path))
         except Corrupt as error:
             _log.exception("%s: not opened", file.path)
             with self._lock:
@@ -331,9 +339,13 @@ class FlatFileStore:
 
     def close(self) -> None:
         """Close all queues: what is appended and not committed is dropped. The right to write
-        stays whose it is. Idempotent."""
+        stays whose it is; where the queues end is left to who has it next. Idempotent."""
         with self._lock:
             files = list(self._files.values())
             self._files.clear()
+        writer = self._writer
+        if writer is not None and files:
+            ends = {file.path: found for file in files if (found := file.find_clean_ends())}
+            writer.leave_clean_ends(ends)
         for file in files:
             file.close()

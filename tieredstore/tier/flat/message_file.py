@@ -27,6 +27,7 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Busy, Corrupt, Invalid
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.names import queue_path
+from tieredstore.tier.clean_ends import QueueEnds
 from tieredstore.tier.flat import batch, recovery
 from tieredstore.tier.flat.appender import AppendResult
 from tieredstore.tier.flat.batch import RecordBatch
@@ -132,16 +133,34 @@ class FlatMessageFile(QueueView):
         )
         super().__init__(commit_log, consume_queue)
 
-    def recover(self, listings: Mapping[SegmentId, SegmentListing] | None = None) -> None:
+    def recover(
+        self,
+        listings: Mapping[SegmentId, SegmentListing] | None = None,
+        clean_ends: QueueEnds | None = None,
+    ) -> None:
         """Take what the metadata and the backend have of this queue; writes nothing.
 
-        Whole, valid consume queue units decide what is there. Raises Unavailable, Corrupt.
+        Whole, valid consume queue units decide what is there. clean_ends: where the files ended
+        when a writer stopped after which nobody wrote; what ends there needs no look at its units.
+        Raises Unavailable, Corrupt.
         """
         with self.lock:
             self.commit_log.recover(listings)
             self.consume_queue.recover(listings)
-            recovery.validate_tail(self.commit_log, self.consume_queue)
+            if clean_ends != self._committed_ends:
+                recovery.validate_tail(self.commit_log, self.consume_queue)
             recovery.repair_times(self.commit_log, self.consume_queue)
+
+    @property
+    def _committed_ends(self) -> QueueEnds:
+        return QueueEnds(self.commit_log.commit_offset, self.consume_queue.commit_offset)
+
+    def find_clean_ends(self) -> QueueEnds | None:
+        """Find where the files end; None while anything is not committed, or not in both."""
+        with self.lock:
+            stored = QueueEnds(self.commit_log.stored_offset, self.consume_queue.stored_offset)
+            is_clean = not self._marks and stored == self._committed_ends
+            return stored if is_clean and self.is_initialised else None
 
     def trust_listing(self) -> None:
         """Take new segments for surely absent from now on: see `FlatAppendFile.is_listed_whole`."""

@@ -43,6 +43,8 @@ def _find_last_message_end(
 ) -> int | None:
     """Find where the message of the last valid unit ends; cuts what lies behind that unit."""
     limit, kept_from = commit_log.commit_offset, commit_log.min_offset
+    # Where a write is there whole or not at all, a unit came after its message.
+    is_whole = not commit_log.is_rewritable
     first = consume_queue.segments[-1].base_offset // consume_queue.unit_bytes
 
     def read_units(offset: int, count: int) -> npt.NDArray[np.void]:
@@ -55,8 +57,8 @@ def _find_last_message_end(
         return candidates & (offsets <= limit - sizes)  # a sum could pass 2^63
 
     def is_message(_: int, offset: int, size: int) -> bool:
-        if offset < kept_from:  # expired, so it was there
-            return True
+        if offset < kept_from or (is_whole and offset + size == limit):
+            return True  # it is expired, so it was there; or it is the last one
         try:
             head = run(commit_log.read(offset, layout.BLANK_SIZE))
         except Corrupt as error:

@@ -1,0 +1,180 @@
+"""What a broker asks of an object store when it starts again: after a clean stop no more for many
+queues than for one, after a crash one read a queue at most."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.kit.counted_requests import CountingClient
+from tests.kit.tier.flat import BROKER, T0, batch, fill
+from tieredstore.clock import ManualClock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Fenced
+from tieredstore.metadata.json_store import DefaultMetadataStore
+from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.testing.chunks import chunk_provider
+from tieredstore.tier.clean_ends import ENDS_FILE, QueueEnds, find_clean_ends, keep_clean_ends
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.writing import TierWriter
+
+QUEUES = 60
+CONFIG = msgspec.structs.replace(StoreConfig(), broker_name=BROKER)
+MOST_REQUESTS = 50
+
+
+class Broker:
+    """A process that writes a tier, from its start on. asked: what the start asked for."""
+
+    def __init__(self, store: MemoryObjectClient, state: Path, *, take_over: bool = False) -> None:
+        self.client = CountingClient(store)
+        self.provider = chunk_provider(self.client)
+        self.metadata = DefaultMetadataStore(
+            state / "config" / "tieredStoreMetadata.json", BROKER, ManualClock(T0)
+        )
+        self.writer = TierWriter.acquire(
+            self.provider, self.metadata, BROKER, state, take_over=take_over
+        )
+        self.files = FlatFileStore(CONFIG, self.provider, self.metadata, ManualClock(T0))
+        self.files.become_writer(self.writer)
+        self.files.load()
+        assert not self.files.broken_queues
+        self.asked = Counter(self.client.requests)
+
+    def write(self, count: int) -> Broker:
+        """Append to each queue, and commit."""
+        for queue_id in range(QUEUES):
+            file = self.queue(queue_id)
+            file.init_offset(0)
+            fill(file, file.consume_queue_max_offset, count)
+        return self
+
+    def queue(self, queue_id: int) -> FlatMessageFile:
+        return self.files.get_or_create("orders", queue_id)
+
+    def stop(self) -> None:
+        self.files.close()
+        self.writer.release()
+        self.close()
+
+    def close(self) -> None:
+        self.metadata.close()
+        self.provider.close()
+
+    def read_count(self) -> int:
+        return self.asked["GET"]
+
+
+@pytest.fixture
+def store() -> MemoryObjectClient:
+    return MemoryObjectClient()
+
+
+def crash(broker: Broker, state: Path) -> Path:
+    """What a process that is killed leaves, in another folder: this one goes on being locked."""
+    broker.close()
+    copy = state.with_name(f"{state.name}-after")
+    shutil.copytree(state, copy)
+    return copy
+
+
+def assert_whole(broker: Broker, count: int) -> None:
+    files = list(broker.files.files())
+    assert len(files) == QUEUES
+    assert {file.consume_queue_commit_offset for file in files} == {count}
+
+
+def test_after_a_clean_stop_a_start_asks_nothing_for_a_queue(
+    store: MemoryObjectClient, tmp_path: Path
+) -> None:
+    Broker(store, tmp_path).write(3).stop()
+    again = Broker(store, tmp_path)
+    assert_whole(again, 3)
+    assert again.asked.total() <= MOST_REQUESTS < QUEUES
+    again.write(2).stop()
+    once_more = Broker(store, tmp_path)
+    assert_whole(once_more, 5)
+    assert once_more.asked == again.asked
+
+
+def test_after_a_crash_a_start_reads_one_unit_of_a_queue(
+    store: MemoryObjectClient, tmp_path: Path
+) -> None:
+    state = crash(Broker(store, tmp_path / "state").write(3), tmp_path / "state")
+    again = Broker(store, state, take_over=True)
+    assert_whole(again, 3)
+    assert QUEUES <= again.read_count() <= QUEUES + MOST_REQUESTS
+
+
+def test_after_a_crash_behind_a_clean_stop_units_are_looked_at(
+    store: MemoryObjectClient, tmp_path: Path
+) -> None:
+    """What the stop said is not what the next epoch left."""
+    Broker(store, tmp_path / "state").write(3).stop()
+    state = crash(Broker(store, tmp_path / "state").write(1), tmp_path / "state")
+    again = Broker(store, state, take_over=True)
+    assert_whole(again, 4)
+    assert again.read_count() >= QUEUES
+
+
+def test_d15_a_queue_that_was_stopped_between_its_two_files_is_looked_at(
+    store: MemoryObjectClient, tmp_path: Path
+) -> None:
+    """Its commit log has messages that no unit names: what is written next goes on behind the last
+    that one does."""
+    first = Broker(store, tmp_path).write(3)
+    end = first.queue(7).commit_log_commit_offset
+    log = SegmentId(f"{BROKER}/orders/7", FileSegmentType.COMMIT_LOG, 0)
+    first.provider.open(log).write(end, [b"behind"])
+    first.stop()
+    again = Broker(store, tmp_path)
+    assert_whole(again, 3)
+    assert again.queue(7).commit_log_commit_offset == end
+    again.write(1)
+    assert_whole(again, 4)
+
+
+def test_a_queue_with_messages_that_are_not_committed_has_no_clean_end(
+    store: MemoryObjectClient, tmp_path: Path
+) -> None:
+    broker = Broker(store, tmp_path).write(3)
+    file = broker.queue(0)
+    assert file.find_clean_ends() == QueueEnds(file.commit_log_commit_offset, 60)
+    file.append_batch(*batch(3, 1))
+    assert file.find_clean_ends() is None
+    file.rollback()
+    assert file.find_clean_ends() == QueueEnds(file.commit_log_commit_offset, 60)
+
+
+def test_w01_a_writer_that_lost_its_right_leaves_no_ends(
+    store: MemoryObjectClient, tmp_path: Path
+) -> None:
+    first = Broker(store, tmp_path / "first").write(3)
+    (tmp_path / "second").mkdir()
+    shutil.copytree(tmp_path / "first" / "config", tmp_path / "second" / "config")
+    Broker(store, tmp_path / "second", take_over=True)
+    with pytest.raises(Fenced):
+        first.writer.confirm()
+    first.stop()
+    assert not (tmp_path / "first" / ENDS_FILE).exists()
+
+
+def test_ends_count_for_the_next_epoch_alone(tmp_path: Path) -> None:
+    ends = {"b/T/0": QueueEnds(100, 20)}
+    keep_clean_ends(tmp_path, 4, ends)
+    assert find_clean_ends(tmp_path, 5) == ends
+    for other in (4, 6):
+        assert find_clean_ends(tmp_path, other) == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format":2,"epoch":4,"queues":{}}', b"\xff"])
+def test_ends_that_cannot_be_read_are_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ENDS_FILE).write_bytes(content)
+    assert find_clean_ends(tmp_path, 5) == {}
+    assert find_clean_ends(tmp_path / "none", 5) == {}
