@@ -78,6 +78,7 @@ class Cost:
     """What one operation took."""
 
     seconds: float
+    cpu_seconds: float
     lists: int
     others: int
     grown_bytes: int
@@ -180,12 +181,13 @@ def measure(location: SlowLocation, work: Callable[[SlowLocation], None]) -> Cos
     assert client is not None
     client.requests.clear()
     before = _reset_peak()
-    started = time.monotonic()
+    started, cpu_started = time.monotonic(), time.process_time()
     work(location)
     seconds = time.monotonic() - started
+    cpu_seconds = time.process_time() - cpu_started
     grown = _memory("VmHWM") - before
     lists = client.requests["LIST"]
-    return Cost(seconds, lists, client.requests.total() - lists, max(grown, 0))
+    return Cost(seconds, cpu_seconds, lists, client.requests.total() - lists, max(grown, 0))
 
 
 def _reset_peak() -> int:

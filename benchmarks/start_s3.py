@@ -76,33 +76,38 @@ def main() -> None:
     parser.add_argument("--ms", type=float, default=25, help="of a request")
     given = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}, {given.ms:g} ms a request, {CONNECTIONS} at once")
-    print("| what | queues | objects a file | LISTs | other requests | a queue | seconds | MB |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        "| what | queues | objects a file | LISTs | other requests | a queue | seconds | of the processor | MB |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for queues in map(int, given.queues.split(",")):
         store = make(queues, given.objects)
         with tempfile.TemporaryDirectory() as folder:
             state = Path(folder) / "state"
-
-            def row(
-                name: str, location: SlowLocation, work: Callable[[SlowLocation], None]
-            ) -> None:
-                cost = measure(location, work)
-                print(
-                    f"| {name} | {queues:,} | {given.objects} | {cost.lists} | {cost.others} "
-                    f"| {cost.others / queues:.2f} | {cost.seconds:.1f} "
-                    f"| {cost.grown_bytes / 1e6:.0f} |",
-                    flush=True,
-                )
-
-            row(
-                "metadata from the tier alone", SlowLocation.beside(store, given.ms), rebuild(state)
-            )
+            location = SlowLocation.beside(store, given.ms)
+            _print(given, queues, "metadata from the tier alone", location, rebuild(state))
             forget_stop(store, state)
             for name in ("after a crash", "after a clean stop"):
                 location = SlowLocation.beside(store, given.ms)
                 broker = Broker(state, queues)
-                row(f"start {name}", location, broker.start)
-                row("stop of that start", location, broker.stop)
+                _print(given, queues, f"start {name}", location, broker.start)
+                _print(given, queues, "stop of that start", location, broker.stop)
+
+
+def _print(
+    given: argparse.Namespace,
+    queues: int,
+    name: str,
+    location: SlowLocation,
+    work: Callable[[SlowLocation], None],
+) -> None:
+    cost = measure(location, work)
+    print(
+        f"| {name} | {queues:,} | {given.objects} | {cost.lists} | {cost.others} "
+        f"| {cost.others / queues:.2f} | {cost.seconds:.1f} | {cost.cpu_seconds:.1f} "
+        f"| {cost.grown_bytes / 1e6:.0f} |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ class ChunkWriterEpoch:
         self._settings = settings
         self._before_release = before_release
         self._leave = leave
-        self._has_helpers = False
+        self.has_helpers = False
         self._looks = SharedLook(self._look)
         self._lost: str | None = None
         self.number = number
@@ -195,7 +195,7 @@ class ChunkWriterEpoch:
         is_held = self._lost is None
         self._lost = self._lost or "was released"  # from here on nothing is acknowledged
         self.stop_renewing()
-        if is_held and not self._has_helpers:
+        if is_held and not self.has_helpers:
             self._leave_what_is_there()
         key = f"{self._folder}/{self.number:020d}.released"
         problem: Exception | None = None
@@ -214,7 +214,7 @@ class ChunkWriterEpoch:
 
     def expect_helpers(self) -> None:
         """Know that other processes may write beside this epoch: what it knows is not all."""
-        self._has_helpers = True
+        self.has_helpers = True
 
     def _leave_what_is_there(self) -> None:
         """It saves the next one time, and nothing rests on it."""

@@ -104,9 +104,10 @@ class ChunkProvider:
         return self._client.url
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
-        """List the segments in one paged listing; `token` is the Chain. A segment with a hole has
-        the size up to its last object: reading the hole raises Corrupt, with its offsets."""
-        chains = self._views.list_chains(prefix)
+        """List the segments; `token` is the Chain. A segment with a hole has the size up to its
+        last object: reading the hole raises Corrupt, with its offsets. Whoever holds the epoch of a
+        broker, and lists that for the first time, asks for nothing that the epoch has found out."""
+        chains = self._views.list_chains(prefix, may_be_known=True)
         for id, chain in chains.items():  # noqa: A001 - the contract's name
             self._maintenance.notice_listed(id, chain)
         there = ((found, chain) for found, chain in chains.items() if chain.is_there)

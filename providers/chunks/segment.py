@@ -25,6 +25,9 @@ from tieredstore.providers.chunks.writers import Writers
 
 _MAX_LOOKS = 3
 _MAX_BLOCK_READ_BYTES = 1 << 20
+_UNIT_BYTES = 20
+_FEW_OBJECTS = 4
+"""So many the last block may be in to be read as one, for the sake of its last unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,15 @@ class ChunkFileSegment:
         is_small = state.id.type is not FileSegmentType.COMMIT_LOG and not chain.holes
         if not is_small or length > _MAX_BLOCK_READ_BYTES:
             return reader.read(state.folder, chain, [(position, length)])[0]
-        return self._services.blocks.read(
+        blocks = self._services.blocks
+        end = chain.size_bytes
+        is_last = position + length == end and length <= _UNIT_BYTES
+        if is_last and not blocks.has(state.incarnation, position):
+            start = blocks.find_start(position)
+            if len(chain.find_extents(start, end - start)) > _FEW_OBJECTS:
+                # Of the last unit a start wants nothing else, and the block is a request for each
+                return reader.read(state.folder, chain, [(position, length)])[0]
+        return blocks.read(
             state.incarnation,
             chain.size_bytes,
             position,

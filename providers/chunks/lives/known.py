@@ -32,12 +32,6 @@ class KnownChains:
         self._changed: dict[SegmentId, KnownSegment] = {}
         self._lock = threading.Lock()
 
-    @property
-    def inherited(self) -> dict[SegmentId, Chain]:
-        """Those of segments that are as they were."""
-        with self._lock:
-            return dict(self._inherited)
-
     def note_change(self, segment: KnownSegment) -> None:
         """Go by the segment itself from now on, before anything is asked for that changes it."""
         if segment.id in self._changed:

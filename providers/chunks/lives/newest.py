@@ -54,6 +54,15 @@ class NewestInheritances:
             self._look(broker_name)
         raise self.make_restless_error(broker_name)
 
+    def find_number(self, broker_name: str) -> int:
+        """Look for the newest one; 0: there is none. Raises Unavailable."""
+        number = 0
+        for info in self._client.list(f"{self.folder(broker_name)}/"):
+            found = parse_inherited_name(info.key.rpartition("/")[2])
+            if found is not None and found.is_main:
+                number = max(number, found.number)
+        return number
+
     def is_newest(self, broker_name: str, inheritance: Inheritance) -> bool:
         """Look, by a request sent after this call, whether it is still the newest. Raises
         Unavailable."""
@@ -96,22 +105,19 @@ class NewestInheritances:
 
     def _find(self, broker_name: str) -> None:
         for _ in range(MAX_STARTS):
-            number = 0
-            for info in self._client.list(f"{self.folder(broker_name)}/"):
-                found = parse_inherited_name(info.key.rpartition("/")[2])
-                if found is not None and found.is_main:
-                    number = max(number, found.number)
+            number = self.find_number(broker_name)
             known = self._known.get(broker_name)
             if known is not None and known.number == number:
                 return
             try:
-                self._known[broker_name] = self._load(broker_name, number)
+                self._known[broker_name] = self.load(broker_name, number)
             except Superseded:
                 continue
             return
         raise self.make_restless_error(broker_name)
 
-    def _load(self, broker_name: str, number: int) -> Inheritance:
+    def load(self, broker_name: str, number: int) -> Inheritance:
+        """Read that of an epoch. Raises Superseded when it is not there, Unavailable, Corrupt."""
         if not number:
             return Inheritance(0)
         return decode_inheritance(number, lambda name: self._read(broker_name, name))

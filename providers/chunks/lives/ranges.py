@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 
 from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
 
-LEAST_QUEUES = 64
-"""In a range: they have a page or two of objects."""
+LEAST_QUEUES = 250
+"""In a range: so many have a page of objects at least."""
 _RANGES_A_THREAD = 2
 """Ranges are not of one length: who is done early takes another one."""
 _Found = TypeVar("_Found")

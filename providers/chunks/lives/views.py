@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol
 
@@ -28,7 +28,6 @@ from tieredstore.providers.chunks.lives.chain import (
 )
 from tieredstore.providers.chunks.lives.inheritance import (
     Inheritance,
-    decode_inheritance,
     encode_inheritance,
     inherited_name,
     parse_inherited_name,
@@ -63,6 +62,11 @@ class HeldEpoch(Protocol):
     @property
     def lives(self) -> Lives: ...
 
+    @property
+    def has_helpers(self) -> bool:
+        """Whether other processes may write beside it."""
+        ...
+
     def check(self) -> None: ...
 
     def confirm(self) -> None: ...
@@ -70,14 +74,17 @@ class HeldEpoch(Protocol):
 
 @dataclass(slots=True)
 class _Own:
-    """An epoch that this process has acquired. known: what it knows of the segments, and objects:
-    those that say what it inherits, as soon as that was found out: what was sent once is never
-    changed. inheritance: once they are made."""
+    """An epoch that this process has acquired. known: what it knows of the segments, said: what it
+    inherits, and objects: those that say so, as soon as that was found out: what was sent once is
+    never changed. inheritance: what it inherits, once they are made. is_listed: somebody was told
+    what is known of all segments."""
 
     epoch: HeldEpoch
     known: KnownChains | None = None
+    said: Inheritance | None = None
     objects: list[tuple[str, bytes]] | None = None
     inheritance: Inheritance | None = None
+    is_listed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -176,15 +183,18 @@ class Views:
                 return chain
         raise self._newest.make_restless_error(broker_name)
 
-    def list_chains(self, prefix: str) -> dict[SegmentId, Chain]:
+    def list_chains(self, prefix: str, *, may_be_known: bool = False) -> dict[SegmentId, Chain]:
         """List the chains of all segments below a prefix of the provider's listings, those too of
-        which there is only garbage. Raises Unavailable, Invalid."""
+        which there is only garbage. may_be_known: what the epoch held has found out at its
+        beginning need not be listed again, but for garbage that nobody knows of. Raises
+        Unavailable, Invalid."""
         parts = naming.parse_prefix(prefix)
-        if parts:
+        if len(parts) > 1:
             return self._list_broker(parts[0], "/".join(parts))
         found: dict[SegmentId, Chain] = {}
-        for broker_name in self._list_brokers():
-            found |= self._list_broker(broker_name, broker_name)
+        for broker_name in parts or self._list_brokers():
+            known = self._list_known(broker_name) if may_be_known else None
+            found |= self._list_broker(broker_name, broker_name) if known is None else known
         return found
 
     def keep(self, broker_name: str) -> list[str]:
@@ -216,13 +226,13 @@ class Views:
             return own.inheritance
         return self._newest.take(broker_name)
 
-    def _holds_still(self, broker_name: str, inheritance: Inheritance) -> bool:
+    def _holds_still(self, broker_name: str, inheritance: Inheritance | None) -> bool:
         own = self._find_own(broker_name)
         if own is not None and own.inheritance is inheritance:
             with suppress(Fenced):
                 own.epoch.confirm()
             return not own.epoch.is_lost
-        return self._newest.is_newest(broker_name, inheritance)
+        return inheritance is not None and self._newest.is_newest(broker_name, inheritance)
 
     def _check_said(self, broker_name: str, chains: Iterable[Chain]) -> None:
         """Raise Corrupt where an epoch has written that did not say what it inherits, in a view
@@ -240,11 +250,6 @@ class Views:
     # Listing
 
     def _list_broker(self, broker_name: str, prefix: str) -> dict[SegmentId, Chain]:
-        own = self._find_own(broker_name)
-        if own is not None and own.inheritance is None and prefix == broker_name:
-            listed = self._inherit(broker_name, own)
-            if listed is not None:
-                return listed
         for _ in range(MAX_STARTS):
             inheritance = self._take(broker_name)
             try:
@@ -256,6 +261,22 @@ class Views:
                 self._check_said(broker_name, found.values())
                 return found
         raise self._newest.make_restless_error(broker_name)
+
+    def _list_known(self, broker_name: str) -> dict[SegmentId, Chain] | None:
+        """What a listing would show now, once: it was just found out."""
+        own = self._find_own(broker_name)
+        if own is None or own.is_listed:
+            return None
+        is_new = own.inheritance is None
+        self._inherit(broker_name, own)
+        own.is_listed = True
+        if own.epoch.has_helpers:
+            return None
+        as_of = self._change_count
+        left = own.known.take_stock() if own.known is not None else None
+        if left is None or left.unsure or not (is_new or self._holds_still(broker_name, own.said)):
+            return None
+        return {id: replace(chain, as_of=as_of) for id, chain in left.chains.items()}  # noqa: A001
 
     def _list_brokers(self) -> Iterator[str]:
         """By a page for each, from the first key on that is behind those of the former one. An
@@ -345,13 +366,12 @@ class Views:
 
     # Inheriting
 
-    def _inherit(self, broker_name: str, own: _Own) -> dict[SegmentId, Chain] | None:
-        """Find out what there is, after the epoch was claimed, and say what of it counts. Returns
-        the chains, when this call did that."""
+    def _inherit(self, broker_name: str, own: _Own) -> None:
+        """Find out what there is, after the epoch was claimed, and say what of it counts."""
         number = own.epoch.number
         with own.lock:
             if own.inheritance is not None:
-                return None
+                return
             if own.objects is None or own.known is None:
                 as_of = self._change_count
                 found = self._find_for_heir(broker_name, number)
@@ -362,48 +382,44 @@ class Views:
                     for found, chain in chains.items()
                     if chain.is_there
                 }
+                own.said = Inheritance(number, inherited)
                 own.objects = encode_inheritance(number, inherited)
             for name, content in own.objects:
                 self._make(f"{self._newest.folder(broker_name)}/{name}", content, own.epoch)
-            contents = dict(own.objects)
-            own.inheritance = decode_inheritance(number, contents.__getitem__)
-            return own.known.inherited
+            own.inheritance = own.said
 
     def _find_for_heir(self, broker_name: str, number: int) -> dict[SegmentId, Chain]:
         """What the last epoch that has written left, else what is listed."""
         self._newest.forget(broker_name)  # nothing counts that was seen before the claim
         for _ in range(MAX_STARTS):
-            inheritance = self._newest.take(broker_name)
-            if inheritance.number >= number:
+            last = self._newest.find_number(broker_name)
+            if last >= number:
                 raise Fenced(
                     f"{self._newest.folder(broker_name)}: epoch {number} was taken over: epoch "
-                    f"{inheritance.number} has written"
+                    f"{last} has written"
                 )
             try:
-                found = self._take_left(broker_name, inheritance)
+                found = self._take_left(broker_name, last) if last else None
                 if found is None:
+                    inheritance = self._newest.load(broker_name, last)
                     prefix = f"{self._cluster_folder}/{broker_name}/"
                     found = self._read_segments(prefix, inheritance)
             except Superseded as gone:
-                self._newest.start_over(broker_name, inheritance.number, gone)
+                self._newest.start_over(broker_name, last, gone)
                 continue
-            if self._newest.is_newest(broker_name, inheritance):
+            if self._newest.find_number(broker_name) == last:
                 self._check_said(broker_name, found.values())
                 return found
         raise self._newest.make_restless_error(broker_name)
 
-    def _take_left(
-        self, broker_name: str, inheritance: Inheritance
-    ) -> dict[SegmentId, Chain] | None:
-        """What the epoch of that inheritance left, which is all that was acknowledged below it; who
-        came after it, and has said nothing of an inheritance, has written nothing."""
-        number = inheritance.number
-        if not number:
-            return None
-        left = decode_left(number, lambda name: self._newest.read(broker_name, name))
+    def _take_left(self, broker_name: str, last: int) -> dict[SegmentId, Chain] | None:
+        """What epoch `last` left, which is all that was acknowledged below it: who came after it,
+        and has said nothing of an inheritance, has written nothing."""
+        left = decode_left(last, lambda name: self._newest.read(broker_name, name))
         if left is None:
             return None
         found = dict(left.chains)
+        inheritance = self._newest.load(broker_name, last) if left.unsure else Inheritance(last)
         for id in left.unsure:  # noqa: A001 - the contract's name
             folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
             found[id] = self._read_segment(id, f"{folder}/", inheritance)

@@ -47,6 +47,14 @@ class BlockReader:
                 self._cache.put((incarnation, number), content)
         return self._cut_content(blocks, position, length)
 
+    def has(self, incarnation: int, position: int) -> bool:
+        """Tell whether any of the block of a position is kept."""
+        return self._cache.get((incarnation, position // self._block_bytes)) is not None
+
+    def find_start(self, position: int) -> int:
+        """Return where the block of a position begins."""
+        return position // self._block_bytes * self._block_bytes
+
     def read_nowait(self, incarnation: int, position: int, length: int) -> bytes | None:
         """Return the content when all of it is in kept blocks, else None."""
         blocks: dict[int, bytes] = {}

@@ -187,7 +187,7 @@ def test_a_writer_that_did_nothing_for_long_writes_as_ever() -> None:
     assert rig.client.take() == COMMIT
 
 
-def test_a_start_lists_the_broker_once_and_a_first_commit_is_like_any_other() -> None:
+def test_a_start_after_a_stop_lists_nothing_and_a_first_commit_is_like_any_other() -> None:
     rig = Rig()
     for number in range(5):
         rig.put(3, QueueKey("TopicA", number))
@@ -197,15 +197,16 @@ def test_a_start_lists_the_broker_once_and_a_first_commit_is_like_any_other() ->
     rig.client.take()
     rig.open()
     counts = rig.opening
-    assert counts.pop(("LIST", "")) == 1
+    assert ("LIST", "") not in counts
     inherited = {
         operation: counts[operation, kind] for operation, kind in counts if kind == ".inherited"
     }
     assert inherited == {"LIST": 2, "GET": 1, "PUT": 1}
     others = {kind for _, kind in counts} - {".writer", ".inherited"}
-    assert others == {"COMMIT_LOG", "CONSUME_QUEUE"}
-    # Whether commit log and consume queue fit together is in no listing.
-    assert counts["GET", "CONSUME_QUEUE"] == counts["GET", "COMMIT_LOG"] == 5
+    assert others == {"CONSUME_QUEUE"}
+    # Whether commit log and consume queue fit together is in no listing; without a state directory
+    # nobody knows that they did at the stop.
+    assert counts["GET", "CONSUME_QUEUE"] == 5
     # At the first visit the last message of the tier is compared with the local one.
     rig.dispatcher.scan()
     assert set(rig.client.take()) <= {("GET", "COMMIT_LOG"), ("GET", "CONSUME_QUEUE")}

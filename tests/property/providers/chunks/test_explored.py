@@ -38,7 +38,7 @@ when names were used again."""
 
 def release_too_late(epoch: ChunkWriterEpoch) -> None:
     """Say what is there while bytes are still acknowledged."""
-    if not epoch.is_lost and not epoch._has_helpers:
+    if not epoch.is_lost and not epoch.has_helpers:
         epoch._leave_what_is_there()
     epoch.expect_helpers()
     RELEASE(epoch)

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from tests.kit.chunks import Store
 from tests.kit.paths import ROOT
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.providers.chunks import processes
+from tieredstore.providers.chunks.client import ObjectInfo
 from tieredstore.testing.object_faults import ObjectFault
 
 FOLDER = "212d6b50_DefaultCluster/broker-a/.writer"
@@ -292,3 +293,61 @@ def test_an_owner_on_another_machine_may_be_alive(store: Store) -> None:
     put_epoch(store, 1, format=2, owner="remote", pid=1, process="other-boot:1:1:1")
     with pytest.raises(Fenced, match="remote"):
         store.process().tier.acquire_writer("broker-a")
+
+
+class Record:
+    """Of a state directory that has made these claims."""
+
+    def __init__(self, *claims: str) -> None:
+        self.claims = list(claims)
+
+    def load(self) -> list[str]:
+        return self.claims
+
+    def save(self, claims: Sequence[str]) -> None:
+        self.claims = list(claims)
+
+
+class TestManyStarts:
+    """Epochs stay for ever: a look is a HEAD of the next number, which says that nobody has it as
+    long as none is deleted. So a start goes by its record, and lists no more for many than for
+    few."""
+
+    def start(self, store: Store, record: Record, times: int) -> list[int]:
+        """Start and stop so often; how many keys each start was shown of the epochs' folder."""
+        shown = []
+        for _ in range(times):
+            process = store.process()
+            listed = process.client.list
+            count = 0
+
+            def list_counted(prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+                nonlocal count
+                for info in listed(prefix, start_after):  # noqa: B023 - used in this turn only
+                    count += "/.writer/" in prefix
+                    yield info
+
+            process.client.list = list_counted  # type: ignore[method-assign]
+            process.tier.acquire_writer("broker-a", record=record).release()
+            shown.append(count)
+        return shown
+
+    def test_a_start_with_a_record_is_shown_the_last_epochs(self, store: Store) -> None:
+        shown = self.start(store, Record(), 150)
+        assert len([name for name in epochs(store) if "." not in name]) == 150
+        assert max(shown) == shown[100] == shown[149] < 100
+
+    def test_a_record_of_another_tier_is_no_harm(self, store: Store) -> None:
+        put_epoch(store, 1, format=2, owner="x")
+        store.first.put_if_absent(f"{FOLDER}/{1:020d}.released", [], {})
+        epoch = store.process().tier.acquire_writer("broker-a", record=Record("500:abc"))
+        assert epoch.number == 2
+
+    def test_an_epoch_that_others_took_since_is_seen(self, store: Store) -> None:
+        record = Record()
+        self.start(store, record, 3)
+        other = store.process("other").tier.acquire_writer("broker-a")
+        with pytest.raises(Fenced, match="other"):
+            store.process().tier.acquire_writer("broker-a", record=record)
+        other.release()
+        assert store.process().tier.acquire_writer("broker-a", record=record).number == 5

@@ -173,6 +173,20 @@ class TestBlocks:
             assert segment.read(20 * number, 20) == data[20 * number : 20 * number + 20]
         assert reader.operations() == [*LOOK, "GET"]
 
+    def test_the_last_unit_in_a_block_of_many_objects_is_one_request(self, store: Store) -> None:
+        units = [bytes([65 + number]) * 20 for number in range(10)]
+        store.process().append(*units, id=UNITS)
+        reader = reader_of(store)
+        segment = reader.open(UNITS)
+        segment.size()
+        reader.operations()
+        assert bytes(segment.read(180, 20)) == units[9]
+        assert reader.operations() == ["GET"]
+        assert bytes(segment.read(100, 40)) == units[5] + units[6]  # who wants more has the block
+        assert reader.operations() == ["GET"] * 10
+        assert bytes(segment.read(180, 20)) == units[9]
+        assert reader.operations() == []
+
     def test_read_nowait_answers_from_blocks(self, store: Store) -> None:
         data = content(100_000)
         store.process().append(data, id=UNITS)
