@@ -26,7 +26,7 @@ from tieredstore.providers.chunks.writers import Writers
 _MAX_LOOKS = 3
 _MAX_BLOCK_READ_BYTES = 1 << 20
 _UNIT_BYTES = 20
-_FEW_OBJECTS = 4
+_FEW_OBJECTS = 2
 """So many the last block may be in to be read as one, for the sake of its last unit."""
 
 
