@@ -77,7 +77,8 @@ def main() -> None:
     given = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}, {given.ms:g} ms a request, {CONNECTIONS} at once")
     print(
-        "| what | queues | objects a file | LISTs | other requests | a queue | seconds | of the processor | MB |"
+        "| what | queues | objects a file | LISTs | other requests | a queue | seconds "
+        "| of the processor | MB |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for queues in map(int, given.queues.split(",")):
