@@ -26,6 +26,7 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.stopping import StopLimit
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
+from tieredstore.providers.chunks.upkeep.garbage import GarbageBin
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance, MaintenanceReport
 from tieredstore.providers.chunks.writers import Writers
 from tieredstore.service_thread import ServiceHealth
@@ -60,12 +61,14 @@ class ChunkProvider:
         blocks = ByteCache(settings.block_cache_bytes)
         self._reader = ChunkReader(client, settings, written)
         appender = ChunkAppender(client, settings, self._reader, written, self._views)
-        compactor = Compactor(maintained, settings, self._reader, written, appender)
+        garbage = GarbageBin(maintained, written)
+        compactor = Compactor(maintained, settings, self._reader, written, appender, garbage)
         self._maintenance = Maintenance(
             maintained,
             self._cluster_folder,
             settings,
             compactor,
+            garbage,
             self._states,
             self._writers,
             self._views,

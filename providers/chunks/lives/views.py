@@ -276,6 +276,8 @@ class Views:
         left = own.known.take_stock() if own.known is not None else None
         if left is None or left.unsure or not (is_new or self._holds_still(broker_name, own.said)):
             return None
+        if is_new:
+            return dict(left.chains)
         return {id: replace(chain, as_of=as_of) for id, chain in left.chains.items()}  # noqa: A001
 
     def _list_brokers(self) -> Iterator[str]:

@@ -26,19 +26,17 @@ from tieredstore.providers.chunks.reading.cache import WriteCache
 from tieredstore.providers.chunks.reading.reader import ChunkReader
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import Authority, SegmentState
+from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS, GarbageBin
 from tieredstore.providers.chunks.upkeep.parts import Copied, PlannedPart, plan_parts
-
-MAX_DELETED_KEYS = 1_000
 
 
 @dataclass(slots=True)
 class Work:
-    """What was done: merged runs, sealed segments, deleted garbage objects. due_ms: when there is
-    more garbage to be deleted (server's clock), None for never."""
+    """What was done: merged runs, sealed segments. due_ms: when there is more garbage to be deleted
+    (server's clock), None for never."""
 
     merged_count: int = 0
     sealed_count: int = 0
-    deleted_count: int = 0
     due_ms: int | None = None
 
 
@@ -52,12 +50,14 @@ class Compactor:
         reader: ChunkReader,
         written: WriteCache,
         appender: ChunkAppender,
+        garbage: GarbageBin,
     ) -> None:
         self._client = client
         self._settings = settings
         self._reader = reader
         self._written = written
         self._appender = appender
+        self._garbage = garbage
 
     def needs_work(self, chain: Chain) -> bool:
         """Tell whether `work` would do something now, collecting garbage apart."""
@@ -72,8 +72,8 @@ class Compactor:
         return bool(chain.garbage and not chain.holes) or self.needs_work(chain)
 
     def work(self, state: SegmentState, authority: Authority) -> Work:
-        """Do all work that is due. Raises what the client raises; what was done until then
-        stays."""
+        """Do all work that is due; garbage that is goes to the bin, for the caller to empty. Raises
+        what the client raises; what was done until then stays."""
         done = Work()
         with state.work_lock:
             self._appender.prepare(state, authority)
@@ -94,7 +94,7 @@ class Compactor:
                 with state.write_lock:
                     state.chain = None
                 raise
-            done.deleted_count, done.due_ms = self._collect(state, authority, chain)
+            done.due_ms = self._collect(state, authority, chain)
         return done
 
     def delete(self, state: SegmentState, authority: Authority) -> None:
@@ -248,10 +248,8 @@ class Compactor:
                     self._settings.pause(attempt)
         raise Unavailable(f"{key}: not made: {problem}", path=key)
 
-    def _collect(
-        self, state: SegmentState, authority: Authority, chain: Chain
-    ) -> tuple[int, int | None]:
-        """Delete garbage whose cover is older than the grace time: readers that know an older
+    def _collect(self, state: SegmentState, authority: Authority, chain: Chain) -> int | None:
+        """Throw away garbage whose cover is older than the grace time: readers that know an older
         chain, and writes on their way, have had that long."""
         now_ms = self._client.now_ms()
         due = [
@@ -259,13 +257,9 @@ class Compactor:
             for found in chain.garbage
             if found.covered_ms + self._settings.grace_ms <= now_ms
         ]
-        if due:
-            self._delete(authority, [state.key(name) for name in due])
-            with state.write_lock:
-                if state.chain is not None:
-                    state.chain = state.chain.drop_garbage(frozenset(due))
+        self._garbage.put(state, authority, due)
         left = [found.covered_ms for found in chain.garbage if found.name not in set(due)]
-        return len(due), min(left) + self._settings.grace_ms if left else None
+        return min(left) + self._settings.grace_ms if left else None
 
 
 def _is_copied(part: PlannedPart) -> bool:

@@ -21,7 +21,8 @@ from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.stopping import StopLimit
-from tieredstore.providers.chunks.upkeep.compaction import MAX_DELETED_KEYS, Compactor
+from tieredstore.providers.chunks.upkeep.compaction import Compactor
+from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS, GarbageBin
 from tieredstore.providers.chunks.writers import Writers
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 
@@ -30,6 +31,7 @@ _RETRY_MS = 30_000
 _LONGEST_PASSING_MS = 600_000
 _TICK_MS = 1_000
 _WORK_LATE_MS = 900_000
+_GATHER_MS = 60_000
 _DRAIN_SHARE = 0.75
 """The rest is for giving the epoch back."""
 _log = logging.getLogger(__name__)
@@ -70,6 +72,7 @@ class Maintenance:
         cluster_folder: str,
         settings: ChunkSettings,
         compactor: Compactor,
+        garbage: GarbageBin,
         states: SegmentStates,
         writers: Writers,
         views: Views,
@@ -79,6 +82,7 @@ class Maintenance:
         self._cluster_folder = cluster_folder
         self._settings = settings
         self._compactor = compactor
+        self._garbage = garbage
         self._states = states
         self._writers = writers
         self._views = views
@@ -90,6 +94,7 @@ class Maintenance:
         self._working: set[SegmentId] = set()
         self._changed_meanwhile: set[SegmentId] = set()  # of those that are worked on
         self._busy_count = 0
+        self._undeleted_count = 0  # times that garbage could not be deleted, one after the other
         self._next_sweep_ms: dict[str, int] = {}
         self._reaped: set[str] = set()
         self._services: list[ServiceThread] = []  # the housekeeper, then the workers
@@ -149,6 +154,7 @@ class Maintenance:
         self._take_due()
         while (state := self._take()) is not None:
             self._work(state, report, is_background=False)
+        self._empty_bin(report, is_background=False)
         return report
 
     def _sweep_broker(
@@ -245,6 +251,8 @@ class Maintenance:
                 state = self._take()
                 if state is not None:
                     self._work(state, report, is_background=True)
+                if self._garbage.is_full or not self._ready:
+                    self._empty_bin(report, is_background=True)
             finally:
                 with self._changed:
                     self._busy_count -= 1
@@ -254,7 +262,7 @@ class Maintenance:
         """Look after the brokers whose epochs are held, and bring up what becomes due."""
         for broker_name, epoch in self._writers.get_held_epochs().items():
             self._keep_epoch(broker_name, epoch)
-        self._take_due()
+        self._take_due(gather_ms=_GATHER_MS)
 
     def _keep_epoch(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
         try:
@@ -272,12 +280,35 @@ class Maintenance:
         except TieredStoreError as error:
             _log.warning("%s: %s", self._client.url, error)
 
-    def _take_due(self) -> None:
+    def _empty_bin(self, report: MaintenanceReport, *, is_background: bool) -> None:
+        """Delete the garbage that was found."""
+        done = self._garbage.empty()
+        report.deleted_count += done.deleted_count
+        failed: dict[SegmentId, tuple[SegmentState, TieredStoreError]] = {}
+        for state, error in done.failures:
+            if not isinstance(error, Fenced):
+                failed[state.id] = state, error
+            elif not is_background:
+                raise error
+        report.failed_count += len(failed)
+        with self._changed:
+            for state, error in failed.values():
+                self._note_failure(state, error, self._undeleted_count)
+            if failed:
+                self._undeleted_count += 1
+            elif done.deleted_count:
+                self._undeleted_count = 0
+
+    def _take_due(self, gather_ms: int = 0) -> None:
+        """Let be worked on what is due: once the first of it has been for so long, so that more
+        garbage goes together."""
         own_ms = self._settings.monotonic_ms()
         # The server's clock is asked for when something is due by it
         now_ms = self._client.now_ms() if self._waiting else 0
         with self._changed:
-            due = [state for due_ms, state in self._waiting.values() if due_ms <= now_ms]
+            found = [item for item in self._waiting.values() if item[0] <= now_ms]
+            is_time = any(due_ms + gather_ms <= now_ms for due_ms, _ in found)
+            due = [state for _, state in found] if is_time else []
             for state in due:
                 del self._waiting[state.id]
             due += [failed.state for failed in self._failing.values() if failed.due_ms <= own_ms]
@@ -306,7 +337,6 @@ class Maintenance:
             done = self._compactor.work(state, epoch)
             report.merged_count += done.merged_count
             report.sealed_count += done.sealed_count
-            report.deleted_count += done.deleted_count
             due_ms = done.due_ms
         except Fenced:
             if not is_background:

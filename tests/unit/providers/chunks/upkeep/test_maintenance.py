@@ -9,10 +9,11 @@ from itertools import pairwise
 
 import pytest
 
-from tests.kit.chunks import LOG, Store
+from tests.kit.chunks import GRACE_MS, LOG, Process, Store
 from tests.kit.waiting import wait_for
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Fenced
 from tieredstore.providers.chunks.lives.names import chunk_name, make_merged_name
 from tieredstore.service_thread import ServiceState
 from tieredstore.testing.object_faults import ObjectFault
@@ -46,11 +47,11 @@ def test_a_loop_that_fails_says_so_and_goes_on(
     with closing(writer.tier):
         real = writer.tier._maintenance._take_due
 
-        def fail_once() -> None:
+        def fail_once(gather_ms: int = 0) -> None:
             if not failed.is_set():
                 failed.set()
                 raise ValueError("a bug")
-            real()
+            real(gather_ms)
 
         monkeypatch.setattr(writer.tier._maintenance, "_take_due", fail_once)
         writer.tier.acquire_writer("broker-a")
@@ -255,6 +256,69 @@ def test_o09_a_broken_segment_is_looked_at_ever_more_rarely(store: Store) -> Non
     assert pauses[:4] == [1, 2, 4, 8]
     assert pauses == sorted(pauses)
     assert len(looks) <= 14
+
+
+QUEUES = [SegmentId(f"broker-a/TopicA/{queue}", LOG.type, 0) for queue in range(1, 301)]
+
+
+def merge_all(store: Store) -> Process:
+    """A writer of many queues, each with four writes that a run covers."""
+    writer = store.process()
+    writer.take_over()
+    for queue in QUEUES:
+        writer.append(b"abc", b"def", b"ghi", b"jkl", id=queue)
+    assert writer.tier.run_maintenance(sweep=False).merged_count == len(QUEUES)
+    writer.operations()
+    return writer
+
+
+def test_garbage_of_many_queues_goes_together(store: Store) -> None:
+    writer = merge_all(store)
+    store.clock.advance(GRACE_MS)
+    assert writer.tier.run_maintenance(sweep=False).deleted_count == 4 * len(QUEUES)
+    assert writer.operations() == ["HEAD", "DELETE"] * 2  # 1,000 keys a request, after a look
+    assert all(len(store.names(queue)) == 1 for queue in QUEUES)
+    assert writer.tier.run_maintenance(sweep=False).deleted_count == 0
+
+
+def test_garbage_that_stays_is_tried_again_ever_more_rarely(store: Store) -> None:
+    writer = merge_all(store)
+    store.clock.advance(GRACE_MS)
+    writer.fail_all(ObjectFault.FAIL, ["DELETE"])
+    tried = []
+    for minute in range(90):
+        if writer.tier.run_maintenance(sweep=False).failed_count:
+            tried.append(minute)
+        store.clock.advance(60_000)
+    assert len(tried) <= 14  # soon twice as long between them each time, up to ten minutes
+    writer.client.fault_of = None
+    store.clock.advance(600_000)
+    assert writer.tier.run_maintenance(sweep=False).deleted_count == 4 * len(QUEUES)
+
+
+def test_w03_garbage_stays_when_the_right_is_lost_before_it_goes(store: Store) -> None:
+    writer = merge_all(store)
+    store.clock.advance(GRACE_MS)
+    store.process("successor").take_over()
+    with pytest.raises(Fenced, match="successor"):
+        writer.tier.run_maintenance(sweep=False)
+    assert "DELETE" not in writer.operations()
+
+
+def test_garbage_waits_a_minute_for_that_of_others(store: Store) -> None:
+    writer = store.process(maintenance_threads=1)
+    with closing(writer.tier):
+        writer.tier.acquire_writer("broker-a")
+        maintenance = writer.tier._maintenance
+        first = writer.append(b"abc", b"def", b"ghi", b"jkl")
+        wait_for(lambda: make_merged_name(0, 12) in store.names())
+        wait_for(lambda: bool(maintenance._waiting))
+        store.clock.advance(GRACE_MS)
+        maintenance._keep_house()
+        assert maintenance._waiting
+        store.clock.advance(60_000)
+        wait_for(lambda: store.names() == [make_merged_name(0, 12)])
+        assert bytes(first.read(0, 12)) == b"abcdefghijkl"
 
 
 def test_o01_a_store_that_fails_is_asked_again_within_minutes(store: Store) -> None:
