@@ -30,6 +30,8 @@ from tieredstore.providers.chunks.lives.inheritance import (
 from tieredstore.providers.chunks.lives.names import Life
 
 _SHARD_BYTES = 4 << 20
+_FEW_UNSURE = 32
+_PAGE_KEYS = 1_000
 _log = logging.getLogger(__name__)
 
 
@@ -39,6 +41,12 @@ class Left(NamedTuple):
 
     chains: Mapping[SegmentId, Chain]
     unsure: tuple[SegmentId, ...] = ()
+
+    @property
+    def saves_listing(self) -> bool:
+        """Whether the unsure segments are listed with less than a listing of all takes."""
+        objects = sum(len(chain.extents) + len(chain.garbage) for chain in self.chains.values())
+        return len(self.unsure) <= max(_FEW_UNSURE, objects // _PAGE_KEYS)
 
 
 class _Segment(msgspec.Struct, frozen=True, array_like=True):

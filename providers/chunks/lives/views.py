@@ -41,9 +41,6 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 
 _MAX_LISTINGS = 3
 """Of a segment with a hole: what is merged and deleted while a listing runs looks lost."""
-_FEW_UNSURE = 32
-_PAGE_KEYS = 1_000
-"""Segments that an heir lists one by one, rather than all: as many as there are pages of all."""
 _log = logging.getLogger(__name__)
 
 
@@ -63,9 +60,7 @@ class HeldEpoch(Protocol):
     def lives(self) -> Lives: ...
 
     @property
-    def has_helpers(self) -> bool:
-        """Whether other processes may write beside it."""
-        ...
+    def has_helpers(self) -> bool: ...
 
     def check(self) -> None: ...
 
@@ -158,8 +153,7 @@ class Views:
         if own is None or own.epoch is not epoch or own.known is None or own.inheritance is None:
             return
         left, own.known = own.known.take_stock(), None
-        objects = sum(len(chain.extents) + len(chain.garbage) for chain in left.chains.values())
-        if len(left.unsure) > max(_FEW_UNSURE, objects // _PAGE_KEYS):
+        if not left.saves_listing:
             _log.info("%s: %d segments are to be listed anew", broker_name, len(left.unsure))
             return
         for name, content in encode_left(epoch.number, left):
