@@ -152,6 +152,10 @@ class ChunkProvider:
         self._maintenance.start(broker_name)
         return epoch
 
+    def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
+        """Cut the next long listings of a broker at folders of these queues, too."""
+        self._views.expect_queues(broker_name, paths)
+
     def help_writer(self, broker_name: str, number: int) -> None:
         """Write beside that epoch alone, which another process holds and has listed the tier with:
         its inheritance is there."""

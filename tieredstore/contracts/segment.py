@@ -226,6 +226,16 @@ class BoundedStop(Protocol):
 
 
 @runtime_checkable
+class DividedListing(Protocol):
+    """A provider that lists a broker's prefix in parts side by side. Optional."""
+
+    def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
+        """Divide by these paths of queues, which are probably there. No listing shows more or less
+        for it."""
+        ...
+
+
+@runtime_checkable
 class NumberedEpoch(Protocol):
     """A writer epoch that processes may help which have none of their own. Optional."""
 

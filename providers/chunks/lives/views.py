@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -92,6 +92,7 @@ class Views:
         self._settings = settings
         self._lock = threading.Lock()
         self._own: dict[str, _Own] = {}
+        self._expected: dict[str, Sequence[str]] = {}
         self._change_count = 0
         self.last_deletion = 0
         self._newest = NewestInheritances(client, cluster_folder, settings)
@@ -100,6 +101,10 @@ class Views:
         """Go by what this epoch inherits, from now on."""
         with self._lock:
             self._own[broker_name] = _Own(epoch)
+
+    def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
+        """Divide listings of a broker by these paths of queues, too."""
+        self._expected[broker_name] = tuple(paths)
 
     def prepare(self, broker_name: str) -> Inheritance:
         """Return what the epoch held inherits, made before when that was not so yet; without an
@@ -293,10 +298,11 @@ class Views:
 
     def _read_segments(self, prefix: str, inheritance: Inheritance) -> dict[SegmentId, Chain]:
         threads = self._client.limits.concurrent_requests
-        known = (f"{self._cluster_folder}/{path}/" for path in inheritance.list_paths())
+        expected = [path for paths in self._expected.values() for path in paths]
+        paths = {*expected, *inheritance.list_paths()}
         parts = map_side_by_side(
             lambda keys: self._read_range(keys, inheritance),
-            split(prefix, list(known), threads),
+            split(prefix, [f"{self._cluster_folder}/{path}/" for path in paths], threads),
             threads,
         )
         return {id: chain for part in parts for id, chain in part.items()}  # noqa: A001

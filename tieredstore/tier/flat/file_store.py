@@ -17,11 +17,13 @@ from tieredstore.contracts.metadata_store import (
     TopicMetadata,
 )
 from tieredstore.contracts.segment import (
+    DividedListing,
     FileSegmentType,
     SegmentId,
     SegmentListing,
     SegmentProvider,
 )
+from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Busy, Corrupt
 from tieredstore.tier.clean_ends import QueueEnds
 from tieredstore.tier.flat.deletion import Deletions
@@ -183,6 +185,10 @@ class FlatFileStore:
         goes. Comes before `load`."""
         with self._lock:
             self._writer = writer
+        divided = find_layer(self.provider, DividedListing)
+        if divided is not None:
+            paths = dict.fromkeys(entry.path for entry in self.metadata.segments())
+            divided.expect_queues(self.config.broker_name, list(paths))
         until_ms = self._clock.monotonic_ms() + _FIRST_SWEEP_MS
         self.sweep_deleted(lambda: self._clock.monotonic_ms() >= until_ms)
 

@@ -17,6 +17,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Fenced
 from tieredstore.metadata.json_store import DefaultMetadataStore
+from tieredstore.providers.chunks.lives import ranges
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.clean_ends import ENDS_FILE, QueueEnds, find_clean_ends, keep_clean_ends
@@ -110,6 +111,17 @@ def test_after_a_crash_a_start_reads_one_unit_of_a_queue(
     again = Broker(store, state, take_over=True)
     assert_whole(again, 3)
     assert QUEUES <= again.read_count() <= QUEUES + MOST_REQUESTS
+
+
+def test_after_the_crash_of_a_first_writer_the_queues_of_the_metadata_divide_the_listing(
+    store: MemoryObjectClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No inheritance names them yet."""
+    state = crash(Broker(store, tmp_path / "state").write(3), tmp_path / "state")
+    monkeypatch.setattr(ranges, "LEAST_QUEUES", 5)
+    again = Broker(store, state, take_over=True)
+    assert_whole(again, 3)
+    assert QUEUES // 5 <= again.asked["LIST"] <= QUEUES // 5 + 10
 
 
 def test_after_a_crash_behind_a_clean_stop_units_are_looked_at(
