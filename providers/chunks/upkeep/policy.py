@@ -52,6 +52,8 @@ class MergePolicy:
     def next_run(self, extents: Sequence[Extent], *, is_closed: bool = False) -> Run | None:
         """Find adjacent extents to be merged into one object next, at least two; None when all is
         well. is_closed: the segment becomes one object now, so large ones stay as they are."""
+        if self._is_little(extents):
+            return None
         tail = len(extents)
         while tail and extents[tail - 1].length < self.part_bytes:
             tail -= 1
@@ -60,6 +62,15 @@ class MergePolicy:
             or self._find_shut_in_run(extents[:tail])
             or (None if is_closed else self._find_large_run(extents[:tail], extents))
         )
+
+    def _is_little(self, extents: Sequence[Extent]) -> bool:
+        """Whether there are too few objects and bytes for any rule: told at once, as a start asks
+        it of each segment."""
+        if len(extents) < 2:
+            return True
+        length = extents[-1].end - extents[0].start
+        least = min(max(1, self.free_bytes) * self.fan_in, self.part_bytes)
+        return len(extents) < self.fan_in and length < least
 
     def _find_small_run(self, small: Run) -> Run | None:
         """The small objects at the end, when they are enough bytes or enough writes."""

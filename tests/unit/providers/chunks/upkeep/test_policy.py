@@ -197,6 +197,21 @@ def test_however_much_is_merged_at_once_a_chain_has_few_objects(
     assert found.sent_bytes <= 5 * found.chain.size_bytes
 
 
+@given(
+    policies(), st.lists(st.sampled_from([1, 2, 5, 20, 99, 120, 900]), max_size=6), st.booleans()
+)
+def test_what_is_little_is_left_as_all_the_rules_would(
+    policy: MergePolicy,
+    lengths: list[int],
+    closed: bool,
+) -> None:
+    found = extents(*lengths)
+    told_at_once = policy.next_run(found, is_closed=closed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MergePolicy, "_is_little", lambda *_: False)
+        assert policy.next_run(found, is_closed=closed) == told_at_once
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
