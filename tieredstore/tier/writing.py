@@ -22,6 +22,7 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
 )
 from tieredstore.contracts.wrapping import find_layer
+from tieredstore.cycles import without_cycle_search
 from tieredstore.errors import Fenced, TieredStoreError, Unavailable
 from tieredstore.tier.clean_ends import QueueEnds, find_clean_ends, keep_clean_ends
 from tieredstore.tier.state_lock import StateLock, StateRecord
@@ -111,7 +112,8 @@ class TierWriter:
         nothing is held then, and no metadata was written."""
         with ExitStack() as stack:
             epoch = take_right(stack, provider, broker, state, take_over=take_over)
-            metadata.load()
+            with without_cycle_search():
+                metadata.load()
             keeper = None
             if state is not None:
                 keeper = WrittenKeeper(state, provider)

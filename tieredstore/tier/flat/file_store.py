@@ -24,6 +24,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.contracts.wrapping import find_layer
+from tieredstore.cycles import without_cycle_search
 from tieredstore.errors import Busy, Corrupt
 from tieredstore.tier.clean_ends import QueueEnds
 from tieredstore.tier.flat.deletion import Deletions
@@ -78,6 +79,10 @@ class FlatFileStore:
         counts after a look at its right that began after the listing. Raises Unavailable, and
         Corrupt when the tier has data of this broker and the metadata knows nothing of it (D18).
         """
+        with without_cycle_search():
+            self._load()
+
+    def _load(self) -> None:
         is_writer = self._writer is not None and self.provider.capabilities.conditional
         listings = {item.id: item for item in self.provider.list(self.config.broker_name)}
         known = {entry.id for entry in self.metadata.segments()}

@@ -1,0 +1,27 @@
+"""Python's search for cycles is off only where it is said so."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from tieredstore.cycles import without_cycle_search
+
+
+def test_it_is_off_meanwhile_and_on_again_whatever_happens() -> None:
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="bad"), without_cycle_search():
+        assert not gc.isenabled()
+        raise ValueError("bad")
+    assert gc.isenabled()
+
+
+def test_who_has_switched_it_off_finds_it_so() -> None:
+    gc.disable()
+    try:
+        with without_cycle_search():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
