@@ -401,7 +401,8 @@ class Views:
                     f"{last} has written"
                 )
             try:
-                found = self._take_left(broker_name, last) if last else None
+                # Not where an epoch was claimed in between: what it inherits may have been lost.
+                found = self._take_left(broker_name, last) if 0 < last == number - 1 else None
                 if found is None:
                     inheritance = self._newest.load(broker_name, last)
                     prefix = f"{self._cluster_folder}/{broker_name}/"

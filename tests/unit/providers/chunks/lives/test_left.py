@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.kit.chunks import LOG, UNITS, Process, Store
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing, Written
-from tieredstore.errors import Fenced, TieredStoreError, Unavailable
+from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.epoch import ChunkWriterEpoch
 from tieredstore.providers.chunks.lives.chain import Chain, Extent, Garbage
 from tieredstore.providers.chunks.lives.inheritance import (
@@ -202,13 +202,26 @@ def test_an_heir_collects_what_was_left_as_garbage(store: Store) -> None:
     assert store.process().content() == b"0123456789" * 20
 
 
-def test_an_epoch_that_wrote_nothing_changes_nothing_of_what_was_left(store: Store) -> None:
+def test_behind_an_epoch_that_said_nothing_an_heir_lists(store: Store) -> None:
+    """It may have written, and what it inherits may be lost."""
     written_and_stopped(store)
     take(store.process()).release()
     take(store.process())  # and this one is killed
     heir = store.process()
     assert begin(heir)[LOG].size_bytes == 6
-    assert heir.operations() == HEIR_OF_A_STOP
+    assert heir.operations() == ["LIST", "GET", "LIST", "LIST", "PUT"]
+
+
+def test_an_epoch_whose_inheritance_is_lost_is_not_passed_over(store: Store) -> None:
+    written_and_stopped(store)
+    second = store.process()
+    epoch = take(second)
+    second.append(b"x" * 4)
+    epoch.release()
+    lost = f"/.inherited/{epoch.number:020d}"
+    store.first.delete([info.key for info in store.first.list("") if lost in info.key])
+    with pytest.raises(Corrupt, match="put it back"):
+        begin(store.process())
 
 
 def test_an_epoch_that_only_listed_leaves_what_it_found(store: Store) -> None:
