@@ -11,9 +11,13 @@ from tieredstore.cycles import without_cycle_search
 
 def test_it_is_off_meanwhile_and_on_again_whatever_happens() -> None:
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="bad"), without_cycle_search():
+
+    def fail() -> None:
         assert not gc.isenabled()
         raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"), without_cycle_search():
+        fail()
     assert gc.isenabled()
 
 
