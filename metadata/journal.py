@@ -119,6 +119,16 @@ class Journal:
         self.size_bytes = len(data)
         return not torn
 
+    def find_snapshot(self, limit_bytes: int) -> str:
+        """Find the SHA-256 of the snapshot that the journal extends, "" where it does not say.
+        Raises Unavailable when it cannot be read."""
+        try:
+            data = self._read_lines(limit_bytes)
+        except Corrupt:
+            return ""  # `replay` says what is wrong
+        header = _header(data.split(b"\n", 1)[0]) if data else None
+        return "" if header is None else str(header["snapshot"])
+
     def start(self, digest: str) -> None:
         """Begin an empty journal of a snapshot; keep one that says nothing as `.ignored`. Raises
         OSError."""

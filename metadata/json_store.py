@@ -98,12 +98,13 @@ class DefaultMetadataStore:
             if self._loaded and self._loaded_as == (stamps, self._version):
                 return  # nobody has changed anything since
             self._journal.close()
-            snapshot = self._files.load()
+            limit_bytes = self._limits.max_journal_bytes * _JOURNAL_READ_FACTOR
+            snapshot = self._files.load(self._journal.find_snapshot(limit_bytes))
             self._tables = snapshot.tables
             self._journal_usable = self._journal.replay(
                 self._tables,
                 snapshot.digest,
-                self._limits.max_journal_bytes * _JOURNAL_READ_FACTOR,
+                limit_bytes,
                 read_only=self._read_only,
             )
             self._loaded = True

@@ -15,6 +15,7 @@ from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.file_operations import FileOperations
 from tieredstore.errors import Corrupt
 from tieredstore.metadata.json_format import Limits, parse
+from tieredstore.metadata.own_format import parse_own
 from tieredstore.metadata.tables import Tables
 
 _LOG = logging.getLogger(__name__)
@@ -46,15 +47,16 @@ class SnapshotFiles:
         """The main file and its backup."""
         return self._main, self._backup
 
-    def load(self) -> Snapshot:
+    def load(self, own_digest: str = "") -> Snapshot:
         """Read the main file; `.bak` when it is missing, empty or bad; return empty tables when
-        neither is there. Change nothing on disk.
+        neither is there. Change nothing on disk. own_digest: SHA-256, in hex, of the file that this
+        program wrote last.
 
         Raises Corrupt when there is no good file, Unavailable when one cannot be read.
         """
         self._main_is_good = self._main_is_bad = False
         try:
-            snapshot = self._load(self._main)
+            snapshot = self._load(self._main, own_digest)
         except Corrupt as error:
             return self._load_backup(error)
         if snapshot is None:
@@ -91,7 +93,7 @@ class SnapshotFiles:
             self._operations.write_synced(temporary, self._operations.read(self._main))
         self._operations.rename(temporary, self._backup)
 
-    def _load(self, path: Path) -> Snapshot | None:
+    def _load(self, path: Path, own_digest: str = "") -> Snapshot | None:
         try:
             size = self._operations.size(path)
             if not size:
@@ -104,7 +106,9 @@ class SnapshotFiles:
             data = self._operations.read(path)
         except OSError as error:
             raise translate_os_error(error, "read", path, invalid=RETRY_LATER) from error
-        return Snapshot(parse(data, str(path), self._limits), hashlib.sha256(data).hexdigest())
+        digest = hashlib.sha256(data).hexdigest()
+        tables = parse_own(data, self._limits.max_segments) if digest == own_digest else None
+        return Snapshot(tables or parse(data, str(path), self._limits), digest)
 
     def _load_backup(self, main_error: Corrupt | None) -> Snapshot:
         advice = (

@@ -141,7 +141,7 @@ class ChunkProvider:
             self._fencing_checked = True
         epoch = self._writers.acquire(
             broker_name,
-            lambda _: self._maintenance.drain(),
+            lambda epoch: self._maintenance.leave(broker_name, epoch),
             lambda epoch: self._views.leave(broker_name, epoch),
             take_over=take_over,
             record=record,

@@ -158,10 +158,9 @@ class SegmentState:
 
     def _replace(self, chain: Chain) -> None:
         former = self._chain
-        # Those who write without an epoch use a life again; but no segment shrinks
-        if former is not None and (
-            former.born != chain.born or former.size_bytes > chain.size_bytes
-        ):
+        # Made again, or what was seen of a writer that had lost its right is another's now. Those
+        # who write without an epoch use a life again; but no segment shrinks
+        if former is not None and not chain.goes_on(former):
             self.incarnation = next(_incarnations)
         self._chain = chain
 

@@ -193,6 +193,18 @@ class Chain:
 
     def leave_to_heirs(self) -> InheritedSegment:
         """Return what the next epoch inherits of it: its extents, by life."""
+        return InheritedSegment(tuple(self._find_spans()), self.is_closed)
+
+    def goes_on(self, former: Chain) -> bool:
+        """Tell whether all that a former chain held is surely what this one holds there: each byte
+        is in the life that it was in. A merge of another life's bytes looks like other bytes."""
+        end = former.size_bytes
+        spans = [
+            span._replace(end=min(span.end, end)) for span in self._find_spans() if span.start < end
+        ]
+        return spans == former._find_spans()
+
+    def _find_spans(self) -> list[Span]:
         spans: list[Span] = []
         folder, life = "", Life(0, 0)
         for extent in self.extents:
@@ -202,7 +214,7 @@ class Chain:
                 spans[-1] = spans[-1]._replace(end=extent.end)
             else:
                 spans.append(Span(life, extent.start, extent.end))
-        return InheritedSegment(tuple(spans), self.is_closed)
+        return spans
 
 
 def read_chain(

@@ -53,6 +53,7 @@ class OwnLives:
         self._epoch = epoch
         self._made_count = 0
         self._present: dict[SegmentId, Life] = {}
+        self._written: set[SegmentId] = set()
         self._unsure: set[SegmentId] = set()
         self._begun: dict[SegmentId, dict[Life, int]] = {}
         self._lock = threading.Lock()
@@ -62,6 +63,7 @@ class OwnLives:
             life = self._present.get(id)
             if life is None:
                 life = self._present[id] = self._make()
+                self._written.add(id)
             return life
 
     def begin(self, id: SegmentId, position: int) -> Life:
@@ -87,11 +89,12 @@ class OwnLives:
 
     def has(self, id: SegmentId) -> bool:
         with self._lock:
-            return id in self._present or id in self._unsure
+            return id in self._written or id in self._unsure
 
     def forget(self, id: SegmentId) -> None:
         with self._lock:
             self._present.pop(id, None)
+            self._written.discard(id)
             self._unsure.discard(id)
             self._begun.pop(id, None)
 

@@ -223,6 +223,16 @@ class Maintenance:
                 "%s: %d segments are left for the next maintenance", self._client.url, left
             )
 
+    def leave(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
+        """Drain, before an epoch is released, and reap where no loop came to it: each of many
+        processes that live for a moment would leave what it inherits to all readers' listings."""
+        self.drain()
+        if self._services and self._stop_limit.left_ms():
+            try:
+                self._reap_once(broker_name, epoch)
+            except TieredStoreError as error:
+                _log.warning("%s: %s", self._client.url, error)
+
     def close(self) -> None:
         """Drain and stop. What is under way is waited for, as long as there is time."""
         self.drain()
@@ -267,10 +277,8 @@ class Maintenance:
     def _keep_epoch(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
         try:
             epoch.check()
-            if broker_name not in self._reaped and self._views.is_prepared(broker_name):
-                # At once: a process that lives for less than a sweep reaps, too.
-                self._reaped.add(broker_name)
-                self._reap(broker_name, epoch, MaintenanceReport())
+            # At once: a process that lives for less than a sweep reaps, too.
+            self._reap_once(broker_name, epoch)
             now_ms = self._settings.monotonic_ms()
             if now_ms >= self._next_sweep_ms.get(broker_name, now_ms):
                 self._next_sweep_ms[broker_name] = now_ms + self._settings.sweep_interval_ms
@@ -279,6 +287,11 @@ class Maintenance:
             _log.error("%s: %s", self._client.url, error)
         except TieredStoreError as error:
             _log.warning("%s: %s", self._client.url, error)
+
+    def _reap_once(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
+        if broker_name not in self._reaped and self._views.is_prepared(broker_name):
+            self._reaped.add(broker_name)
+            self._reap(broker_name, epoch, MaintenanceReport())
 
     def _empty_bin(self, report: MaintenanceReport, *, is_background: bool) -> None:
         """Delete the garbage that was found."""

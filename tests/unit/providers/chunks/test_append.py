@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -53,6 +54,23 @@ class TestCost:
         segment.write(3, [b"def"])
         (listing,) = writer.tier.list()
         assert (listing.size_bytes, listing.objects) == (6, 2)
+
+    @pytest.mark.parametrize("is_whole", [False, True])
+    def test_a_wrong_belief_does_not_end_what_this_epoch_has_sealed(
+        self, store: Store, is_whole: bool
+    ) -> None:
+        """A life that begins at 0 would end the one that holds it."""
+        writer = store.process(grace_ms=0).take_over()
+        writer.append(b"abc", b"def").seal()
+        if is_whole:
+            writer.tier.run_maintenance()
+        maintenance = writer.tier._maintenance
+        maintenance._ready.clear()
+        gc.collect()
+        assert not writer.tier._states._states  # nobody remembers it
+        segment = writer.tier.open(LOG, SegmentListing(LOG, 0))
+        assert not isinstance(segment.write(0, [b"zz"]), Written)
+        assert store.process().content() == b"abcdef"
 
     def test_a_wrong_belief_that_a_segment_is_absent_is_found_out(self, store: Store) -> None:
         store.process().append(b"abc")

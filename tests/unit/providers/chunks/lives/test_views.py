@@ -345,6 +345,8 @@ def test_no_sequence_number_serves_twice() -> None:
     assert own.take(LOG) == first
     assert own.has(LOG)
     made = [first, own.make(), own.take(UNITS)]
+    own.leave(LOG)
+    assert own.has(LOG)
     own.leave(LOG, unsure=True)
     assert own.has(LOG)
     made.append(own.take(LOG))

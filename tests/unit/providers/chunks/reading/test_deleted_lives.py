@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from tests.kit.chunks import GRACE_MS, LOG, UNITS, Process, Store
-from tieredstore.contracts.segment import SegmentId
+from tieredstore.contracts.segment import SegmentId, Written
 from tieredstore.errors import Fenced
 
 
@@ -35,6 +35,41 @@ def test_a_reader_that_lists_again_gets_the_next_life(store: Store, id: SegmentI
     append(writer, id, *units("new", 0, 8))
     assert segment.size() == 160
     assert bytes(segment.read(0, 160)) == b"".join(units("new", 0, 8))
+
+
+def test_what_a_reader_saw_of_a_late_writer_is_not_kept(store: Store) -> None:
+    """Its block was extended by what the successor wrote behind it, and served for good."""
+    zombie = store.process("zombie").take_over()
+    late = zombie.append(*units("old", 0, 2), id=UNITS)
+    reader = store.process("reader").open(UNITS)
+    successor = store.process("successor").take_over()
+    request = successor.client.request
+
+    def let_be_late(operation: str, key: str) -> None:
+        """It has listed, and not said yet what it inherits."""
+        if operation == "PUT" and "/.inherited/" in key:
+            assert late.write(40, units("zzz", 2, 2)) == Written(80)
+            assert bytes(reader.read(40, 40)) == b"".join(units("zzz", 2, 2))
+        request(operation, key)
+
+    successor.client.request = let_be_late  # type: ignore[method-assign]
+    append(successor, UNITS, *units("new", 2, 4))
+    assert reader.size() == 120
+    assert bytes(reader.read(40, 80)) == b"".join(units("new", 2, 4))
+    assert bytes(reader.read(40, 40)) == b"".join(units("new", 2, 2))
+
+
+def test_what_stays_of_a_segment_is_read_once(store: Store) -> None:
+    """Also where a successor goes on with it."""
+    append(store.process().take_over(), UNITS, *units("old", 0, 2))
+    reader = store.process()
+    segment = reader.open(UNITS)
+    segment.read(0, 40)
+    append(store.process().take_over(), UNITS, *units("new", 2, 2))
+    assert segment.size() == 80
+    reader.operations()
+    assert bytes(segment.read(0, 40)) == b"".join(units("old", 0, 2))
+    assert reader.operations() == []
 
 
 def test_a_fenced_writer_that_lists_again_is_told_so_or_gets_what_its_successor_made(

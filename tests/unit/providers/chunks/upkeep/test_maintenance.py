@@ -155,6 +155,31 @@ def test_what_former_epochs_inherited_goes(store: Store) -> None:
     assert store.process().content() == b"abc" * 5 + b"def"
 
 
+def test_processes_that_live_for_a_moment_leave_no_inheritance_behind(store: Store) -> None:
+    for number in range(1, 6):
+        writer = store.process(maintenance_threads=1)
+        with closing(writer.tier):
+            epoch = writer.tier.acquire_writer("broker-a")
+            writer.append(b"abc")
+            epoch.release()
+        names = [info.key.rpartition("/")[2] for info in store.first.list("") if ".inh" in info.key]
+        assert names == [f"{number:020d}"]
+
+
+def test_an_epoch_is_released_although_what_is_left_behind_cannot_be_looked_at(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = store.process(maintenance_threads=1)
+    with closing(writer.tier):
+        epoch = writer.tier.acquire_writer("broker-a")
+        writer.append(b"abc")
+        writer.tier._maintenance._reaped.clear()
+        writer.fail_all(ObjectFault.FAIL, ["LIST"])
+        epoch.release()
+    assert "LIST" in caplog.text
+    store.process().tier.acquire_writer("broker-a")
+
+
 def test_nothing_is_done_for_a_broker_whose_epoch_another_process_took(store: Store) -> None:
     loser = store.process(maintenance_threads=1, clock=SYSTEM_CLOCK)
     with closing(loser.tier):
