@@ -49,3 +49,12 @@ class Corrupt(TieredStoreError):
 
 class Busy(TieredStoreError):
     """A limit is reached: wait or shed load."""
+
+
+def make_missing_error(what: str, error: ImportError, extra: str) -> Invalid:
+    """Make the error of a library that is not there. what: needs it; extra: of this project, which
+    brings it."""
+    module = (error.name or "a library").partition(".")[0]
+    is_absent = isinstance(error, ModuleNotFoundError)
+    why = "is not installed" if is_absent else f"cannot be loaded ({error})"
+    return Invalid(f"{what} needs {module}, which {why}: pip install 'tieredstore[{extra}]'")

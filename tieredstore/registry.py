@@ -26,7 +26,7 @@ from tieredstore.config import FIELDS_BY_KEY, LoadedConfig, StoreConfig
 from tieredstore.contracts.message_store import MessageStore
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, make_missing_error
 from tieredstore.message.hosts import LOCALHOST
 from tieredstore.properties import fields_by_key, find_unknown_settings
 from tieredstore.tier_url import parse_tier_url
@@ -139,8 +139,9 @@ def _import(load: Callable[[], Any], name: str, what: str) -> Any:
         return load()
     except ModuleNotFoundError as error:
         needed = (error.name or "").partition(".")[0]
-        hint = f": pip install 'tieredstore[{EXTRAS[needed]}]'" if needed in EXTRAS else ""
-        raise Invalid(f"{what} {name!r} cannot be loaded: {error}{hint}") from error
+        if needed in EXTRAS:
+            raise make_missing_error(f"{what} {name!r}", error, EXTRAS[needed]) from error
+        raise Invalid(f"{what} {name!r} cannot be loaded: {error}") from error
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise Invalid(f"{what} {name!r} cannot be loaded: {error}") from error
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tieredstore import jobs
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.errors import Invalid
+from tieredstore.errors import make_missing_error
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
 from tieredstore.scan.arguments import (
     require_flags,
@@ -325,4 +325,4 @@ def _require(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise Invalid(f"{module} is not installed: pip install 'tieredstore[{extra}]'") from error
+        raise make_missing_error(f"to_{module}", error, extra) from error

@@ -8,7 +8,7 @@ import msgspec
 
 from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.usage import Prices, Usage
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, make_missing_error
 from tieredstore.metrics import Metrics
 from tieredstore.properties import query_properties, read_settings
 from tieredstore.providers import naming
@@ -121,5 +121,5 @@ def _client(settings: S3Settings) -> S3Client:
     try:
         from tieredstore.providers.s3.client import S3Client
     except ImportError as error:
-        raise Invalid(f"S3 needs boto3 ({error}): pip install 'tieredstore[s3]'") from None
+        raise make_missing_error("S3", error, "s3") from error
     return S3Client(settings)

@@ -363,7 +363,9 @@ def test_a_missing_library_is_named_with_its_extra(
     ):
         monkeypatch.setitem(sys.modules, library, None)
         extra = library.replace("pyarrow", "arrow")
-        with pytest.raises(Invalid, match=rf"{library} is not installed.*tieredstore\[{extra}\]"):
+        with pytest.raises(
+            Invalid, match=rf"{library}, which is not installed.*tieredstore\[{extra}\]"
+        ):
             convert()
         monkeypatch.undo()
 

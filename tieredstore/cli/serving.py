@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tieredstore.errors import Invalid
+from tieredstore.errors import make_missing_error
 
 if TYPE_CHECKING:
     from tieredstore.broker.broker import Broker
@@ -33,10 +33,7 @@ def serve_broker(make_broker: Callable[[], Broker]) -> None:
         log_to_stderr()
         run_broker(make_broker, announce)
     except ModuleNotFoundError as error:
-        raise Invalid(
-            f"the broker needs {error.name}, which is not installed: "
-            "pip install 'tieredstore[broker]'"
-        ) from error
+        raise make_missing_error("the broker", error, "broker") from error
 
 
 def announce(broker: Broker) -> None:

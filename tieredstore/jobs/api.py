@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, make_missing_error
 from tieredstore.jobs.run import FailureCallback, ProgressCallback
 from tieredstore.jobs.runner import Runner
 from tieredstore.jobs.start import Tier, find_location, identify_tier, start_run
@@ -575,6 +575,4 @@ def _require_arrow(job: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise Invalid(
-            f"{job} needs {error.name}, which is not installed: pip install 'tieredstore[jobs]'"
-        ) from error
+        raise make_missing_error(job, error, "jobs") from error

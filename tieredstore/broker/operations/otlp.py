@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.broker.operations.deltas import Deltas
 from tieredstore.broker.operations.exporter import Series, parse_pairs
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Invalid, Unavailable, make_missing_error
 from tieredstore.metrics import Histogram
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ class OtlpExporter:
         try:
             from opentelemetry.exporter.otlp.proto.grpc import metric_exporter
         except ModuleNotFoundError as error:
-            raise Invalid(
-                f"metricsExporterType=OTLP_GRPC needs {error.name}, which is not installed: "
-                "pip install 'tieredstore[otel]'"
-            ) from error
+            raise make_missing_error("metricsExporterType=OTLP_GRPC", error, "otel") from error
         # What fails is told once, by who calls.
         logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.CRITICAL)
         self._exporter: Any = metric_exporter.OTLPMetricExporter(

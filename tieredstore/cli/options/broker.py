@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
-from tieredstore.errors import Invalid
+from tieredstore.errors import make_missing_error
 
 if TYPE_CHECKING:
     from tieredstore.cli.remote import BrokerClient
@@ -58,9 +58,6 @@ def talk_to(broker: Place) -> Iterator[BrokerClient]:
         from tieredstore.cli.credentials import find_credentials
         from tieredstore.cli.remote import BrokerClient
     except ModuleNotFoundError as error:
-        raise Invalid(
-            f"this verb needs {error.name}, which is not installed: "
-            "pip install 'tieredstore[broker]'"
-        ) from error
+        raise make_missing_error("this verb", error, "broker") from error
     with BrokerClient(broker.address, find_credentials(broker.credentials)) as client:
         yield client

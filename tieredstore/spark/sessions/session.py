@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tieredstore.errors import Invalid
+from tieredstore.errors import make_missing_error
 from tieredstore.spark.sessions.java import java_home
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def session(
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
-        raise Invalid("pyspark is not installed: pip install 'tieredstore[spark]'") from error
+        raise make_missing_error("Spark", error, "spark") from error
     given = {"spark.app.name": app_name, **(conf or {})}
     if SparkContext._gateway is None:  # noqa: SLF001
         if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit runs the JVM

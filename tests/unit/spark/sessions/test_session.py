@@ -14,4 +14,5 @@ def test_without_pyspark_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(Invalid) as raised:
         session()
-    assert str(raised.value) == "pyspark is not installed: pip install 'tieredstore[spark]'"
+    expected = "Spark needs pyspark, which is not installed: pip install 'tieredstore[spark]'"
+    assert str(raised.value) == expected

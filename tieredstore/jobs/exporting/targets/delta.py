@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Invalid, Unavailable, make_missing_error
 from tieredstore.jobs.exporting.partition import FIRST_TIME_US, LAST_TIME_US
 from tieredstore.jobs.exporting.request import ExportRequest
 from tieredstore.jobs.exporting.state import (
@@ -53,9 +53,7 @@ class DeltaTarget:
         try:
             import deltalake
         except ImportError as error:
-            raise Invalid(
-                f"delta needs deltalake ({error}): pip install 'tieredstore[delta]'"
-            ) from None
+            raise make_missing_error("delta", error, "delta") from error
         assert request.to is not None
         self._delta = deltalake
         self._url = request.to

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Invalid, Unavailable, make_missing_error
 from tieredstore.jobs.exporting.request import ExportRequest
 from tieredstore.jobs.exporting.state import (
     DataFile,
@@ -96,9 +96,7 @@ class IcebergTarget:
             from pyiceberg.catalog import load_catalog
             from pyiceberg.exceptions import NoSuchTableError
         except ImportError as error:
-            raise Invalid(
-                f"iceberg needs pyiceberg ({error}): pip install 'tieredstore[iceberg]'"
-            ) from None
+            raise make_missing_error("iceberg", error, "iceberg") from error
         assert request.catalog is not None
         assert request.table is not None
         self._where = request.target

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.errors import Invalid
+from tieredstore.errors import make_missing_error
 from tieredstore.local.queues.rocksdb.layout import DEFAULT_FAMILY, OFFSET_FAMILY
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ def import_rocksdict() -> Any:
     try:
         import rocksdict
     except ImportError as error:
-        raise Invalid(
-            "consume queues in RocksDB need rocksdict, which is not installed: "
-            "pip install 'tieredstore[rocksdb]'"
-        ) from error
+        raise make_missing_error("storeType=defaultRocksDB", error, "rocksdb") from error
     return rocksdict
 
 
