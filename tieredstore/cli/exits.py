@@ -6,7 +6,7 @@ import enum
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -27,6 +27,22 @@ class ExitCode(enum.IntEnum):
     INTERNAL = 70
     INTERRUPTED = 130
     TERMINATED = 143
+
+
+MEANINGS: Mapping[ExitCode, str] = {
+    ExitCode.OK: "Done.",
+    ExitCode.DAMAGE: "Stored bytes are damaged.",
+    ExitCode.INVALID: "Wrong usage or configuration, or something named is not there.",
+    ExitCode.NOT_FOUND: "No message was found.",
+    ExitCode.UNAVAILABLE: "A file or backend cannot be reached now: try again.",
+    ExitCode.FENCED: "Another writer owns the tier.",
+    ExitCode.BUSY: "A limit is reached: try again later.",
+    ExitCode.UNSAFE: "It is not safe to write there.",
+    ExitCode.INTERNAL: "A bug: please report the line.",
+    ExitCode.INTERRUPTED: "Stopped by Ctrl-C, or interrupted by a second one.",
+    ExitCode.TERMINATED: "Stopped by SIGTERM.",
+}
+"""In a line each, for `--help`."""
 
 
 class OutputClosed(Exception):

@@ -10,6 +10,7 @@ import click
 
 from tieredstore import __version__
 from tieredstore.cli.exits import (
+    MEANINGS,
     ExitCode,
     OutputClosed,
     close_stdout_quietly,
@@ -47,8 +48,16 @@ NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """A group without a verb: the error's text is the whole help. Older clicks print it themselves."""
 
 
+class Verbs(LazyGroup):
+    """The command itself, whose help ends with the exit codes of all verbs."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(int(code)), text) for code, text in MEANINGS.items()])
+
+
 @click.group(
-    cls=LazyGroup,
+    cls=Verbs,
     lines=VERBS,
     modules="tieredstore.cli.verbs.{}",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -58,8 +67,8 @@ def cli() -> None:
     """RocketMQ messages whose history lives in a tier: copy, list, read, search, verify.
 
     A tier is a URL: file:///dir, s3://bucket/prefix (docs/s3.md) or another one (docs/fsspec.md).
-    Times are epoch milliseconds, ISO 8601 (UTC unless it says otherwise) or relative (-2h). Fields
-    and exit codes: docs/cli.md.
+    Times are epoch milliseconds, ISO 8601 (UTC unless it says otherwise) or relative (-2h). Fields:
+    docs/cli.md.
 
     `tieredstore help VERB` is `tieredstore VERB --help`.
     """

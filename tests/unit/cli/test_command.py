@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import click
 import pytest
 
 from tests.kit.paths import ROOT
-from tieredstore.cli.exits import ExitCode, exit_code_of, line_of
+from tieredstore.cli.exits import ExitCode, end_of_run, exit_code_of, line_of
 from tieredstore.cli.main import VERBS, cli, run
 from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.scan.rows import COLUMNS
@@ -54,6 +55,23 @@ def test_every_error_has_its_code_and_one_line(error: BaseException, code: ExitC
     assert line_of(error).startswith("tieredstore: error: ")
 
 
+@pytest.mark.parametrize(
+    ("received", "code"),
+    [
+        ([signal.SIGINT], ExitCode.INTERRUPTED),
+        ([signal.SIGTERM], ExitCode.TERMINATED),
+        ([signal.SIGTERM, signal.SIGINT], ExitCode.TERMINATED),
+        ([], ExitCode.INTERRUPTED),  # by a stop of its own
+    ],
+)
+def test_a_run_that_was_stopped_has_the_code_of_the_first_signal(
+    received: list[int], code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert end_of_run(stopped=True, received=received, failures=[]) is code
+    assert capsys.readouterr().err == "tieredstore: stopped; run it again to go on\n"
+    assert end_of_run(stopped=False, received=received, failures=[]) is ExitCode.OK
+
+
 def test_every_verb_and_option_is_documented() -> None:
     context = click.Context(cli)
     commands: list[tuple[str, click.Command | None]] = [
@@ -75,6 +93,12 @@ def test_every_verb_and_option_is_documented() -> None:
 def test_every_exit_code_is_documented() -> None:
     for code in ExitCode:
         assert re.search(rf"^\| {int(code)} \|", PAGE, re.MULTILINE), code
+
+
+def test_the_help_has_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    codes = capsys.readouterr().out.partition("Exit codes:\n")[2]
+    assert [int(line.split()[0]) for line in codes.splitlines()] == [*map(int, ExitCode)]
 
 
 def test_every_field_of_a_message_is_documented() -> None:
