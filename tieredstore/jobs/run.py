@@ -39,7 +39,7 @@ Item = TypeVar("Item")
 class JobProgress:
     """How far one stage is, `seconds` after it began. unit: what `done` and `total` count (tasks,
     segments, messages). total, total_bytes: None where nobody knows them before the end. note: more
-    to say about it, in one line."""
+    to say about it, in one line. resumed_bytes: of `done_bytes`, what an earlier run had done."""
 
     stage: str
     unit: str
@@ -49,6 +49,7 @@ class JobProgress:
     total_bytes: int | None
     seconds: float
     note: str = ""
+    resumed_bytes: int = 0
 
 
 ProgressCallback = Callable[[JobProgress], None]
@@ -131,12 +132,21 @@ class JobRun:
                 open_tasks.append((index, task))
         total = sum(task.size_bytes for task in tasks)
         done = total - sum(task.size_bytes for _, task in open_tasks)
-        resumed = len(outcomes)
+        resumed, resumed_bytes = len(outcomes), done
 
         def show() -> None:
             seconds = time.monotonic() - start
             self.on_progress(
-                JobProgress(stage, "tasks", len(outcomes), len(tasks), done, total, seconds)
+                JobProgress(
+                    stage,
+                    "tasks",
+                    len(outcomes),
+                    len(tasks),
+                    done,
+                    total,
+                    seconds,
+                    resumed_bytes=resumed_bytes,
+                )
             )
 
         def on_done(position: int, outcome: Outcome) -> None:

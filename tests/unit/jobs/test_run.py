@@ -101,6 +101,7 @@ def test_a_run_after_a_kill_does_what_is_left(tmp_path: Path) -> None:
         assert run.stages[0].resumed == done_before
         assert (seen[0].done, seen[-1].done) == (done_before, 3)
         assert seen[-1].done_bytes == seen[-1].total_bytes == 40
+        assert {one.resumed_bytes for one in seen} == {seen[0].done_bytes}
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -74,7 +74,7 @@ class Display:
             progress.done,
             progress.total,
             f"{stage}{progress.done:,} of {progress.total:,} {progress.unit}, {megabytes} MB, "
-            f"{rate_text(progress.done_bytes, progress.seconds)}",
+            f"{rate_text(progress.done_bytes - progress.resumed_bytes, progress.seconds)}",
         )
 
     def line(self, text: str) -> None:

@@ -90,6 +90,10 @@ def test_a_signal_asks_a_run_to_stop_and_interrupts_a_plan(only_plan: bool) -> N
             "job: write: 2 of 2 tasks, 1.5 of 3.0 MB, 1.0 MB/s\n",
         ),
         (
+            JobProgress("write", "tasks", 3, 4, 9_000_000, 9_500_000, 2.0, resumed_bytes=7_000_000),
+            "job: write: 3 of 4 tasks, 9.0 of 9.5 MB, 1.0 MB/s\n",
+        ),
+        (
             JobProgress("job", "messages", 7, 7, 2_000_000, None, 1.0),
             "job: 7 of 7 messages, 2.0 MB, 2.0 MB/s\n",
         ),
