@@ -20,7 +20,7 @@ from tests.kit.offloaded import stored_messages
 from tieredstore.clock import ManualClock
 from tieredstore.config import load_broker_conf
 from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.jobs.offloading.job import follow_store, offload_store
+from tieredstore.jobs.offloading.job import follow_store, offload_store, plan_offload
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.run import JobProgress
 from tieredstore.jobs.stopping import StopSignal
@@ -530,6 +530,7 @@ def test_l06_a_damaged_message_is_left_out_and_named(tmp_path: Path) -> None:
     [at] = [m.physical_offset for m in stored_messages(store, {"A"}) if m.queue_offset == 2]
     data[at + 4 : at + 8] = bytes(4)  # its magic
     log.write_bytes(data)
+    assert plan_offload(options(store)).messages == 6  # a dry run does not look at all of them
     ran = tieredstore(
         *("offload", store, "--tier", f"file://{tmp_path / 'tier'}", "--state", tmp_path / "state"),
         *("--broker", "b", "--cluster", "c", "--output", "json"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
+from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, load_catalogue
 
@@ -155,7 +157,8 @@ def _estimate(source: DispatchSource, plan: DryRun) -> float:
             units = source.read_units(queue.key, offset, min(1024, queue.until_offset - offset))
             if not len(units):
                 break
-            source.read_records(units)
+            with suppress(Corrupt):  # one damaged record; the run will leave it out
+                source.read_records(units)
             read += int(units["size"].sum())
             offset += len(units)
     seconds = time.monotonic() - start

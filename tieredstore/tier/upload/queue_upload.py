@@ -170,20 +170,25 @@ class QueueUpload:
         that a later visit let count, and one whose topic was deleted, are left alone."""
         stored, outcome.stored = outcome.stored, None
         assert stored is not None
-        is_last, committed = state.unconfirmed is stored, 0
-        if is_last:
-            state.unconfirmed = None
+        committed = 0
         try:
             if problem is not None:
                 raise problem
-            with stored.file.lock:
+            stored.file.wait_for_lock()
+            try:
+                # Asked with the lock: a visit that had it puts the keys itself, once.
+                is_last = state.unconfirmed is stored
                 before = stored.file.consume_queue_commit_offset
                 is_open = stored.file.settle(stored.ends)
                 committed = stored.file.consume_queue_commit_offset - before
                 if is_open and is_last and stored.keys is not None:
                     stored.keys.put_batches(stored.file, stored.batches, state)
+            finally:
+                stored.file.lock.release()
         except TieredStoreError as error:
             outcome.error = error
+        if state.unconfirmed is stored:
+            state.unconfirmed = None
         if committed:
             outcome.messages += committed
             outcome.size_bytes += stored.size_bytes

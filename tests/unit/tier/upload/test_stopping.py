@@ -7,7 +7,17 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.kit.tier.flat import KEY, T0, ListIndex, ListSource, Tier, bodies, config, existing
+from tests.kit.tier.flat import (
+    KEY,
+    T0,
+    ListIndex,
+    ListSource,
+    Tier,
+    bodies,
+    config,
+    existing,
+    patch,
+)
 from tests.kit.waiting import wait_for
 from tieredstore.contracts.segment import Buffer, FileSegment, FileSegmentType, WriteResult
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
@@ -209,6 +219,30 @@ def test_two_uploads_of_one_queue_take_turns_and_put_each_key_once(world: World)
     assert all(outcome.messages for outcome in outcomes)
     assert world.offsets() == list(range(40))
     assert world.index.keys() == ["key"] * 40
+
+
+def test_a_visit_that_comes_before_a_stored_upload_is_confirmed_puts_its_keys_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It commits what is stored; what waited for a look must not put the same keys again."""
+    patch(world.dispatcher, _shares_looks=True)  # small uploads are confirmed together
+    world.source.put(KEY, 0, 1, keys=("key",))
+    world.dispatcher.scan(force=True)
+    wait_for_lock = FlatMessageFile.wait_for_lock
+    visits: list[DispatchStatus] = []
+
+    def visited_before(file: FlatMessageFile) -> None:
+        if not visits:
+            visits.append(DispatchStatus.STORED)
+            visits.append(world.dispatcher.dispatch(KEY, force=False).status)
+        wait_for_lock(file)
+
+    world.source.put(KEY, 1, 1, keys=("key",))
+    world.tier.clock.advance(10**9)
+    monkeypatch.setattr(FlatMessageFile, "wait_for_lock", visited_before)
+    world.dispatcher.scan()
+    assert visits == [DispatchStatus.STORED, DispatchStatus.UPLOADED]
+    assert (world.offsets(), world.index.keys()) == ([0, 1], ["key"] * 2)
 
 
 def test_keys_of_an_upload_that_fails_between_turns_are_put_by_the_next(world: World) -> None:
