@@ -59,7 +59,11 @@ class CommitLogFlush:
         self._timeout_ms = timeout_ms
         self._now_s = now_s
         self._sync_lock = threading.Lock()
+        # Rounds are begun one after the other: of two at once the second would seal the first one
+        # before it has any put, and a sync end it, so that later puts had a future that is done.
+        self._begin_lock = threading.Lock()
         self._rounds_lock = threading.Lock()
+        self._is_given_up = False
         self._rounds: list[_Round] = []  # the last one is open
         self._sealed_offset = 0
 
@@ -67,10 +71,13 @@ class CommitLogFlush:
         """Let the puts from now on wait, under SYNC_FLUSH."""
         self._sealed_offset = self._log.max_offset
         if self._sync_flush:
-            self._begin_round()
+            with self._begin_lock:
+                self._is_given_up = False
+                self._begin_round()
 
     def _begin_round(self) -> int:
-        """Let the puts from now on wait for a round of their own; returns where the log ended."""
+        """Let the puts from now on wait for a round of their own; returns where the log ended.
+        Called with `_begin_lock`."""
         begun = _Round(FlushFuture())
         with self._rounds_lock:
             self._rounds.append(begun)  # first, so that an interrupt loses nobody who waits
@@ -125,7 +132,9 @@ class CommitLogFlush:
     def _seal_round(self) -> bool:
         """Let later puts wait for another round; returns whether a sealed one is not over yet."""
         if self._log.max_offset > self._sealed_offset:
-            self._sealed_offset = self._begin_round()
+            with self._begin_lock:
+                if not self._is_given_up and self._log.max_offset > self._sealed_offset:
+                    self._sealed_offset = self._begin_round()
         return len(self._rounds) > 1
 
     def _end(self, flushed: int, late_s: float | None = None) -> None:
@@ -164,7 +173,9 @@ class CommitLogFlush:
         """Let nobody wait any more: what is not on disk gets FLUSH_DISK_TIMEOUT, later puts too."""
         if not self._sync_flush:
             return
-        self._puts.seal(FlushFuture(_LATE))
+        with self._begin_lock:
+            self._is_given_up = True
+            self._puts.seal(FlushFuture(_LATE))
         with self._rounds_lock:
             rounds, self._rounds = self._rounds, []
         for found in rounds:

@@ -16,6 +16,7 @@ from tests.kit.held_syncs import WAIT_S, HeldSyncs
 from tests.kit.local_stores import FOREVER, plain, running, small_config
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.durability import FlushFuture
 from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.errors import Unavailable
 from tieredstore.local.log.commit_log import CommitLog
@@ -100,6 +101,34 @@ def test_one_sync_is_enough_for_all_who_wait(tmp_path: Path, syncs: HeldSyncs) -
         logs = [path for path in syncs.synced[before:] if "/commitlog/" in path]
         assert len(logs) <= 4  # the one that was held, theirs, one of the checkpoint
         assert len({id(other.durable) for other in others}) <= 3
+
+
+def test_a_round_that_two_threads_begin_at_once_is_not_over_before_its_puts_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them sealed the round of the other, which had no put yet, and its sync ended it: later
+    puts were told at once that they are on disk."""
+    with running(sync_config(tmp_path / "s"), SYSTEM_CLOCK) as store:
+        flush, puts = store._flush._log_flush, store._appender
+        assert store.put_message(plain()).durable.result(WAIT_S) is OK
+        for service in store._flush._services:
+            service.stop()
+        threads: list[threading.Thread] = []
+        seal = puts.seal
+
+        def seal_late(future: FlushFuture) -> tuple[FlushFuture, int]:
+            if not threads:
+                threads.append(threading.Thread(target=flush.flush))
+                threads[0].start()
+                threads[0].join(0.5)
+            return seal(future)
+
+        waiting = store.put_message(plain(number=1))
+        monkeypatch.setattr(puts, "seal", seal_late)
+        flush.flush()
+        threads[0].join(WAIT_S)
+        assert waiting.durable.result(WAIT_S) is OK
+        assert not store.put_message(plain(number=2)).durable.done()
 
 
 def test_puts_of_many_tasks_and_threads_are_all_told(tmp_path: Path) -> None:
