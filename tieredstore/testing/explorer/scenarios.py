@@ -294,8 +294,7 @@ def looked_at_while_deleted(setting: Setting, faults: int = 0) -> Scenario:
 
 
 def stop_and_claim(setting: Setting, faults: int = 0) -> Scenario:
-    """Let an epoch that writes nothing come between one that stops and one that goes by what that
-    left."""
+    """Let an epoch that writes nothing come between one that stops and its heir, which lists."""
     parties = {
         "first": _first(_all(_append(b"bb"), Writer.stop)),
         "second": Writer.claim,
