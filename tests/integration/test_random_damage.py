@@ -215,3 +215,24 @@ def test_o09_a_tier_with_random_damage_is_never_read_short_in_silence(
             raise AssertionError(what) from error
         finally:
             copy.mend(topic, files)
+
+
+@pytest.mark.parametrize("units_before", range(3))
+def test_o09_zeros_over_where_the_expired_units_end_are_told(copy: Copy, units_before: int) -> None:
+    """What is left of the last unit of the damage may look like one that has expired."""
+    topic = "pub_expire"
+    files = copy.topics()[topic]
+    tier = copy.opened(with_state=True)
+    whole = {columns: rows_of(tier, topic, columns) for columns in (UNIT_COLUMNS, BODIES)}
+    queue_id, first = min(whole[UNIT_COLUMNS])
+    paths = [it for it in files if it.parts[-3:-1] == (str(queue_id), "CONSUME_QUEUE")]
+    path = max(it for it in paths if int(it.name[8:]) <= first * 20)
+    place = max(first - units_before, 0) * 20 - int(path.name[8:])
+    for start in range(max(place, 0), place + 20):
+        data = bytearray((copy.whole / path).read_bytes())
+        data[start : start + 64] = bytes(len(data[start : start + 64]))
+        try:
+            (copy.tier / path).write_bytes(data)
+            check(copy, topic, whole, f"{path.name}: zeros at {start}")
+        finally:
+            copy.mend(topic, files)

@@ -243,16 +243,32 @@ class QueueReader:
             else:
                 high = middle
         if low > self._spans[0][0] and not self._is_border(low, self._spans[0][1]):
-            low = self.find_first_alive(*self._spans[0])
-            # Blank units right in front of it are damaged, not expired; others may be alive there.
-            while low > self._spans[0][0]:
-                unit = self.read_units(low - 1, 1)[0]
-                if int(unit["size"]) and int(unit["physical_offset"]) < start:
-                    break
-                low -= 1
+            low = self._step_back(self.find_first_alive(*self._spans[0]))
         if low == self._spans[0][1] and len(self._spans) > 1:
             return self._spans[1][0]
         return low
+
+    def _step_back(self, low: int) -> int:
+        """Return the first unit alive where damage lies around the border: units right in front of
+        `low` may be damaged, not expired."""
+        start, (begin, end) = self.queue.commit_log_min_offset, self._spans[0]
+        if low == begin or (
+            low < end and int(self.read_units(low, 1)[0]["physical_offset"]) == start
+        ):
+            return low
+        first = max(begin, low - _UNITS_PER_READ)
+        units = self.read_units(first, low - first)
+        positions, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+        may_be_expired = (positions < start) & (sizes > 0)
+        # Where the log begins, the last expired message ends.
+        is_last = np.isin(start - (positions + sizes), (0, CODA_SIZE))
+        borders = np.flatnonzero(may_be_expired & is_last)
+        if len(borders):
+            return first + int(borders[-1]) + 1
+        # Else behind the last one that has expired and goes on where the one before it ended.
+        goes_on = np.isin(positions[1:] - (positions + sizes)[:-1], (0, CODA_SIZE))
+        expired = np.flatnonzero(may_be_expired[1:] & may_be_expired[:-1] & goes_on)
+        return first + int(expired[-1]) + 2 if len(expired) else first
 
     def _is_border(self, offset: int, end: int) -> bool:
         """Whether the unit in front of one names the bytes in front of it: then a damaged unit has
