@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import signal
 import sys
 import threading
@@ -40,6 +41,9 @@ def call_interrupted(call: Callable[[], object], step: int) -> bool:
     of a function, before a jump back. Nothing is raised where no signal could.
     """
     seen = 0
+    # A collection would call others' functions in the middle, and the interpreter drops what these
+    # raise.
+    gc.disable()
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
         nonlocal seen
@@ -61,6 +65,8 @@ def call_interrupted(call: Callable[[], object], step: int) -> bool:
             sys.settrace(None)
     except Interrupt:
         pass
+    finally:
+        gc.enable()
     return seen >= step
 
 

@@ -65,7 +65,7 @@ CUTS = {
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("body_bytes", [100, 20_000])  # copied, and written by a call of the system
+@pytest.mark.parametrize("body_bytes", [100, 20_000])
 def test_l13_a_put_into_a_file_that_was_cut_off_is_refused_for_good(
     tmp_path: Path, cut: str, many: bool, body_bytes: int
 ) -> None:

@@ -11,7 +11,6 @@ import mmap
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
@@ -27,7 +26,6 @@ from tieredstore.local.log.mapped_file_queue import MappedFileQueue
 from tieredstore.local.log.transient_pool import TransientStorePool
 from tieredstore.local.log.write_buffers import WriteBuffers
 from tieredstore.local.positional_files import PositionalFiles
-from tieredstore.message.buffers import Buffer
 from tieredstore.message.layout import BLANK_SIZE
 from tieredstore.message.record import blank_record
 from tieredstore.service_thread import ServiceHealth
@@ -36,9 +34,6 @@ COMMIT_LOG_DIRECTORY: Final = "commitlog"
 PAGE_BYTES: Final = 4096
 FILES_AHEAD: Final = 2
 """Files that are made before they are needed, as in Java."""
-WRITE_BYTES: Final = 8 << 10
-"""From this size on records are written by a call of the system: a new page that is overwritten as
-a whole is neither zeroed nor mapped then, which costs more than the call (`docs/benchmarks.md`)."""
 _WIPE_BYTES: Final = 1 << 20
 
 
@@ -118,14 +113,11 @@ class CommitLog:
         self.on_damage: Callable[[TieredStoreError], object] = lambda _: None
         self.closed_reason: str | None = None  # why nothing may be appended
         # For the writer: the file that it writes to, and up to where a record may end in it before
-        # `make_room` has to be asked: one that is copied to `view`, and one for `write`. Both are 0
-        # once the file was cut off underneath, so who copies asks `refuse_written` afterwards.
+        # `make_room` has to be asked. It is 0 once the file was cut off underneath, so the writer
+        # asks `refuse_written` after it has written.
         self.view = memoryview(b"")
         self.view_from = 0
         self.limit = 0
-        self.write_limit = 0
-        self._written: MappedFile | None = None  # `write` goes to it, without one to `view`
-        self._stale_end = 0  # behind the last byte that a failed write may have left
         self._sync_flush = sync_flush
         self._buffers = None if pool is None else WriteBuffers(pool, fail_without_buffer)
         self._warm_up_flush_pages = warm_up_flush_pages
@@ -136,7 +128,7 @@ class CommitLog:
         def leave_short_way() -> None:
             here = log()
             if here is not None:
-                here.refuse_short_way()
+                here.limit = 0
 
         self._on_fault = leave_short_way
         self._files = MappedFileQueue(directory, file_size, open_files, self._prepare)
@@ -263,43 +255,6 @@ class CommitLog:
                 piece[:] = bytes(len(piece))
         file.sync()
 
-    def refuse_short_way(self) -> None:
-        """Have `make_room` asked in front of the next record, whatever its size."""
-        self.limit = self.write_limit = 0
-
-    def find_limit(self, size: int) -> int:
-        """Return up to where records of so many bytes may end before `make_room` has to be asked
-        for them."""
-        return self.limit if size < WRITE_BYTES else self.write_limit
-
-    def write(self, position: int, data: Buffer) -> None:
-        """Write the bytes of records, to where `make_room` said or up to `find_limit`; many of them
-        by a call of the system. Raises Corrupt for a file that was cut off underneath, Exhausted,
-        Unavailable; what was written until then does not stay."""
-        file, end = self._written, position + len(data)
-        if file is None or len(data) < WRITE_BYTES:
-            inside = position - self.view_from
-            self.view[inside : inside + len(data)] = data
-            self.refuse_written(end)
-            return
-        try:
-            file.write(position - file.from_offset, memoryview(data))
-        except Corrupt as error:
-            self._fail(error)
-        except BaseException:
-            # The first records of a batch may be there whole: behind a shorter record they would
-            # be found as messages by the next start.
-            self.refuse_short_way()
-            self._stale_end = end
-            with suppress(TieredStoreError):  # `make_room` tries again
-                self._wipe_stale(file)
-            raise
-
-    def _wipe_stale(self, file: MappedFile) -> None:
-        """Zero what a failed write left behind the tail. Raises Exhausted, Unavailable."""
-        file.wipe(self.max_offset - file.from_offset, self._stale_end - file.from_offset)
-        self._stale_end = 0
-
     def refuse_written(self, end: int) -> None:
         """Raise Corrupt when bytes up to an offset, just written to `view`, went nowhere: the file
         was cut off underneath, and `limit` was set to 0 then."""
@@ -324,51 +279,39 @@ class CommitLog:
             self._fail(error)
 
     def _fail(self, error: Corrupt) -> NoReturn:
-        self.refuse_short_way()
+        self.limit = 0
         self.on_damage(error)
         raise error
 
     def _make_room(self, size: int) -> int:
         file = self._open_last()
-        if self._stale_end:
-            self._wipe_stale(file)
         room = file.from_offset + file.size - self.max_offset
         if size + BLANK_SIZE > room:
             self._end_file(file, room)
             self.max_offset += room
             file = self._open_last()
-        position, start = self.max_offset, file.from_offset
-        inside = position - start
-        write_limit = start + min(file.reserve(inside + size), file.size - BLANK_SIZE)
+        position = self.max_offset
+        inside = position - file.from_offset
+        reserved = file.reserve(inside + size)
         buffer = None if self._buffers is None else self._buffers.take(file)
-        # The limits come last: where this ends before, by an error or a signal, those of the former
-        # file refuse what is not that file's.
+        # The limit comes last: where this ends before, by an error or a signal, that of the former
+        # file refuses what is not that file's.
         if buffer is not None:
-            self.view, self.view_from, self._written = memoryview(buffer), start, None
-            self.limit = self.write_limit = write_limit
+            self.view, self.view_from = memoryview(buffer), file.from_offset
+            self.limit = file.from_offset + min(reserved, file.size - BLANK_SIZE)
             return position
-        if size >= WRITE_BYTES:
-            if self.view_from != start or not self.view:
-                self.view, self.view_from, self.limit = file.view, start, 0
-            self._written, self.write_limit = file, write_limit
-        else:
-            self._make_pages(file, inside, inside + size)
-            self._written, self.write_limit = file, write_limit
-        if file.fault.is_noted:  # meanwhile
-            raise file.make_fault_error()
-        return position
-
-    def _make_pages(self, file: MappedFile, inside: int, end: int) -> None:
-        """Let `view` be a file's, with pages for the bytes [inside, end) of it."""
-        touched = file.touch(inside, end)
+        touched = file.touch(inside, inside + size)
         goes_on = self.view_from == file.from_offset and bool(self.view)
         # Not for the first messages of a file, nor where each sync would bring it all to disk.
         if goes_on and touched < file.size and not self._sync_flush:
             self._files.allocation.touch_ahead(file, touched)
         self.view, self.view_from = file.view, file.from_offset
         # Where no fault of the mapping is told, the length of the file is checked at each put.
-        limit = touched if file.is_guarded else end
-        self.limit = file.from_offset + min(limit, file.size - BLANK_SIZE)
+        end = touched if file.is_guarded else inside + size
+        self.limit = file.from_offset + min(end, file.size - BLANK_SIZE)
+        if file.fault.is_noted:  # meanwhile
+            raise file.make_fault_error()
+        return position
 
     def _end_file(self, file: MappedFile, room: int) -> None:
         """Write the blank record that fills the rest of a file."""
@@ -452,8 +395,7 @@ class CommitLog:
 
     def close(self) -> None:
         """Drop the mappings, and delete the files that were made ahead and not used."""
-        self.refuse_short_way()
-        self.view, self._written = memoryview(b""), None
+        self.view, self.limit = memoryview(b""), 0
         if self._buffers is not None:
             self._buffers.close()
         self._files.close()

@@ -260,13 +260,8 @@ class MappedFile:
 
     def write(self, position: int, data: memoryview) -> None:
         """Write bytes by a call of the system, past the mapping. Raises Corrupt for a file that was
-        cut off, which counts as a fault from then on, Exhausted when the disk is full,
-        Unavailable."""
-        try:
-            self.check_length()
-        except Corrupt:
-            self.fault.note()
-            raise
+        cut off, Exhausted when the disk is full, Unavailable."""
+        self.check_length()
         try:
             while data:
                 written = os.pwrite(self.fd, data, position)
@@ -274,21 +269,6 @@ class MappedFile:
         except OSError as error:
             action = f"write {len(data)} bytes at {position}"
             raise translate_os_error(error, action, self.path, offset=position) from error
-
-    def wipe(self, start: int, end: int) -> None:
-        """Zero bytes [start, end) by calls of the system, as far as the file has them and they are
-        not zero: a place that the disk has no room for stays untouched. Raises Exhausted,
-        Unavailable."""
-        try:
-            for position in range(start, end, TOUCH_BYTES):
-                piece = os.pread(self.fd, min(end - position, TOUCH_BYTES), position)
-                begin = position
-                stop = begin + len(piece.rstrip(b"\0"))
-                while begin < stop:
-                    begin += os.pwrite(self.fd, bytes(stop - begin), begin)
-        except OSError as error:
-            action = f"zero {end - start} bytes at {start}"
-            raise translate_os_error(error, action, self.path, offset=start) from error
 
     def touch(self, start: int, end: int) -> int:
         """Bring the pages of reserved bytes [start, end) into memory in one call, which takes a

@@ -14,7 +14,6 @@ from typing import Final
 
 from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
 from tieredstore.errors import TieredStoreError
-from tieredstore.local.log.commit_log import WRITE_BYTES
 from tieredstore.local.put.general import GeneralPut
 from tieredstore.local.put.queues import FORGOTTEN, Plain
 from tieredstore.local.put.refusals import refuse, refuse_by_error
@@ -78,7 +77,7 @@ class MessageAppender(GeneralPut):
                 log = self._log
                 position = log.max_offset
                 end = position + size
-                if end > (log.limit if size < WRITE_BYTES else log.write_limit):
+                if end > log.limit:
                     position = self._make_room(size)
                     end = position + size
                 queue_offset = state.next_offset
@@ -99,16 +98,12 @@ class MessageAppender(GeneralPut):
                     message.prepared_transaction_offset,
                     body_length,
                 )
-                record = b"".join(
+                inside = position - log.view_from
+                log.view[inside : inside + size] = b"".join(
                     (head, body, topic_field, _LENGTHS[properties_length], properties)
                 )
-                if size < WRITE_BYTES:
-                    inside = position - log.view_from
-                    log.view[inside : inside + size] = record
-                    if end > log.limit:  # the file was cut off meanwhile
-                        log.refuse_written(end)
-                else:
-                    log.write(position, record)
+                if end > log.limit:  # the file was cut off meanwhile
+                    log.refuse_written(end)
             except (TieredStoreError, MemoryError) as error:
                 return self.statistics.observe_refusal(refuse_by_error(error))
             except struct.error:
@@ -150,7 +145,7 @@ class MessageAppender(GeneralPut):
                 if encoded is not None:
                     data, rows = encoded
                     size = len(data)
-                    if start + size > log.find_limit(size):
+                    if start + size > log.limit:
                         here, start = start, self._make_room(size)
                         if start != here:
                             encoded = self._encode_plain(
@@ -158,7 +153,9 @@ class MessageAppender(GeneralPut):
                             )
                             assert encoded is not None
                             data, rows = encoded
-                    log.write(start, data)
+                    inside = start - log.view_from
+                    log.view[inside : inside + size] = data
+                    log.refuse_written(start + size)
             except (TieredStoreError, MemoryError) as error:
                 return self.statistics.observe_refusal(refuse_by_error(error))
             except struct.error:

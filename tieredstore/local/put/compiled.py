@@ -4,11 +4,9 @@ it declines goes the way in Python (`docs/adr/0007-compiled-core.md`)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Final
 
 from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
-from tieredstore.errors import TieredStoreError
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.rows import waits_for_nothing
 from tieredstore.message.core import IS_COMPILED
@@ -17,8 +15,6 @@ from tieredstore.message.encoding import Message
 if IS_COMPILED:
     from tieredstore.message import _core
 
-MAX_BATCH_BYTES: Final = 1 << 20
-"""Larger batches are encoded in Python."""
 _OK: Final = PutMessageStatus.PUT_OK
 _NEXT_OFFSET: Final = ("next_offset",)
 
@@ -26,11 +22,6 @@ _NEXT_OFFSET: Final = ("next_offset",)
 class CompiledAppender(MessageAppender):
     """A `MessageAppender` whose plain messages are written by the compiled core. Lock, clock and
     state stay here."""
-
-    @cached_property
-    def _batch(self) -> memoryview:
-        """Where a batch is encoded before it is written as a whole; the put lock guards it."""
-        return memoryview(bytearray(MAX_BATCH_BYTES))
 
     def put(self, message: Message) -> PutMessageResult:
         try:
@@ -52,7 +43,7 @@ class CompiledAppender(MessageAppender):
                     position - start,
                     log.limit - start,
                     plain[6],
-                    self._max_copied_body_bytes,
+                    self._max_plain_body_bytes,
                     message,
                     queue_offset,
                     position,
@@ -96,11 +87,12 @@ class CompiledAppender(MessageAppender):
             log = self._log
             position = log.max_offset
             queue_offset = state.next_offset
+            start = log.view_from
             try:
                 appended = _core.append_records(
-                    self._batch,
-                    0,
-                    max(min(log.write_limit - position, MAX_BATCH_BYTES), 0),
+                    log.view,
+                    position - start,
+                    log.limit - start,
                     plain[6],
                     self._max_plain_body_bytes,
                     messages,
@@ -110,15 +102,12 @@ class CompiledAppender(MessageAppender):
                     state.number,
                     state.topic,
                 )
-                if appended is not None:
-                    end, rows = appended
-                    if end > log.find_limit(end - position):
-                        appended = None
-                    else:
-                        log.write(position, self._batch[: end - position])
-            except (TieredStoreError, MemoryError):
+            except MemoryError:
                 appended = None  # the way in Python answers it
+            if appended is not None and appended[0] > log.limit:
+                appended = None
             if appended is not None:
+                end, rows = appended
                 moves = map(setattr, (state,), _NEXT_OFFSET, (queue_offset + len(messages),))
                 durable = self._durability_of(messages)
                 waiting = self._publish(rows, end, timestamp, moves)

@@ -17,7 +17,6 @@ import msgspec
 
 from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
 from tieredstore.errors import Exhausted, Invalid, TieredStoreError, Unavailable
-from tieredstore.local.log.commit_log import WRITE_BYTES
 from tieredstore.local.put.queues import PutQueues, QueueState
 from tieredstore.local.put.refusals import (
     find_fault,
@@ -144,16 +143,13 @@ class GeneralPut(PutQueues):
                         "message with light queues: expected a record of at most "
                         f"{self._encoder.max_body_bytes} bytes, found {total}",
                     )
-                if start + total > self._log.find_limit(total):
+                if start + total > self._log.limit:
                     here = start
                     start = self._make_room(total)
                     if start != here:
                         parts, _ = self._encode(messages, queue_offset, start, timestamp)
-                if total < WRITE_BYTES:
-                    copy_parts(parts, self._log.view, start - self._log.view_from)
-                    self._log.refuse_written(start + total)
-                else:
-                    self._log.write(start, b"".join(parts))
+                copy_parts(parts, self._log.view, start - self._log.view_from)
+                self._log.refuse_written(start + total)
                 rows: Rows = []
                 position = start
                 for number, (message, size) in enumerate(

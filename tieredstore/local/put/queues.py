@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from tieredstore.clock import Clock
 from tieredstore.errors import TieredStoreError
-from tieredstore.local.log.commit_log import WRITE_BYTES, CommitLog
+from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.rows import RowBuffer
 from tieredstore.local.running_flags import RunningFlags
 from tieredstore.local.statistics.put_statistics import PutStatistics
@@ -80,7 +80,7 @@ class PutQueues(RowBuffer):
         self._plain: dict[tuple[str, int], Plain] = {}
         self._encoder = encoder
         self._now_ms = clock.now_ms
-        self._limit_plain_bodies(encoder.max_body_bytes)
+        self._max_plain_body_bytes = min(encoder.max_body_bytes, DIRECT_COPY_BYTES)
         self._enable_light_queues = enable_light_queues
         self._fills_light_queues = fills_light_queues
         self._flags = flags
@@ -96,11 +96,7 @@ class PutQueues(RowBuffer):
         if max_body_bytes != encoder.max_body_bytes:
             with self._lock:
                 encoder.limit_bodies(max_body_bytes)
-                self._limit_plain_bodies(max_body_bytes)
-
-    def _limit_plain_bodies(self, max_body_bytes: int) -> None:
-        self._max_plain_body_bytes = min(max_body_bytes, DIRECT_COPY_BYTES)
-        self._max_copied_body_bytes = min(max_body_bytes, WRITE_BYTES)
+                self._max_plain_body_bytes = min(max_body_bytes, DIRECT_COPY_BYTES)
 
     def open(self) -> None:
         """Begin to take messages."""
@@ -116,7 +112,7 @@ class PutQueues(RowBuffer):
             self._plain = {}
             # The log too, for those who wait for the lock and have passed the first checks already.
             self._log.closed_reason = reason
-            self._log.refuse_short_way()
+            self._log.limit = 0
 
     def leave_to_parent(self) -> None:
         """Take no more messages in a forked child, where the lock may be taken for ever."""

@@ -78,7 +78,7 @@ def test_a_store_asks_for_them_unless_each_put_is_synced(tmp_path: Path, flush: 
         put_all(store, [plain()])
         (file,) = store._commit_log.mapped_files
         assert file._touched == TOUCH_BYTES  # a store with little to do makes few pages
-        put_all(store, [plain(number=number, body=b"x" * 6_000) for number in range(200)])
+        put_all(store, [plain(number=number, body=b"x" * 60_000) for number in range(20)])
         end = store._commit_log.max_offset
         assert end > TOUCH_BYTES
         if flush == "ASYNC_FLUSH":
@@ -86,21 +86,3 @@ def test_a_store_asks_for_them_unless_each_put_is_synced(tmp_path: Path, flush: 
         assert file._touched < end + AHEAD_BYTES + 2 * TOUCH_BYTES
         if flush == "SYNC_FLUSH":
             assert file._touched <= end + TOUCH_BYTES
-
-
-def test_large_records_and_batches_have_no_pages_made(tmp_path: Path) -> None:
-    """They are written as a whole: a page that is made before would be zeroed and mapped for
-    nothing."""
-    with running(small_config(tmp_path, mapped_file_size_commit_log_bytes=SIZE)) as store:
-        put_all(store, [plain()])
-        (file,) = store._commit_log.mapped_files
-        put_all(store, [plain(number=number, body=b"x" * 60_000) for number in range(50)])
-        for number in range(50):
-            batch = [plain(number=number, body=b"y" * 1_000) for _ in range(64)]
-            assert store.put_messages(batch).ok
-        assert store._commit_log.max_offset > 5 * TOUCH_BYTES
-        assert file._touched == TOUCH_BYTES
-        put_all(store, [plain(number=1)])  # it goes on behind them
-        assert file._touched > store._commit_log.max_offset
-        store.wait_until_dispatched()
-        assert store.get_max_offset_in_queue("T", 0) == 50 + 50 * 64 + 2
