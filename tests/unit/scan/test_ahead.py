@@ -87,6 +87,7 @@ def test_a_call_within_the_only_item_at_work_is_done_by_several_threads() -> Non
 def test_an_error_within_an_item_ends_it_when_those_under_way_are_done() -> None:
     provider = chunk_provider()
     at_work = threading.Semaphore(0)
+    begun: list[int] = []
     ended: list[int] = []
 
     def leaf(number: int) -> None:
@@ -96,7 +97,8 @@ def test_an_error_within_an_item_ends_it_when_those_under_way_are_done() -> None
         at_work.release()
         ended.append(number)
 
-    def work(_: int) -> None:
+    def work(item: int) -> None:
+        begun.append(item)
         try:
             list(map_ahead(provider, leaf, range(THREADS)))
         finally:
@@ -104,7 +106,7 @@ def test_an_error_within_an_item_ends_it_when_those_under_way_are_done() -> None
 
     with pytest.raises(Unavailable, match="away"):
         list(map_ahead(provider, work, range(2)))
-    assert ended.count(-1) == 2
+    assert 1 <= ended.count(-1) == len(begun)  # the second may not have begun
 
 
 def test_what_waits_for_nothing_is_done_by_who_asks_for_it() -> None:
