@@ -223,7 +223,9 @@ def test_o09_zeros_over_where_the_expired_units_end_are_told(copy: Copy, units_b
     topic = "pub_expire"
     files = copy.topics()[topic]
     tier = copy.opened(with_state=True)
-    whole = {columns: rows_of(tier, topic, columns) for columns in (UNIT_COLUMNS, BODIES)}
+    whole: dict[tuple[str, ...], Rows] = {
+        columns: rows_of(tier, topic, columns) for columns in (UNIT_COLUMNS, BODIES)
+    }
     queue_id, first = min(whole[UNIT_COLUMNS])
     paths = [it for it in files if it.parts[-3:-1] == (str(queue_id), "CONSUME_QUEUE")]
     path = max(it for it in paths if int(it.name[8:]) <= first * 20)
