@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,7 @@ class Journal:
         """path: a file, made with its folder where it is missing. identity: the job and its
         arguments; a journal of another job is an error (Invalid)."""
         self._steps: dict[str, Any] = {}
+        self._identity = orjson.dumps(identity)
         self._file: int | None = None
         self._made_folder = False
         self.path = path
@@ -46,7 +48,7 @@ class Journal:
                 f"journal {path}: the same job is running in another process", path=str(path)
             ) from None
         try:
-            self._load(orjson.loads(orjson.dumps(identity)))
+            self._load(orjson.loads(self._identity))
         except BaseException:
             self.close()
             raise
@@ -58,6 +60,10 @@ class Journal:
 
     def __contains__(self, step: str) -> bool:
         return step in self._steps
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the steps that are done."""
+        return iter(tuple(self._steps))
 
     def outcome(self, step: str, kind: type[Any]) -> Any:
         """Return what a step came to, as `kind`. Raises Invalid where the journal has something
@@ -76,6 +82,14 @@ class Journal:
         encoded = msgspec.json.encode([step, outcome])
         self._steps[step] = orjson.loads(encoded)[1]
         self._append(encoded)
+
+    def begin_anew(self) -> None:
+        """Forget all steps: what they left is of no more use, and the same run does them again."""
+        self._steps.clear()
+        if self._file is not None:
+            os.ftruncate(self._file, 0)
+            os.lseek(self._file, 0, os.SEEK_SET)
+            self._append(self._identity)
 
     def finish(self) -> None:
         """End the journal of a job that is done: the next one with the same arguments begins
@@ -120,7 +134,7 @@ class Journal:
         os.ftruncate(self._file, end)
         os.lseek(self._file, end, os.SEEK_SET)
         if end == 0:
-            self._append(orjson.dumps(identity))
+            self._append(self._identity)
             return
         try:
             first, *lines = data[:end].splitlines()

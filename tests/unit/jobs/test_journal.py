@@ -196,3 +196,19 @@ def replace_and_fail(path: Path) -> None:
     path.unlink()
     path.write_text("another process's by now")
     raise Invalid("no such topic")
+
+
+def test_a_journal_that_begins_anew_has_no_step_and_the_same_job(path: Path) -> None:
+    with Journal(path, IDENTITY) as journal:
+        journal.record("a", OUTCOME)
+        journal.record("b", 2)
+        assert list(journal) == ["a", "b"]
+        journal.begin_anew()
+        assert list(journal) == []
+        journal.record("c", 3)
+    with Journal(path, IDENTITY) as journal:
+        assert list(journal) == ["c"]
+    with Journal(None, IDENTITY) as journal:
+        journal.record("a", 1)
+        journal.begin_anew()
+        assert journal.steps == 0

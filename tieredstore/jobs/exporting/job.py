@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from tieredstore.jobs.exporting.per_topic import (
 from tieredstore.jobs.exporting.plan import Plan, PlannedRange, make_plan, scan_ranges
 from tieredstore.jobs.exporting.report import Written, find_positions, make_report
 from tieredstore.jobs.exporting.request import ExportRequest, Format, OnCorrupt, OnUnfit
+from tieredstore.jobs.exporting.resuming import find_lost
 from tieredstore.jobs.exporting.state import (
     DataFile,
     Target,
@@ -56,6 +58,7 @@ from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange, store_time
 
+_log = logging.getLogger(__name__)
 _SMALL = 4
 """Files below this part of the wanted size are merged."""
 
@@ -65,17 +68,27 @@ def run_export(
 ) -> dict[str, object]:
     """Export what the target does not have yet, and return the report (`docs/jobs.md`).
 
-    A run that was killed goes on with its journal; without it, what it wrote is left over and a new
-    run begins where the target ends. Raises Invalid (a target of something else, a gap, a topic
-    that was made again), Corrupt (names segment and byte), Fenced (another export committed
-    meanwhile), Unavailable.
+    A run that was killed goes on with its journal; without it, or where the target lacks what the
+    run had written there, a new run begins where the target ends. Raises Invalid (a target of
+    something else, a gap, a topic that was made again), Corrupt (names segment and byte), Fenced
+    (another export committed meanwhile), Unavailable.
     """
     target = target_of(request)
     target.prepare()
     catalogue = cache(lambda: _catalogue(location))
-    plan = run.do_once(
-        "pin", lambda: _pin_plan(location, catalogue(), request, target, task_bytes), Plan
-    )
+    pinned = run.journal if "pin" in run.journal else None
+
+    def pin() -> Plan:
+        return run.do_once(
+            "pin", lambda: _pin_plan(location, catalogue(), request, target, task_bytes), Plan
+        )
+
+    plan = pin()
+    lost = None if pinned is None else find_lost(pinned, plan, target)
+    if lost is not None:
+        _log.warning("%s: begins anew: %s", request.target, lost)
+        run.journal.begin_anew()
+        plan = pin()
     export = PinnedExport(run, location, request, target, plan, task_bytes)
     export.require_turn()
     try:

@@ -80,6 +80,10 @@ class IcebergFiles:
         with translate_errors(self._location):
             return self._io.new_input(self.path(name)).open()
 
+    def exists(self, name: str) -> bool:
+        with translate_errors(self._location):
+            return bool(self._io.new_input(self.path(name)).exists())
+
     def delete(self, name: str) -> None:
         with translate_errors(self._location), suppress(FileNotFoundError):
             self._io.delete(self.path(name))

@@ -67,6 +67,8 @@ class Files(Protocol):
 
     def open(self, name: str) -> InputFile: ...
 
+    def exists(self, name: str) -> bool: ...
+
     def delete(self, name: str) -> None:
         """Delete a file. No error where there is none."""
 
@@ -77,8 +79,6 @@ class FolderFiles(Files, Protocol):
     """Files of a folder whose own state is kept there too."""
 
     def read(self, name: str) -> bytes: ...
-
-    def exists(self, name: str) -> bool: ...
 
     def names(self, folder: str = "") -> list[str]:
         """List what a folder has, files and folders, sorted; nothing where it is missing."""
