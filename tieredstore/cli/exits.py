@@ -89,6 +89,12 @@ def line_of(error: BaseException) -> str:
     return f"tieredstore: error: {text}"
 
 
+def echo_notes(error: BaseException | None) -> None:
+    """Print what goes with an error, such as the journal that it leaves, a line each on stderr."""
+    for note in getattr(error, "__notes__", ()):
+        click.echo(f"tieredstore: {' '.join(note.split())}", err=True)
+
+
 def end_of_stopped(received: Sequence[int], hint: str = "run it again to go on") -> ExitCode:
     """Say that signals stopped a run in good order, and return the code that a shell has for the
     first of them. hint: what to do next."""

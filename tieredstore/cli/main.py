@@ -14,6 +14,7 @@ from tieredstore.cli.exits import (
     ExitCode,
     OutputClosed,
     close_stdout_quietly,
+    echo_notes,
     exit_code_of,
     line_of,
 )
@@ -29,6 +30,7 @@ VERBS = {
     "dev": "Run a broker for the development of applications.",
     "doctor": "Try what a place for a tier really does.",
     "export": "Write messages as Parquet, Iceberg or Delta.",
+    "jobs": "List and forget what interrupted jobs have kept.",
     "ls": "List the queues of a tier.",
     "offload": "Copy a broker's store into a tier.",
     "query": "Find messages by key or message id.",
@@ -105,7 +107,9 @@ def run(arguments: list[str]) -> int:
         if os.environ.get("TIEREDSTORE_TRACEBACK"):
             raise
         if isinstance(error, click.Abort):
+            echo_notes(error.__cause__)
             error = KeyboardInterrupt()
+        echo_notes(error)
         click.echo(line_of(error), err=True)
         return int(exit_code_of(error))
     return int(result) if isinstance(result, int) else int(ExitCode.OK)

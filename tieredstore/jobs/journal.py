@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -36,19 +37,18 @@ class Journal:
         self._identity = orjson.dumps(identity)
         self._file: int | None = None
         self._made_folder = False
+        self.kept_ms: int | None = None
+        """When the last step of an earlier run ended, epoch ms; None without one."""
         self.path = path
         if path is None:
             return
         self._made_folder = not path.parent.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._file = lock_file(path, 0o600)
-        except BlockingIOError:
-            raise Busy(
-                f"journal {path}: the same job is running in another process", path=str(path)
-            ) from None
+        self._file = _lock(path)
+        kept_ms = os.fstat(self._file).st_mtime_ns // 1_000_000
         try:
             self._load(orjson.loads(self._identity))
+            self.kept_ms = kept_ms if self._steps else None
         except BaseException:
             self.close()
             raise
@@ -158,6 +158,17 @@ class Journal:
         while data:  # a full disk may take a part
             data = data[os.write(self._file, data) :]
         sync_file(self._file)
+
+
+def _lock(path: Path) -> int:
+    """Take the lock of a journal. Who lists journals holds each for a moment. Raises Busy."""
+    for pause_seconds in (0.05, None):
+        try:
+            return lock_file(path, 0o600)
+        except BlockingIOError:
+            if pause_seconds is not None:
+                time.sleep(pause_seconds)
+    raise Busy(f"journal {path}: the same job is running in another process", path=str(path))
 
 
 def journal_path(folder: Path, identity: dict[str, object]) -> Path:

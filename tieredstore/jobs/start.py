@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import logging
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from tieredstore.jobs.journal import Journal, journal_path
+from tieredstore.jobs.journals import forget_old_journals, keep_days, state_directory
 from tieredstore.jobs.run import JobRun, ProgressCallback, ignore_progress
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.scan.location import TierLocation, locate
+from tieredstore.scan.times import format_time
 from tieredstore.tier_url import show_url
+
+_log = logging.getLogger(__name__)
 
 
 class OpenedTier(Protocol):
@@ -61,18 +66,41 @@ def start_run(
 
     workers: processes of this machine, where no `runner` is given. work: folder of the journal;
     None for the user's state directory, or for no journal without `has_journal`. The journal ends
-    with the block, unless an error leaves it. stop: as in `JobRun`. Raises Invalid, Busy.
+    with the block, unless an error leaves it, whose notes then say where it is; the user's old
+    ones go at each start. stop: as in `JobRun`. Raises Invalid, Busy.
     """
     identity = {"job": name, **arguments}
-    folder = Path(work) if work is not None else _state_directory() if has_journal else None
+    is_users = work is None and has_journal
+    folder = Path(work) if work is not None else state_directory() if has_journal else None
     path = None if folder is None else journal_path(folder, identity)
+    if folder is not None and is_users:
+        forget_old_journals(folder, keep_days(), but=path)
     with Journal(path, identity) as journal:
-        yield JobRun(
-            name, runner or LocalRunner(workers), journal, progress or ignore_progress, stop
-        )
+        if journal.kept_ms is not None:
+            _log.warning(
+                "%s: goes on after %d steps of a run that ended at %s: %s",
+                name,
+                journal.steps,
+                format_time(journal.kept_ms),
+                _describe(journal, is_users=is_users),
+            )
+        try:
+            yield JobRun(
+                name, runner or LocalRunner(workers), journal, progress or ignore_progress, stop
+            )
+        except BaseException as error:
+            if journal.path is not None and journal.steps:
+                error.add_note(
+                    f"{name}: {journal.steps} steps are done, with which the same command goes on: "
+                    + _describe(journal, is_users=is_users)
+                )
+            raise
         journal.finish()
 
 
-def _state_directory() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "tieredstore" / "jobs"
+def _describe(journal: Journal, *, is_users: bool) -> str:
+    """Which journal, and how it is dropped."""
+    path = journal.path
+    assert path is not None
+    place = "" if is_users else f" --work {shlex.quote(str(path.parent))}"
+    return f"journal {path}; `tieredstore jobs forget {path.stem}{place} --yes` begins anew"

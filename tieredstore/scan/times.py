@@ -46,6 +46,15 @@ def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
         ) from None
 
 
+def parse_span(text: str, name: str) -> int:
+    """Return the milliseconds of a span such as `30s`, `12h` or `4w`. Raises Invalid, with the
+    option's name."""
+    found = _RELATIVE.fullmatch(f"+{text.strip()}")
+    if found is None:
+        raise Invalid(f"{name}: expected a time such as 30s, 12h, 30d or 4w, found {text!r}")
+    return int(found[2]) * _UNITS_MS[found[3]]
+
+
 def require_order(since_ms: int | None, until_ms: int | None) -> None:
     """Raise Invalid for a begin behind the end: such a window would be empty without a word."""
     if since_ms is not None and until_ms is not None and since_ms > until_ms:

@@ -95,9 +95,13 @@ def test_j01_an_export_that_is_stopped_goes_on(
     assert done.stdout == ""
     assert STOPS in done.stderr
     assert done.stderr.splitlines()[-1] == "tieredstore: stopped; run it again to go on"
+    [journal] = (tmp_path / "work").iterdir()
+    drop = f"`tieredstore jobs forget {journal.stem} --work {tmp_path / 'work'} --yes`"
+    assert f"journal {journal}; {drop} begins anew" in done.stderr.splitlines()[-2]
     assert not list((tmp_path / "exported").rglob("*.parquet")), "nothing is committed"
     again = run_and_signal(tmp_path, signal.SIGCONT, *export, "--workers", 1)
     assert again.returncode == 0, again.stderr
+    assert drop in again.stderr
     report = json.loads(again.stdout)
     assert report["rows"] == 24
     assert sum(stage["resumed"] for stage in report["stages"]) >= workers

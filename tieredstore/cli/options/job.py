@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from tieredstore.cli.exits import end_of_stopped
+from tieredstore.cli.exits import echo_notes, end_of_stopped
 from tieredstore.cli.options.collecting import Command, Settings, collect
 from tieredstore.cli.options.messages import split_pair
 from tieredstore.disk.file_operations import FILES
@@ -134,7 +134,8 @@ def task_keywords(
                 "work": job.work,
                 "stop": stop,
             }
-    except Stopped:
+    except Stopped as error:
+        echo_notes(error)
         hints = () if has_journal else ("with --work the next run goes on",)
         raise click.exceptions.Exit(int(end_of_stopped(job.received, *hints))) from None
 

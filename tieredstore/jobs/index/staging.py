@@ -23,6 +23,7 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.jobs.journals import staging_beside
 from tieredstore.jobs.run import JobRun
 from tieredstore.scan.location import TierLocation
 from tieredstore.tier_url import show_url
@@ -138,7 +139,7 @@ def staging_of(run: JobRun, location: TierLocation, url: str | None) -> Iterator
             local = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{run.name}-")))
         elif url is None:
             assert journal is not None
-            local = journal.with_suffix(".staging").absolute()
+            local = staging_beside(journal)
         if local is not None:
             url = local.as_uri()
         assert url is not None

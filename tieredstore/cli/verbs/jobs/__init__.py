@@ -1,0 +1,18 @@
+"""`tieredstore jobs`: what interrupted jobs have kept."""
+
+from __future__ import annotations
+
+import click
+
+from tieredstore.cli.lazy import LazyGroup
+
+PARTS = {
+    "forget": "Delete journals, so that their jobs begin anew.",
+    "list": "List the journals, with age and size.",
+}
+"""Part -> its line in `--help`; the module of the same name holds the command `command`."""
+
+
+@click.group("jobs", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.jobs.{}")
+def command() -> None:
+    """List and forget the journals by which interrupted jobs go on."""
