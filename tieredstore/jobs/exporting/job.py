@@ -79,9 +79,12 @@ def run_export(
     pinned = run.journal if "pin" in run.journal else None
 
     def pin() -> Plan:
-        return run.do_once(
+        plan = run.do_once(
             "pin", lambda: _pin_plan(location, catalogue(), request, target, task_bytes), Plan
         )
+        if plan.tasks:
+            target.make()
+        return plan
 
     plan = pin()
     lost = None if pinned is None else find_lost(pinned, plan, target)
@@ -103,7 +106,9 @@ def run_export(
             export.require_turn()
         raise
     commit: str | None = None
-    if plan.positions or not plan.base:
+    # A first export without a message leaves no target: it would bind the next one to its columns,
+    # its partitions and its choice of topics.
+    if plan.positions and (plan.base or plan.tasks):
         commit = run.do_once("commit", lambda: export.commit(written), str)
         used = {file.name for file in written.files}
         target.discard(export.folder, [name for name in written.names if name not in used])

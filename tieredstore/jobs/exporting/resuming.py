@@ -35,6 +35,8 @@ def find_lost(journal: Journal, plan: Plan, target: Target) -> str | None:
     if "commit" in journal:
         return f"commit {plan.base + 1} of the target, which the interrupted run made, is gone"
     names = sorted(set(_staged_names(journal)))
+    if not names:
+        return None
     with (
         closing(target.folder(plan.base, plan.export).connect()) as files,
         ThreadPoolExecutor(_THREADS) as pool,

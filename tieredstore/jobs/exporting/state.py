@@ -87,11 +87,16 @@ class Target(Protocol):
         """Columns that data files have; the others stand in their partition."""
 
     def prepare(self) -> None:
-        """Make the target where it is missing; end what an export that was killed left undone.
-        Raises Invalid for a place that has data of others, Unavailable."""
+        """Look whether the target can be exported into, and end what an export that was killed left
+        undone. Makes none. Raises Invalid for a place that has data of others, Unavailable."""
+
+    def make(self) -> None:
+        """Make the target where it is missing. Raises as `prepare`, for another export may have
+        made another one."""
 
     def load(self) -> TargetState:
-        """Read the target's state as it is now. Raises Corrupt, Unavailable."""
+        """Read the target's state as it is now, that before the first export where there is no
+        target. Raises Corrupt, Unavailable."""
 
     def folder(self, base: int, export: str) -> Folder:
         """Return where the tasks of an export write, so that no reader of the target sees it; base:

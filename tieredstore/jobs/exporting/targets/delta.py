@@ -76,8 +76,18 @@ class DeltaTarget:
         if table is None:
             if any(not name.startswith((".", "_")) for name in self._files.names()):
                 self._refuse()
-            self._create()
             return
+        self._require_same(table)
+
+    def make(self) -> None:
+        table = self._find()
+        if table is None:
+            self._create()
+            table = self._table()
+        self._require_same(table)
+
+    def _require_same(self, table: Any) -> None:
+        """Raise Invalid for a table with data of others, or that is made otherwise."""
         if not self._version(table) and table.file_uris():
             self._refuse()
         found = table.metadata().partition_columns
@@ -96,7 +106,8 @@ class DeltaTarget:
         )
 
     def load(self) -> TargetState:
-        version = self._version(self._table())
+        table = self._find()
+        version = 0 if table is None else self._version(table)
         if not version:
             return TargetState()
         name = _state_name(version)

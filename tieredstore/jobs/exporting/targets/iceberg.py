@@ -117,9 +117,18 @@ class IcebergTarget:
 
     def prepare(self) -> None:
         table = self._find()
+        if table is not None:
+            self._require_same(table)
+
+    def make(self) -> None:
+        table = self._find()
         if table is None:
             self._create()
-            return
+            table = self._table()
+        self._require_same(table)
+
+    def _require_same(self, table: Any) -> None:
+        """Raise Invalid for a table with data of others, or that is made otherwise."""
         if table.current_snapshot() is not None and _state_text(table) is None:
             raise Invalid(f"{self._where}: has data that no export wrote; name an empty table")
         columns = table.schema().fields
@@ -132,7 +141,8 @@ class IcebergTarget:
         require_cut(table, self._by, self._where)
 
     def load(self) -> TargetState:
-        return self._state(self._table())
+        table = self._find()
+        return TargetState() if table is None else self._state(table)
 
     def folder(self, base: int, export: str) -> Folder:  # noqa: ARG002
         table = self._table()

@@ -39,6 +39,9 @@ class ParquetTarget:
             )
         self._log.clear()
 
+    def make(self) -> None:
+        """Do nothing: a folder is made with its first file."""
+
     def load(self) -> TargetState:
         last = self._log.find_last()
         return TargetState() if last is None else last.commit.state
