@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Final
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -484,6 +485,23 @@ class FlatAppendFile(FlatSegments):
             while count < len(segments) - 1 and segments[count].is_expired(before_ms):
                 count += 1
             return self._take_out(count)
+
+    def find_expired(self, before_ms: int) -> list[FlatSegment]:
+        """Find what `roll_if_expired` and `expire` would delete, all being committed."""
+        segments = self._segments
+        found = list(takewhile(lambda segment: segment.is_expired(before_ms), segments))
+        if len(found) == len(segments) and found and not found[-1].commit_position:
+            found.pop()  # there is nothing to roll
+        return found
+
+    def rebase(self, offset: int) -> None:
+        """Let a file that holds nothing begin at another offset, also at a lower one. Raises
+        Invalid for any other, Busy while a segment of that name is being deleted."""
+        with self._lock:
+            segments = self._segments
+            if len(segments) != 1 or self.append_offset != segments[0].base_offset:
+                raise Invalid(f"{self.path}/{self.type.name}: begin at {offset} of what is there")
+            self._roll_to(offset)
 
     def take_all(self) -> list[FileSegment]:
         """Close, and take all segments out as `take_expired` does."""

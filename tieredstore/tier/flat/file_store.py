@@ -13,6 +13,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.metadata_store import (
     NEVER_WRITTEN_MS,
+    FileSegmentMetadata,
     MetadataStore,
     TopicMetadata,
 )
@@ -26,6 +27,7 @@ from tieredstore.contracts.segment import (
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.cycles import without_cycle_search
 from tieredstore.errors import Busy, Corrupt
+from tieredstore.message.names import queue_path
 from tieredstore.tier.clean_ends import QueueEnds
 from tieredstore.tier.flat.deletion import Deletions
 from tieredstore.tier.flat.message_file import FlatMessageFile
@@ -311,6 +313,7 @@ class FlatFileStore:
         # An upload may be announcing a queue that the metadata does not have yet.
         queues = {file.queue_id for file in self.files() if file.topic == topic}
         queues |= {queue.queue_id for queue in self.metadata.queues(topic)}
+        queues |= self._find_unknown_queues(topic)
         for queue_id in queues:
             self.destroy(topic, queue_id)
         entry = self.metadata.topic(topic)
@@ -319,15 +322,31 @@ class FlatFileStore:
         self.metadata.delete_topic(topic)
         return entry, sorted(queues)
 
+    def _find_unknown_queues(self, topic: str) -> set[int]:
+        """Find queues of which the tier had segments, at the start, that nothing else speaks of."""
+        prefix = f"{self.config.broker_name}/{topic}/"
+        with self._lock:
+            paths = [path for path in self._unannounced if path.startswith(prefix)]
+        numbers = (path.removeprefix(prefix) for path in paths)
+        return {int(number) for number in numbers if number.isascii() and number.isdigit()}
+
     def destroy(self, topic: str, queue_id: int) -> None:
-        """Delete a queue from the tier and the metadata. Nothing for an unknown one."""
+        """Delete a queue from the tier and the metadata, with what the metadata did not know of it,
+        and also one that could not be opened. Nothing for an unknown one."""
         key = QueueKey(topic, queue_id)
-        file = self._files.get(key)
+        path = queue_path(self.config.broker_name, topic, queue_id)
+        with self._lock:
+            strays = self._unannounced.get(path, [])
+            is_open = (file := self._files.get(key)) is not None
+        self._announce_deletions(path, strays, is_whole=not is_open)
         if file is not None:
             # It keeps its place, closed, until its deletions were tried: none of them may meet a
             # new queue of that name.
             file.destroy()
+        elif self.metadata.queue(topic, queue_id) is not None:
+            self.metadata.delete_queue(topic, queue_id)
         with self._lock:
+            self._unannounced.pop(path, None)
             self._broken.pop(key, None)
             self._destroyed.add(key)
             if len(self._destroyed) > _MAX_DESTROYED:
@@ -336,6 +355,28 @@ class FlatFileStore:
                 self._destroyed.clear()
             if file is not None and self._files.get(key) is file:
                 del self._files[key]
+
+    def _announce_deletions(
+        self, path: str, strays: Iterable[SegmentId], *, is_whole: bool
+    ) -> None:
+        """Announce, and try once, the deletion of segments that no open file has: `strays`, and all
+        that the metadata has of a path when that `is_whole`."""
+        known = (entry.id for entry in self.metadata.segments(path)) if is_whole else ()
+        # Nothing that the metadata does not know is left when it knows nothing more.
+        going = list(dict.fromkeys((*strays, *known)))
+        if not going:
+            return
+        now_ms = self._clock.now_ms()
+        with self.metadata.batch():
+            for segment_id in going:
+                self.metadata.put_segment(
+                    FileSegmentMetadata(
+                        *(segment_id.path, segment_id.type, segment_id.base_offset),
+                        status=STATUS_DELETED,
+                        create_timestamp_ms=now_ms,
+                    )
+                )
+        self._deletions.finish(self.provider, going)
 
     def sweep_deleted(self, is_stopping: Callable[[], bool] = lambda: False) -> int:
         """Try announced deletions again, until it is to stop; returns how many segments are still

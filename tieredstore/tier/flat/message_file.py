@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
 from tieredstore.contracts.segment import (
     FileSegment,
     FileSegmentType,
@@ -195,8 +195,9 @@ class FlatMessageFile(QueueView):
 
     # Writing
 
-    def init_offset(self, offset: int) -> None:
+    def init_offset(self, offset: int, commit_log_offset: int = 0) -> None:
         """Announce the queue, its first message being `offset`; nothing when it is there already.
+        commit_log_offset: where a log begins that shall not use any place again.
 
         Raises Corrupt when the tier holds bytes that the metadata does not know of.
         """
@@ -208,7 +209,7 @@ class FlatMessageFile(QueueView):
                 with self._metadata.batch():
                     self._topic_id = self._metadata.add_topic(self.topic).topic_id
                     self._metadata.add_queue(self.topic, self.queue_id)
-                    self.commit_log.init_offset(0)
+                    self.commit_log.init_offset(commit_log_offset)
                     self.consume_queue.init_offset(offset * UNIT_SIZE)
             except BaseException:
                 self.undo_init()
@@ -443,6 +444,26 @@ class FlatMessageFile(QueueView):
             victims = self.consume_queue.take_expired(before_ms)
             victims += self.commit_log.take_expired(before_ms)
         return self._remove(victims, is_stopping)
+
+    def begin_anew(self, offset: int) -> list[SegmentId]:
+        """Delete all that is there and go on at any queue offset, a lower one too; the commit log
+        goes on where it is, so that no place in it comes to mean another message. Whoever stops in
+        between leaves an empty queue that goes on at its former end. Returns what left the queue;
+        raises Busy while something is not committed."""
+        with self._turns.waiting(self.path), self.lock:
+            self._check_writable()
+            if self._marks:
+                raise Busy(f"{self.path}: messages are not committed", topic=self.topic)
+            self.commit_log.roll_if_expired(NEVER_WRITTEN_MS)
+            self.consume_queue.roll_if_expired(NEVER_WRITTEN_MS)
+            victims = self.consume_queue.take_expired(NEVER_WRITTEN_MS)
+            victims += self.commit_log.take_expired(NEVER_WRITTEN_MS)
+        gone = self._remove(victims)
+        with self.lock:
+            self._check_writable()
+            self.consume_queue.rebase(offset * UNIT_SIZE)
+            self._first_message = None
+        return gone
 
     def destroy(self) -> list[SegmentId]:
         """Delete the queue's segments and its queue metadata (the topic's stays), and close."""
