@@ -40,6 +40,7 @@ VERBS = {
     "stat": "Summarise a tier.",
     "store": "Check and recover a broker's local store.",
     "tail": "Print messages of a running broker as they come.",
+    "tier": "Delete, expire or move on by hand what a tier has.",
     "topic": "Make, list and delete topics of a running broker.",
     "verify": "Check every byte of a tier and report all damage.",
 }

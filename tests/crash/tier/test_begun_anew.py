@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.kit.tier.flat import BROKER, KEY, Tier, bodies, commit_log_id, config
 from tests.kit.tier.flat import consume_queue_id as queue_id_of
 from tests.kit.tier.writing import become_writer
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.segment import SegmentId
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
@@ -72,7 +74,7 @@ class World:
 
 
 def begin_anew(store: FlatFileStore) -> None:
-    existing(store).begin_anew(BEHIND)
+    store.begin_anew(*KEY, BEHIND)
 
 
 def destroy(store: FlatFileStore) -> None:
@@ -84,7 +86,7 @@ def run(world: World, faults: Faults, action: Callable[[FlatFileStore], None]) -
         action(store)
 
 
-def left_over(world: World) -> list[object]:
+def left_over(world: World) -> list[SegmentId]:
     """What is in the tier, or announced there, and should not be."""
     marked = [entry.id for entry in world.tier.metadata.segments() if entry.status]
     return marked + [item.id for item in world.tier.provider.list(BROKER) if item.size_bytes]
@@ -99,7 +101,7 @@ def test_a_queue_that_begins_anew_has_its_newest_messages_or_none_after_a_crash(
     seen = set()
     for number, point in enumerate(points):
         world = World(kind, tmp_path / str(number))
-        run_until_crash(lambda faults, world=world: run(world, faults, begin_anew), point)
+        run_until_crash(partial(run, world, action=begin_anew), point)
         with world.process(Faults()) as store:
             file = existing(store)
             found = [offset for offset, _ in bodies(file)]
@@ -112,6 +114,28 @@ def test_a_queue_that_begins_anew_has_its_newest_messages_or_none_after_a_crash(
             assert {entry.status for entry in store.metadata.segments()} == {0}
     assert seen >= {(COUNT, COUNT), (0, COUNT), (0, BEHIND)}
     assert {end for _, end in seen} == {COUNT, BEHIND}
+
+
+@pytest.mark.parametrize("kind", ["posix", "chunks"])
+def test_a_broken_queue_begins_anew_whenever_that_is_cut_off(kind: str, tmp_path: Path) -> None:
+    def make(kind: str, folder: Path) -> World:
+        world = World(kind, folder)
+        world.break_queue()
+        return world
+
+    points = crash_points(lambda faults: run(make("memory", tmp_path), faults, begin_anew))
+    assert len(points) > 10
+    for number, point in enumerate(points[::2]):
+        world = make(kind, tmp_path / str(number))
+        run_until_crash(partial(run, world, action=begin_anew), point)
+        with world.process(Faults()) as store:
+            file = store.begin_anew(*KEY, BEHIND)
+            assert file.commit_log_max_offset > 1 << 20
+            fill(file, BEHIND, 2)
+        with world.process(Faults()) as store:
+            assert [offset for offset, _ in bodies(existing(store))] == [BEHIND, BEHIND + 1]
+            assert store.broken_queues == {}
+            assert {entry.status for entry in store.metadata.segments()} == {0}
 
 
 @pytest.mark.parametrize("kind", ["posix", "memory", "chunks"])
@@ -129,7 +153,7 @@ def test_a_deletion_that_was_cut_off_is_finished_by_the_next_one(
     assert len(points) > 5
     for number, point in enumerate(points):
         world = make(kind, tmp_path / str(number))
-        run_until_crash(lambda faults, world=world: run(world, faults, destroy), point)
+        run_until_crash(partial(run, world, action=destroy), point)
         run(world, Faults(), destroy)
         assert left_over(world) == []
         assert world.tier.metadata.queue(*KEY) is None

@@ -31,6 +31,7 @@ from tieredstore.message.names import queue_path
 from tieredstore.tier.clean_ends import QueueEnds
 from tieredstore.tier.flat.deletion import Deletions
 from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.flat.replacing import replace_segments
 from tieredstore.tier.flat.segment import STATUS_DELETED
 from tieredstore.tier.flat.turns import Turns
 from tieredstore.tier.worker_pool import run_worker_pool
@@ -355,6 +356,30 @@ class FlatFileStore:
                 self._destroyed.clear()
             if file is not None and self._files.get(key) is file:
                 del self._files[key]
+
+    def begin_anew(self, topic: str, queue_id: int, offset: int | None = None) -> FlatMessageFile:
+        """Delete all that the tier has of a known queue, which goes on, empty, at `offset`, or
+        where it ended; also of one that cannot be opened or written to. Returns its file. Nobody
+        uploads meanwhile. Raises as `FlatMessageFile.begin_anew`."""
+        key = QueueKey(topic, queue_id)
+        path = queue_path(self.config.broker_name, topic, queue_id)
+        strays = self._unannounced.get(path, [])
+        file = self._files.get(key)
+        if file is None or strays or not file.is_initialised:
+            with self.metadata.batch():
+                self.metadata.add_topic(topic)
+                self.metadata.add_queue(topic, queue_id)
+                going = replace_segments(
+                    self.metadata, self.provider, path, strays, self._clock.now_ms()
+                )
+            self._deletions.finish(self.provider, going)
+            with self._lock:
+                self._unannounced.pop(path, None)
+                self._destroyed.add(key)
+            self.reload([key], {})
+            file = self.get_or_create(topic, queue_id)
+        file.begin_anew(file.consume_queue_max_offset if offset is None else offset)
+        return file
 
     def _announce_deletions(
         self, path: str, strays: Iterable[SegmentId], *, is_whole: bool

@@ -165,3 +165,41 @@ def test_segments_that_the_metadata_does_not_know_go_with_their_queue(
     file = store.get_or_create(*key)
     assert file.read_only_reason is None
     file.init_offset(0)
+
+
+@pytest.mark.parametrize("offset", [None, 0, 3, 50])
+@pytest.mark.parametrize("damage", ["broken", "stray", "nothing"])
+def test_whatever_is_wrong_with_a_queue_it_begins_anew(
+    tier: Tier, store: FlatFileStore, damage: str, offset: int | None
+) -> None:
+    log_end = existing(store).commit_log_commit_offset
+    if damage == "broken":
+        bad = consume_queue_id(7)
+        tier.metadata.put_segment(FileSegmentMetadata(bad.path, bad.type, 7, size=20))
+    elif damage == "stray":
+        log_end += 5_000
+        segment = tier.provider.open(commit_log_id(log_end - 7))
+        segment.write(0, [b"a stray"])
+        segment.close()
+    store.load()
+    store.begin_anew(*KEY, offset)
+    assert listed(tier) == set()
+    store.load()
+    file = existing(store)
+    begin = 8 if offset is None else offset
+    assert file.consume_queue_min_offset == file.consume_queue_max_offset == begin
+    assert file.commit_log_max_offset >= log_end
+    assert file.read_only_reason is None
+    fill(file, begin, 5)
+    assert offsets(reopened(store)) == list(range(begin, begin + 5))
+    assert len(list(tier.metadata.segments())) == len(listed(tier))
+
+
+def test_a_queue_begins_anew_again_and_again(tier: Tier, store: FlatFileStore) -> None:
+    for damaged in (True, False, True, True):
+        if damaged:
+            bad = consume_queue_id(7)
+            tier.metadata.put_segment(FileSegmentMetadata(bad.path, bad.type, 7, size=20))
+            store.load()
+        assert store.begin_anew(*KEY).consume_queue_max_offset == 8
+    assert [entry.base_offset // 20 for entry in tier.metadata.segments()][-1] == 8

@@ -1,0 +1,250 @@
+"""`tieredstore tier …`: what the verbs say, what they do, what a broker finds afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.command_line import files_of, one_line, tieredstore
+from tests.kit.jobs.operating import (
+    K,
+    T,
+    break_queue,
+    done,
+    leave_stray,
+    make_world,
+    operate,
+    tier_bytes,
+    verified,
+)
+from tests.kit.tiered_local import TieredLocal
+from tieredstore.disk.locks import lock_file, unlock_file
+from tieredstore.local.recovery.store_lock import StoreLock
+from tieredstore.tier.index.watermarks import load_watermarks
+from tieredstore.tier.state_lock import LOCK_FILE
+
+FOREVER = (0, 2**63 - 1)
+VERBS: tuple[tuple[object, ...], ...] = (
+    ("delete", "T"),
+    ("expire", "T", "--before", "now"),
+    ("skip", "T", "--queue", 0, "--to", 20),
+    ("reset", "T"),
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[TieredLocal]:
+    world = make_world(tmp_path)
+    yield world
+    world.close()
+
+
+def test_what_would_go_is_said_and_nothing_is_changed(world: TieredLocal) -> None:
+    before = files_of(world.root)
+    ran = operate(world, "delete", "T")
+    assert (ran.code, ran.record["done"]) == (0, False)
+    assert ran.err == "tieredstore: nothing was changed; --yes does it\n"
+    assert [(row["queue_id"], row["messages"]) for row in ran.record["queues"]] == [(0, 9), (1, 4)]
+    assert ran.record["messages"] == 13
+    assert ran.record["objects"] == ran.record["segments"] == len(world.tier_files("T"))
+    assert ran.record["bytes"] == tier_bytes(world, "T")
+    assert ran.record["storage_saved_usd_month"] == pytest.approx(
+        ran.record["bytes"] * 0.023 / 2**30
+    )
+    assert operate(world, "expire", "--all-topics", "--before", "now").record["messages"] == 17
+    assert files_of(world.root) == before
+
+
+def test_a_topic_leaves_the_tier_and_is_uploaded_again(world: TieredLocal) -> None:
+    said = done(world, "delete", "T")
+    report = done(world, "delete", "T", "--yes")
+    assert report["done"]
+    assert {name: report[name] for name in ("segments", "objects", "bytes", "messages")} == {
+        name: said[name] for name in ("segments", "objects", "bytes", "messages")
+    }
+    assert report["undeleted"] == 0
+    assert world.tier_files("T") == []
+    assert verified(world)["messages"] == 4
+    again = operate(world, "delete", "T", "--yes")
+    assert (again.code, "no topic 'T' in the tier" in one_line(again)) == (2, True)
+    world.open(tieredStorageLevel="FORCE")
+    world.upload()
+    assert world.read("T") == list(enumerate(T))
+    assert len(world.store.query_message("T", "old", 99, *FOREVER)) == 9
+    assert world.read("K") == list(enumerate(K))
+
+
+def test_what_is_older_than_a_time_goes(world: TieredLocal) -> None:
+    times = [m.store_timestamp_ms for m in stored(world, "T")]
+    said = done(world, "expire", "T", "--queue", 0, "--before", times[6])
+    assert 0 < said["messages"] <= 6
+    report = done(world, "expire", "T", "--queue", 0, "--before", times[6], "--yes")
+    assert (report["messages"], report["segments"]) == (said["messages"], said["segments"])
+    assert [row["queue_id"] for row in report["queues"]] == [0]
+    world.open(tieredStorageLevel="FORCE")
+    tier_min = world.store.flat_files.get("T", 0)
+    assert tier_min is not None
+    assert report["messages"] <= tier_min.consume_queue_min_offset <= 6
+    assert tier_min.consume_queue_max_offset == 9
+    world.close()
+    assert verified(world)["damage"] == 0
+    done(world, "expire", "--all-topics", "--before", "2100-01-01", "--yes")
+    assert tier_bytes(world, "T") == tier_bytes(world, "K") == 0
+    world.open()
+    file = world.store.flat_files.get("T", 0)
+    assert file is not None
+    assert file.consume_queue_max_offset == 9
+    assert world.put("T", b"new") == [9]
+    world.upload()
+
+
+def stored(world: TieredLocal, topic: str) -> list[Any]:
+    world.open()
+    found = world.store.get_message("g", topic, 0, 0, 32).messages
+    world.close()
+    return list(found)
+
+
+def test_a_queue_that_cannot_be_opened_stops_no_other(world: TieredLocal) -> None:
+    break_queue(world)
+    ran = operate(world, "expire", "--all-topics", "--before", "2100-01-01", "--yes")
+    assert ran.code == 1
+    [problem] = ran.record["problems"]
+    assert "not a multiple of 20" in problem["problem"]
+    assert sum(bool(row["segments"]) for row in ran.record["queues"]) == 2
+
+
+@pytest.mark.parametrize("holder", ["broker", "offload"])
+def test_a_tier_that_somebody_writes_is_left_alone(world: TieredLocal, holder: str) -> None:
+    before = files_of(world.root / "tier")
+    state = world.root / "store"
+    if holder == "broker":
+        lock = StoreLock(state)
+        lock.acquire()
+        release = lock.release
+    else:
+        fd = lock_file(state / LOCK_FILE)
+
+        def release() -> None:
+            unlock_file(fd)
+
+    try:
+        for verb in VERBS:
+            assert operate(world, *verb).code == 0
+            refused = operate(world, *verb, "--yes")
+            assert refused.code == 5
+            assert "store" in one_line(refused)
+    finally:
+        release()
+    assert files_of(world.root / "tier") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("delete", "TT"), "did you mean T?"),
+        (("reset", "T", "--queue", 7), "it has 0, 1"),
+        (("reset", "T", "--to", 7), "--to is the offset of one queue"),
+        (("skip", "T", "--queue", 0, "--to", 9), "is not behind the queue's end, 9"),
+        (("skip", "T", "--queue", 3, "--to", 9), "it has 0, 1"),
+        (("expire", "--before", "now"), "name the topics, or give --all-topics"),
+        (("expire", "T", "--all-topics", "--before", "now"), "name the topics"),
+        (("expire", "T", "K", "--queue", 0, "--before", "now"), "--queue needs one TOPIC"),
+        (("expire", "T", "--before", "soon"), "expected epoch milliseconds"),
+    ],
+)
+def test_a_target_that_is_not_there_is_refused(
+    world: TieredLocal, arguments: tuple[object, ...], text: str
+) -> None:
+    for more in (), ("--yes",):
+        ran = operate(world, *arguments, *more)
+        assert ran.code == 2
+        assert text in ran.err
+
+
+def test_the_state_of_another_tier_is_refused(world: TieredLocal, tmp_path: Path) -> None:
+    other = TieredLocal(tmp_path / "other")
+    other.put("T", *T)
+    other.upload()
+    other.close()
+    before = segments_of(world)
+    ran = tieredstore(
+        "tier", "delete", "T", "--yes", "--tier", f"file://{world.root / 'tier'}",
+        "--state", tmp_path / "other" / "store",
+    )  # fmt: skip
+    assert ran.code == 2
+    assert "is it that of another tier" in one_line(ran)
+    assert segments_of(world) == before
+
+
+def segments_of(world: TieredLocal) -> dict[str, tuple[int, int, bytes]]:
+    """All files of the tier but the writer's record."""
+    found = files_of(world.root / "tier")
+    return {name: file for name, file in found.items() if not name.endswith(".writer")}
+
+
+def test_a_topic_that_is_gone_has_no_marks_in_the_index(world: TieredLocal) -> None:
+    index = world.root / "store" / "tiered_index_file"
+    before = load_watermarks(index).indexed_until
+    done(world, "delete", "T", "--yes")
+    left = load_watermarks(index).indexed_until
+    assert len(before.keys() - left.keys()) == 2
+    assert left
+
+
+@pytest.mark.parametrize("spoil", [break_queue, leave_stray, lambda world: None])
+@pytest.mark.parametrize("to", [0, 4])
+def test_a_queue_is_emptied_and_uploaded_again(
+    world: TieredLocal, spoil: Callable[[TieredLocal], None], to: int
+) -> None:
+    spoil(world)
+    arguments = ("reset", "T", "--queue", 0, "--to", to)
+    said = done(world, *arguments)
+    assert said["messages"] == 9
+    report = done(world, *arguments, "--yes")
+    assert (report["segments"], report["bytes"]) == (said["segments"], said["bytes"])
+    assert sum(path.stat().st_size for path in world.tier_files("T/0")) == 0
+    assert verified(world)["messages"] == 8
+    world.open(tieredStorageLevel="FORCE")
+    world.upload()
+    assert world.read("T") == list(enumerate(T))[to:]
+    found = world.store.query_message("T", "old", 99, *FOREVER)
+    assert sorted(m.queue_offset for m in found) == list(range(to, 9))
+    world.close()
+    assert verified(world)["messages"] == 17 - to
+
+
+def test_a_topic_is_emptied_and_its_offsets_go_on(world: TieredLocal) -> None:
+    report = done(world, "reset", "T", "--yes")
+    assert [(row["queue_id"], row["messages"]) for row in report["queues"]] == [(0, 9), (1, 4)]
+    assert tier_bytes(world, "T") == 0
+    assert done(world, "reset", "T", "--yes")["segments"] == 0
+    world.open(tieredStorageLevel="FORCE")
+    assert world.put("T", b"new") == [9]
+    world.upload()
+    assert world.read("T") == [(9, b"new")]
+    assert world.read("K") == list(enumerate(K))
+
+
+def test_messages_are_skipped(world: TieredLocal) -> None:
+    said = done(world, "skip", "T", "--queue", 0, "--to", 11)
+    assert (said["end_offset"], said["left_out_messages"]) == (9, 2)
+    assert (said["segments"], said["objects"], said["bytes"]) == (0, 0, 0)
+    done(world, "skip", "T", "--queue", 0, "--to", 11, "--yes")
+    world.open(tieredStorageLevel="FORCE")
+    assert world.put("T", b"bad", b"worse", b"good", b"better") == [9, 10, 11, 12]
+    world.upload()
+    assert world.read("T") == [*enumerate(T), (11, b"good"), (12, b"better")]
+    world.close()
+    report = verified(world)
+    assert (report["messages"], report["kinds"]["queue-hole"]) == (17 + 2, 1)
+
+
+def test_a_queue_that_cannot_be_opened_is_not_skipped_in(world: TieredLocal) -> None:
+    leave_stray(world)
+    ran = operate(world, "skip", "T", "--queue", 0, "--to", 20, "--yes")
+    assert ran.code == 1
+    assert "`tieredstore tier reset` empties it" in ran.err

@@ -1,0 +1,78 @@
+"""`tier delete`: a topic leaves the tier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Corrupt
+from tieredstore.jobs.operating.effect import Effect
+from tieredstore.jobs.operating.part import TierPart, open_part
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.location import TierLocation
+from tieredstore.tier.index.service import DIRECTORY
+from tieredstore.tier.index.watermarks import load_watermarks, save_watermarks
+
+
+def delete_topic(
+    location: TierLocation,
+    topic: str,
+    *,
+    yes: bool = False,
+    take_over: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[str, object]:
+    """Delete a topic from the tier and its metadata, also queues that cannot be opened, and
+    segments that the metadata does not know. yes: do it; without, only say what would go.
+
+    The local store is not touched: what it still has of the topic is uploaded again by the next
+    writer. Raises what `open_part` raises, and Invalid for a topic that is not there.
+    """
+    with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
+        keys = part.select(topic)
+        effect = Effect()
+        for key in keys:
+            effect.add(key, part.list_segments(key), count_messages(part, key), part.listings)
+        undeleted = 0
+        if yes:
+            forget_keys(part, keys)  # while the metadata knows the topic's id
+            part.flat_files.destroy_topics({topic})
+            undeleted = part.flat_files.sweep_deleted()
+        return effect.report(part, topic=topic, undeleted=undeleted)
+
+
+def count_messages(part: TierPart, key: QueueKey) -> int:
+    """Count the messages of a queue: those that can be read, or the units of one that cannot be
+    opened."""
+    file = part.flat_files.get(*key)
+    if file is not None:
+        held = file.consume_queue_commit_offset - file.consume_queue_min_offset
+        return held - sum(end - begin for begin, end in file.holes)
+    sizes = (entry.size for entry in part.metadata.segments(part.path(key)) if is_units(entry.id))
+    return sum(sizes) // UNIT_SIZE
+
+
+def is_units(segment: SegmentId) -> bool:
+    return segment.type is FileSegmentType.CONSUME_QUEUE
+
+
+def forget_keys(part: TierPart, keys: Iterable[QueueKey]) -> None:
+    """Forget how far the keys of queues are in the index. Nothing where no index was written.
+    Raises Invalid, Unavailable."""
+    directory = part.state / DIRECTORY
+    try:
+        marks = load_watermarks(directory)
+    except Corrupt:
+        return  # whoever opens the index goes on without it
+    gone = set()
+    for key in keys:
+        entry = part.metadata.topic(key.topic)
+        if entry is not None:
+            gone.add((entry.topic_id, key.queue_id))
+    if gone.isdisjoint(marks.indexed_until):
+        return
+    for one in gone:
+        marks.indexed_until.pop(one, None)
+    save_watermarks(directory, marks)

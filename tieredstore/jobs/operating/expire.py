@@ -1,0 +1,70 @@
+"""`tier expire`: what is older than a time goes now, whatever the retention is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.errors import Fenced, TieredStoreError
+from tieredstore.jobs.operating.effect import Effect
+from tieredstore.jobs.operating.part import TierPart, open_part
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.location import TierLocation
+from tieredstore.tier.flat.message_file import FlatMessageFile
+
+
+def expire_queues(
+    location: TierLocation,
+    topics: Sequence[str],
+    before_ms: int,
+    *,
+    queue_id: int | None = None,
+    yes: bool = False,
+    take_over: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[str, object]:
+    """Delete the segments whose newest message was stored before a time, from the first on; offsets
+    go on where they are. topics: none for all. yes: do it; without, only say what would go.
+
+    Segments are whole: a message stays as long as one of its segment is younger. A queue that fails
+    is among the report's problems and stops no other. Raises what `open_part` raises, and Fenced
+    when the right to write is lost meanwhile.
+    """
+    with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
+        keys = [key for topic in topics for key in part.select(topic, queue_id)]
+        effect = Effect()
+        undeleted = 0
+        for key in keys if topics else part.list_queues():
+            try:
+                file = _open(part, key)
+                if file is None:
+                    continue
+                _add(effect, part, key, file, before_ms)
+                if yes:
+                    file.expire(before_ms)
+            except Fenced:
+                raise
+            except TieredStoreError as error:
+                effect.problems[part.path(key)] = str(error)
+        if yes:
+            undeleted = part.flat_files.sweep_deleted()
+        return effect.report(part, before_timestamp=before_ms, undeleted=undeleted)
+
+
+def _open(part: TierPart, key: QueueKey) -> FlatMessageFile | None:
+    if (error := part.flat_files.broken_queues.get(key)) is not None:
+        raise error
+    return part.flat_files.get(*key)
+
+
+def _add(
+    effect: Effect, part: TierPart, key: QueueKey, file: FlatMessageFile, before_ms: int
+) -> None:
+    units = file.consume_queue.find_expired(before_ms)
+    log = file.commit_log.find_expired(before_ms)
+    if not units and not log:
+        return
+    messages = sum(segment.commit_position for segment in units) // UNIT_SIZE
+    going = [segment.file.id for segment in (*units, *log)]
+    effect.add(key, going, messages, part.listings)
