@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
@@ -26,6 +30,17 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = import_module(self._modules.format(cmd_name)).command
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command, without an import of all, or an option of the group."""
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=line)
+            for name, line in self._lines.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 from tieredstore import __version__
+from tieredstore.cli.completing import VARIABLE, leave
 from tieredstore.cli.exits import (
     MEANINGS,
     ExitCode,
@@ -25,6 +26,7 @@ VERBS = {
     "broker": "Run a broker.",
     "cat": "Print messages of a topic.",
     "compact": "Put what is in many small files into few.",
+    "completion": "Print what makes a shell complete this command.",
     "config": "Back up and restore a broker's topics, groups and offsets.",
     "copy": "Copy a tier to another place.",
     "dev": "Run a broker for the development of applications.",
@@ -32,6 +34,7 @@ VERBS = {
     "export": "Write messages as Parquet, Iceberg or Delta.",
     "jobs": "List and forget what interrupted jobs have kept.",
     "ls": "List the queues of a tier.",
+    "man": "Print all of the help as a manual page.",
     "offload": "Copy a broker's store into a tier.",
     "query": "Find messages by key or message id.",
     "rebuild": "Make anew what a tier or its state has lost.",
@@ -79,6 +82,11 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the console script."""
+    if VARIABLE in os.environ:
+        try:
+            leave(run([]))
+        except SystemExit as end:
+            leave(end.code if isinstance(end.code, int) else 1)
     sys.exit(run(sys.argv[1:]))
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
+from tieredstore.cli.completing import complete_topics
 from tieredstore.cli.options.collecting import Command
 
 
@@ -13,6 +17,12 @@ def time_options(command: Command) -> Command:
     return click.option("--since", metavar="TIME", help="Stored at this time or later.")(command)
 
 
+def topic_option(**settings: Any) -> Callable[[Command], Command]:
+    """Add --topic, which shells complete with the topics of the tier. settings: as `click.option`
+    takes them."""
+    return click.option("--topic", metavar="T", shell_complete=complete_topics, **settings)
+
+
 def topics_option(command: Command) -> Command:
     """Add --topics: a list of shell patterns, empty for all."""
     return click.option(
@@ -20,6 +30,7 @@ def topics_option(command: Command) -> Command:
         metavar="T,…",
         multiple=True,
         callback=_split,
+        shell_complete=complete_topics,
         help="Only these topics; shell patterns, comma-separated or repeated.",
     )(command)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tieredstore.cli.options.messages import time_options
+from tieredstore.cli.options.messages import time_options, topic_option
 from tieredstore.cli.options.output import body_option, output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output, OutputFormat
@@ -33,7 +33,7 @@ _FEW = 4096
 
 @click.command("cat")
 @tier_options()
-@click.option("--topic", metavar="T", required=True, help="The topic.")
+@topic_option(required=True, help="The topic.")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("--from-offset", metavar="N", type=click.IntRange(min=0), help="First queue offset.")
 @click.option(

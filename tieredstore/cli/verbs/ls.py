@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tieredstore.cli.options.messages import topic_option
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output
@@ -11,7 +12,7 @@ from tieredstore.cli.output.rows import Output
 
 @click.command("ls")
 @tier_options()
-@click.option("--topic", metavar="T", help="Only this topic.")
+@topic_option(help="Only this topic.")
 @output_option
 def command(
     tier: TierOptions,

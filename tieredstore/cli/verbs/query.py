@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tieredstore.cli.exits import ExitCode
-from tieredstore.cli.options.messages import time_options
+from tieredstore.cli.options.messages import time_options, topic_option
 from tieredstore.cli.options.output import body_option, output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command("query")
 @tier_options()
-@click.option("--topic", metavar="T", help="The topic (needed with --key).")
+@topic_option(help="The topic (needed with --key).")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("--key", metavar="K", help="One of the message's KEYS, or its UNIQ_KEY.")
 @click.option("--msg-id", metavar="ID", help="UNIQ_KEY, or offset message id as `cat` prints it.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from tieredstore.cli.options.messages import topic_option
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output
@@ -30,7 +31,7 @@ SEGMENT_COLUMNS = (
 
 @click.command("stat")
 @tier_options()
-@click.option("--topic", metavar="T", help="Only this topic, with its segments.")
+@topic_option(help="Only this topic, with its segments.")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @output_option
 def command(

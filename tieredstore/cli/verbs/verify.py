@@ -10,6 +10,7 @@ import click
 
 from tieredstore.cli.exits import ExitCode
 from tieredstore.cli.options.job import JobOptions, job_options, task_keywords
+from tieredstore.cli.options.messages import topic_option
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output, OutputFormat
@@ -25,7 +26,7 @@ _SUMMARY = (
 
 @click.command("verify")
 @tier_options()
-@click.option("--topic", metavar="T", help="Only this topic (the index is left out).")
+@topic_option(help="Only this topic (the index is left out).")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("--no-index", is_flag=True, help="Leave the index segments out.")
 @job_options

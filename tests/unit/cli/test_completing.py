@@ -1,0 +1,150 @@
+"""What a shell is offered, by what it asks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.paths import ROOT
+from tests.kit.tier_builder import BuiltTier, small_tier
+from tieredstore import jobs
+from tieredstore.cli import completing
+from tieredstore.cli.completing import find_topics, look_in_time
+from tieredstore.cli.main import VERBS, cli, run
+from tieredstore.cli.options.tier import TierOptions
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
+    return small_tier(tmp_path_factory.mktemp("completing"))
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine may be busy."""
+    monkeypatch.setattr(completing, "LOOK_SECONDS", 30)
+
+
+def offered(*words: str) -> list[str]:
+    """What comes behind these words, the last of which is not whole."""
+    from click.shell_completion import ShellComplete
+
+    *args, incomplete = words
+    found = ShellComplete(cli, {}, "tieredstore", "X").get_completions(args, incomplete)
+    return [item.value for item in found]
+
+
+def test_verbs_and_their_parts_are_offered_without_an_import_of_all() -> None:
+    assert offered("") == list(VERBS)
+    assert offered("co") == ["compact", "completion", "config", "copy"]
+    assert offered("rebuild", "") == ["index", "metadata"]
+    assert "--tier" in offered("cat", "--t")
+
+
+@pytest.mark.parametrize("verb", ["cat", "ls", "query", "stat", "verify"])
+def test_topics_of_the_tier_are_offered(tier: BuiltTier, verb: str) -> None:
+    assert offered(verb, "--tier", tier.url, "--topic", "") == ["orders", "over6"]
+    assert offered(verb, "--tier", tier.url, "--topic", "ord") == ["orders"]
+    assert offered(verb, f"--tier={tier.url}", "--topic=ov") == ["over6"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "flag"), [("export", "--tier"), ("copy", "--from"), ("offload", "--tier")]
+)
+def test_a_list_of_topics_goes_on_behind_the_comma(tier: BuiltTier, verb: str, flag: str) -> None:
+    assert offered(verb, flag, tier.url, "--topics", "x,ov") == ["x,over6"]
+
+
+def test_a_state_directory_says_it_without_a_look_at_the_tier(tier: BuiltTier) -> None:
+    found = offered("cat", "--tier", "s3://nowhere/x", "--state", str(tier.state), "--topic", "")
+    assert found == ["orders", "over6"]
+
+
+def test_any_other_tier_is_listed(
+    tier: BuiltTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logging.disable", lambda: None)
+    url = f"fsspec+file://{tmp_path}/copy?fencing=none"
+    jobs.copy(tier.url, url, to_state=tmp_path / "state")
+    assert set(find_topics(TierOptions(url))) == {"orders", "over6"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cat", "--topic", ""),
+        ("cat", "--tier", "file:///nowhere/at/all", "--topic", ""),
+        ("cat", "--tier", "what is this", "--topic", ""),
+        ("cat", "--tier", "ftp://x", "--topic", ""),
+        ("cat", "--tier", "file:///x", "--state", "/nowhere", "--topic", ""),
+    ],
+)
+def test_where_nothing_is_known_nothing_is_offered_or_told(
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert offered(*words) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_look_that_takes_too_long_is_left_alone() -> None:
+    def look() -> Iterator[str]:
+        yield "early"
+        time.sleep(5)
+
+    begin = time.monotonic()
+    assert look_in_time(look, 0.05) == []
+    assert time.monotonic() - begin < 2
+    assert look_in_time(lambda: ["b", "a", "b"], 30) == ["a", "b"]
+
+
+SCRIPTS = {
+    "bash": "source {script}; COMP_WORDS=(tieredstore cat --tier {tier} --topic ov); COMP_CWORD=5; "
+    '_tieredstore_completion tieredstore; echo "${{COMPREPLY[*]}}"',
+    "fish": "source {script}; complete --do-complete 'tieredstore cat --tier {tier} --topic ov'",
+}
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_a_shell_completes_a_topic(tier: BuiltTier, tmp_path: Path, shell: str) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"there is no {shell}")
+    command = tmp_path / "bin" / "tieredstore"
+    command.parent.mkdir()
+    # It has the time that it needs here.
+    command.write_text(
+        f"#!{sys.executable}\nfrom tieredstore.cli import completing\n"
+        "completing.LOOK_SECONDS = 30\nfrom tieredstore.cli.main import main\nmain()\n"
+    )
+    command.chmod(0o755)
+    environment = {
+        **os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+    script = tmp_path / "script"
+    with script.open("w") as file:
+        subprocess.run([command, "completion", shell], stdout=file, env=environment, check=True)
+    asked = SCRIPTS[shell].format(script=script, tier=tier.url)
+    done = subprocess.run(
+        [program, "-c", asked], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("over6\n", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    assert f"_TIEREDSTORE_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_an_unknown_shell_is_told_with_those_that_are_known(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["completion", "tcsh"]) == 2
+    assert "'bash', 'zsh', 'fish'" in capsys.readouterr().err

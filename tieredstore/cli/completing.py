@@ -1,0 +1,126 @@
+"""Names that a shell offers behind an option: the topics of the tier that the line names so far.
+
+Whoever presses Tab waits: what is not found in time is not offered, and nothing is told of errors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from tieredstore.cli.options.tier import TierOptions
+
+VARIABLE: Final = "_TIEREDSTORE_COMPLETE"
+"""Set in the environment where a shell asks."""
+LOOK_SECONDS = 0.15
+"""For a look at the tier; the start of Python comes on top, together 300 ms."""
+_INDEX_FOLDER = "rmq_sys_INDEX"
+
+
+def complete_topics(
+    context: click.Context,
+    parameter: click.Parameter,
+    incomplete: str,
+) -> list[str]:
+    """Return the topics that begin as the last name of `incomplete`, a comma-separated list where
+    the option takes one."""
+    taken, comma, begun = incomplete.rpartition(",") if parameter.multiple else ("", "", incomplete)
+    tier = _given_tier(context)
+    if tier is None:
+        return []
+    found = look_in_time(lambda: find_topics(tier), LOOK_SECONDS)
+    return [f"{taken}{comma}{name}" for name in found if name.startswith(begun)]
+
+
+def _given_tier(context: click.Context) -> TierOptions | None:
+    """The tier that a verb reads, by the options of `tier_options` that stand in front; of `copy`
+    that of --from."""
+    from tieredstore.cli.options.tier import TierOptions
+
+    names = (parameter.name or "" for parameter in context.command.params)
+    group = next((name[: -len("tier")] for name in names if name.endswith("__tier")), None)
+    if group is None or not context.params.get(f"{group}tier"):
+        return None
+    fields = ("tier", "state", "config", "cluster", "broker")
+    return TierOptions(**{name: context.params.get(f"{group}{name}") for name in fields})  # type: ignore[arg-type]
+
+
+def look_in_time(look: Callable[[], Iterable[str]], seconds: float) -> list[str]:
+    """Return what `look` finds, sorted; nothing where it fails or takes longer. It is then left
+    alone, in a thread of its own."""
+    found: list[str] = []
+
+    def run() -> None:
+        try:
+            names = sorted(set(look()))
+        except Exception:
+            return
+        found.extend(names)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return [] if thread.is_alive() else found
+
+
+def find_topics(tier: TierOptions) -> Iterator[str]:
+    """Yield the topics of a tier, from the first place that has them: the state directory, the
+    folders of a tier in files, a listing. Raises whatever these raise."""
+    from tieredstore.tier_url import parse_tier_url
+
+    if tier.state is not None:
+        yield from _topics_of_state(tier.state)
+        return
+    url = parse_tier_url(tier.tier)
+    if url.scheme == "file":
+        for broker in Path(url.path).glob("*_*/*"):  # a cluster's hash and name, the broker's
+            if broker.is_dir():
+                yield from (entry.name for entry in broker.iterdir() if _is_topic(entry))
+        return
+    import logging
+
+    from tieredstore.scan.location import locate
+
+    logging.disable()
+    place = locate(tier.tier, cluster=tier.cluster, broker=tier.broker, config=tier.config)
+    for listing in place.connect().list():
+        topic = listing.id.path.split("/")[1]
+        if topic != _INDEX_FOLDER:
+            yield topic
+
+
+def _is_topic(entry: Path) -> bool:
+    return entry.name != _INDEX_FOLDER and not entry.name.startswith(".") and entry.is_dir()
+
+
+def _topics_of_state(state: Path) -> Iterator[str]:
+    import orjson
+
+    metadata = orjson.loads((state / "config" / "tieredStoreMetadata.json").read_bytes())
+    for table in ("commitLogFileSegmentTable", "consumeQueueFileSegmentTable"):
+        yield from (path.split("/")[1] for path in metadata.get(table, {}))
+
+
+def shell_script(shell: str, command: click.Command) -> str:
+    """Return what a shell has to run so that it completes `tieredstore`. Raises click.UsageError
+    for an unknown shell."""
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"no completion for the shell {shell!r}")
+    # Bash's own would start a bash first, to look at its version.
+    return ShellComplete.source(kind(command, {}, "tieredstore", VARIABLE))
+
+
+def leave(code: int) -> NoReturn:
+    """End the process after its answer, without a wait for the look that came too late."""
+    sys.stdout.flush()
+    os._exit(code)
