@@ -31,6 +31,17 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(self._modules.format(cmd_name)).command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called. Raises a usage error that says which may be meant."""
+        name = args[0]
+        if name not in self._lines and not ctx.resilient_parsing and not name.startswith("-"):
+            from tieredstore.cli.suggesting import hint_at
+
+            ctx.fail(f"No such command {name!r}{hint_at(name, self._lines)}")
+        return super().resolve_command(ctx, args)
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete a command, without an import of all, or an option of the group."""
         from click.shell_completion import CompletionItem

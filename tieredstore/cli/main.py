@@ -73,8 +73,8 @@ def cli() -> None:
     """RocketMQ messages whose history lives in a tier: copy, list, read, search, verify.
 
     A tier is a URL: file:///dir, s3://bucket/prefix (docs/s3.md) or another one (docs/fsspec.md).
-    Times are epoch milliseconds, ISO 8601 (UTC unless it says otherwise) or relative (-2h). Fields:
-    docs/cli.md.
+    Times are epoch milliseconds, ISO 8601 (UTC unless it says otherwise), relative (-2h, -1d),
+    today or yesterday. Fields: docs/cli.md.
 
     `tieredstore help VERB` is `tieredstore VERB --help`.
     """
@@ -106,7 +106,7 @@ def run(arguments: list[str]) -> int:
         # Usage errors: click's own text has the usage line and the nearest option.
         hint = getattr(error, "ctx", None)
         where = "" if hint is None else f"; see `{hint.command_path} --help`"
-        text = " ".join(error.format_message().split()).rstrip(".")
+        text = " ".join(_text_of(error).split()).rstrip(".")
         click.echo(f"tieredstore: error: {text}{where}", err=True)
         return int(ExitCode.INVALID)
     except (BrokenPipeError, OutputClosed):
@@ -122,6 +122,14 @@ def run(arguments: list[str]) -> int:
         click.echo(line_of(error), err=True)
         return int(exit_code_of(error))
     return int(result) if isinstance(result, int) else int(ExitCode.OK)
+
+
+def _text_of(error: click.ClickException) -> str:
+    if not isinstance(error, click.NoSuchOption):
+        return error.format_message()
+    from tieredstore.cli.suggesting import describe_option
+
+    return describe_option(error)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -16,13 +16,16 @@ Time: TypeAlias = "int | str | date | np.datetime64"
 """Epoch ms, a text as `--since` takes it (`2026-11-21T13:05:16Z`, `-2h`), a datetime (pandas' too),
 a date (its first moment) or numpy's datetime64. Without a zone: UTC."""
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DAYS_AGO = {"today": 0, "yesterday": 1}
+_LEAST_SECONDS = 100_000_000
 _RELATIVE = re.compile(r"([+-])(\d{1,15})(ms|s|m|h|d|w)", re.ASCII)
 _EPOCH_MS = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
     """Return epoch ms of `1795266316182`, `2026-11-21T13:05:16Z` (of `zone` unless it says
-    otherwise, a date alone is its first moment), `-2h` (units ms, s, m, h, d, w) or `now`.
+    otherwise, a date alone is its first moment), `-2h` (units ms, s, m, h, d, w), `now`, and of the
+    first moment of `today` or `yesterday` in `zone`.
 
     What is finer than a millisecond is rounded up: store times are whole ones, so both `since` and
     `until` keep their meaning. Raises Invalid.
@@ -30,19 +33,22 @@ def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
     value = text.strip()
     if value == "now":
         return now_ms
+    if value in _DAYS_AGO:
+        day = datetime.fromtimestamp(now_ms / 1000, zone).date() - timedelta(_DAYS_AGO[value])
+        return _to_epoch_ms(datetime(day.year, day.month, day.day, tzinfo=zone), zone)
     relative = _RELATIVE.fullmatch(value)
     if relative:
         distance = int(relative[2]) * _UNITS_MS[relative[3]]
         return _require_i64(now_ms + distance if relative[1] == "+" else now_ms - distance, text)
     if _EPOCH_MS.fullmatch(value) and not _is_compact_date(value):
-        return int(value)
+        return _require_no_seconds(int(value))
     try:
         moment = datetime.fromisoformat(value)
         return _to_epoch_ms(moment, zone)
     except (ValueError, OverflowError):
         raise Invalid(
             f"time {text!r}: expected epoch milliseconds, ISO 8601 such as 2026-11-21T13:05:16Z, "
-            "or relative such as -2h"
+            "relative such as -2h or -1d, today or yesterday"
         ) from None
 
 
@@ -110,6 +116,18 @@ def _require_i64(time_ms: int, given: object) -> int:
     if -(2**63) <= time_ms < 2**63:
         return time_ms
     raise Invalid(f"time {given!r}: expected 64 bits of epoch milliseconds, found {time_ms}")
+
+
+def _require_no_seconds(time_ms: int) -> int:
+    """Raise Invalid for what is epoch seconds, of 1973 to 2286: taken for milliseconds it would be
+    a time within four months of 1970, where no message is."""
+    if not _LEAST_SECONDS <= time_ms < 100 * _LEAST_SECONDS:
+        return time_ms
+    raise Invalid(
+        f"time '{time_ms}': expected epoch milliseconds, found what looks like seconds: "
+        f"{time_ms}000 is {format_time(time_ms * 1000)}; 1970 is written as "
+        f"{format_time(time_ms)}"
+    )
 
 
 def _is_compact_date(value: str) -> bool:

@@ -131,6 +131,28 @@ def test_a_usage_error_is_one_sentence_with_where_to_look(
     assert capsys.readouterr().err == expected
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["expor"], "No such command 'expor'; did you mean 'export'?;"),
+        (["verfy"], "No such command 'verfy'; did you mean 'verify'?;"),
+        (["co"], "No such command 'co'; did you mean 'copy' or 'config' or 'compact'?;"),
+        (["xyz"], "No such command 'xyz'; see `tieredstore --help`"),
+        (["store", "chek"], "'chek'; did you mean 'check'?; see `tieredstore store --help`"),
+        (["help", "cta"], "No such command 'cta'; did you mean 'cat'"),
+        (["cat", "--topc", "x"], "No such option '--topc'; did you mean '--topic'?; see"),
+        (["export", "--quee", "1"], "; did you mean '--queue' or"),
+        (["export", "--par", "1"], "; did you mean '--partition-by'?; see"),
+        (["cat", "-z"], "No such option '-z'; see `tieredstore cat --help`"),
+    ],
+)
+def test_what_was_meant_is_told_the_likeliest_first(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert hint in capsys.readouterr().err
+
+
 def test_version_and_help_have_their_usual_other_names(capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
     for arguments in (["--version"], ["-V"], ["ls", "--help"], ["help", "ls"], ["help"], ["-h"]):

@@ -42,6 +42,37 @@ def test_forms(text: str, expected: int) -> None:
     assert parse_time(text, NOW) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"), [("today", "2026-11-21T00:00:00Z"), ("yesterday", "2026-11-20T00:00:00Z")]
+)
+def test_days_by_name_are_their_first_moment(text: str, expected: str) -> None:
+    assert parse_time(text, NOW) == parse_time(expected, NOW)
+    for now in ("2026-11-21T00:00:00Z", "2026-11-21T23:59:59.999Z"):
+        assert parse_time(text, parse_time(now, NOW)) == parse_time(expected, NOW)
+
+
+def test_days_by_name_are_those_of_the_zone() -> None:
+    zone = parse_zone("Europe/Berlin")
+    late = parse_time("2026-10-25T23:30:00Z", NOW)  # the 26th there; on the 25th clocks went back
+    assert parse_time("today", late, zone) == parse_time("2026-10-25T23:00:00Z", NOW)
+    assert parse_time("yesterday", late, zone) == parse_time("2026-10-24T22:00:00Z", NOW)
+    assert parse_time("today", late) == parse_time("2026-10-25", NOW)
+
+
+@pytest.mark.parametrize("seconds", [100_000_000, 1_795_266_316, 9_999_999_999])
+def test_epoch_seconds_are_refused_with_what_to_write(seconds: int) -> None:
+    with pytest.raises(Invalid, match="looks like seconds") as refused:
+        parse_time(str(seconds), NOW)
+    assert f"{seconds}000 is {format_time(seconds * 1000)};" in str(refused.value)
+    assert parse_time(f"{seconds}000", NOW) == seconds * 1000
+    assert parse_time(format_time(seconds), NOW) == seconds
+
+
+def test_numbers_beside_epoch_seconds_are_milliseconds() -> None:
+    assert parse_time("99999999", NOW) == 99_999_999
+    assert parse_time("10000000000", NOW) == 10_000_000_000
+
+
 @pytest.mark.parametrize("text", ["", "x", "-2", "2h", "--2h", "-2y", "2026-02-30", "９９", "1 h"])
 def test_refused(text: str) -> None:
     with pytest.raises(Invalid, match="expected epoch milliseconds"):
