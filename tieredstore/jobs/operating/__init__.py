@@ -5,8 +5,9 @@ Nothing here has a journal: a verb that was cut off is run again, or whoever wri
 finishes the deletions that it announced.
 """
 
+from tieredstore.jobs.operating.adopt import adopt_tier
 from tieredstore.jobs.operating.delete import delete_topic
 from tieredstore.jobs.operating.expire import expire_queues
 from tieredstore.jobs.operating.moving import reset_queues, skip_messages
 
-__all__ = ["delete_topic", "expire_queues", "reset_queues", "skip_messages"]
+__all__ = ["adopt_tier", "delete_topic", "expire_queues", "reset_queues", "skip_messages"]

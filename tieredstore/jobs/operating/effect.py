@@ -10,9 +10,7 @@ from tieredstore.contracts.segment import SegmentId, SegmentListing, SegmentProv
 from tieredstore.contracts.usage import MeteredProvider, Prices, read_usage, usage_fields
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.jobs.operating.part import TierPart
-
-_DELETED_TOGETHER = 1000
-"""Objects that one request deletes."""
+from tieredstore.jobs.reporting.costs import deletion_cost
 
 
 @dataclass(slots=True)
@@ -34,7 +32,7 @@ class Effect:
 
     queues: list[QueueEffect] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
-    _delete_requests: int = 0
+    _objects: list[int] = field(default_factory=list)
 
     def add(
         self,
@@ -51,7 +49,7 @@ class Effect:
             if listing is not None:
                 found.objects += listing.objects
                 found.size_bytes += listing.size_bytes
-                self._delete_requests += -(-listing.objects // _DELETED_TOGETHER)
+                self._objects.append(listing.objects)
         self.queues.append(found)
 
     def report(self, part: TierPart, **more: object) -> dict[str, object]:
@@ -60,6 +58,7 @@ class Effect:
         itself took."""
         prices = _find_prices(part.provider)
         size_bytes = sum(queue.size_bytes for queue in self.queues)
+        requests, usd = deletion_cost(self._objects, prices)
         return {
             "tier": part.url,
             "cluster": part.config.broker_cluster_name,
@@ -71,8 +70,8 @@ class Effect:
             "bytes": size_bytes,
             "messages": sum(queue.messages for queue in self.queues),
             "storage_saved_usd_month": prices.price_storage(size_bytes),
-            "delete_requests": self._delete_requests,
-            "delete_usd": self._delete_requests * prices.price_request("DeleteObjects"),
+            "delete_requests": requests,
+            "delete_usd": usd,
             "queues": [
                 {
                     "topic": queue.key.topic,

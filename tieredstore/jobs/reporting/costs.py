@@ -6,6 +6,7 @@ The tier may lie elsewhere: then the figures say what it would cost there.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tieredstore.config import StoreConfig
@@ -17,6 +18,8 @@ from tieredstore.scan.read.batches import BATCH_BYTES, UNITS_PER_READ
 MONTH_S = 30 * 24 * 3600
 LIST_KEYS = 1000
 """Objects of one page of a listing."""
+_DELETE_KEYS = 1000
+"""Objects that one request deletes."""
 _WRITE_BYTES = 8 << 20
 """What an upload is gathered to on an object store."""
 _SCAN_S = 20
@@ -99,6 +102,16 @@ def uploads_month(messages_s: float, bytes_s: float, config: StoreConfig) -> flo
     wait_s = max(math.ceil(enough_s / _SCAN_S) * _SCAN_S, 1 / messages_s)
     writes = max(int(wait_s * bytes_s / _WRITE_BYTES), 1)
     return MONTH_S / wait_s * writes
+
+
+def deletion_cost(objects: Iterable[int], prices: Prices) -> tuple[int, float]:
+    """Estimate the requests that the deletion of segments takes, and what they cost, US dollars.
+    objects: of each segment. Each is marked as deleted, listed, and its objects are deleted 1,000
+    at a time."""
+    counts = list(objects)
+    deletes = sum(-(-count // _DELETE_KEYS) for count in counts)
+    usd = len(counts) * (prices.price_request("PutObject") + prices.price_request("ListObjectsV2"))
+    return 2 * len(counts) + deletes, usd + deletes * prices.price_request("DeleteObjects")
 
 
 def broker_cost(objects: int, prices: Prices) -> Cost:

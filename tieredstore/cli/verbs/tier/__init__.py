@@ -7,6 +7,7 @@ import click
 from tieredstore.cli.lazy import LazyGroup
 
 PARTS = {
+    "adopt": "A broker whose disk was lost goes on at the tier's offsets.",
     "delete": "A topic leaves the tier.",
     "expire": "What is older than a time goes now.",
     "reset": "Queues are emptied, and go on at any offset.",

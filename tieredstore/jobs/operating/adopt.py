@@ -1,0 +1,105 @@
+"""`tier adopt`: a new local store goes on behind what the tier has, as its disk was lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tieredstore import registry
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import LoadedConfig, StorageLevel, StoreConfig
+from tieredstore.errors import Invalid
+from tieredstore.jobs.operating.part import TierPart, open_part
+from tieredstore.jobs.target import check_directory, refuse_broker, refuse_slave
+from tieredstore.scan.location import METADATA_FILE, TierLocation, load_config, place_tier
+from tieredstore.tier.history import has_history
+
+
+def adopt_tier(
+    url: str,
+    state: Path,
+    config: Path,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    yes: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[str, object]:
+    """Let the broker of a configuration, whose commit log is gone, go on at the tier's offsets:
+    what a start with `tieredStoreAdopt=true` does, without the start. state: the broker's
+    `storePathRootDir`, with the tier's metadata in it. yes: do it; without, only say so.
+
+    One file is written, the first of the commit log; whoever stops before it has changed nothing.
+    Raises Invalid for a local store that has a commit log, or a tier without messages of the
+    broker; what `open_part` and the store raise.
+    """
+    loaded = load_config(config, cluster=cluster, broker=broker)
+    placed = place_tier(loaded.config, url, state=state)
+    refuse_slave(placed)
+    if placed.storage_level is StorageLevel.DISABLE:
+        raise Invalid("tieredStorageLevel is DISABLE: the broker has no tier to go on behind")
+    check_directory(state)
+    refuse_broker(state)
+    _check_new(placed, state)
+    location = TierLocation(url, placed, placed.broker_name, state)
+    with open_part(location, writes=False, clock=clock) as part:
+        if not has_history(part.metadata):
+            raise Invalid(
+                f"{part.url}: has no messages of broker {part.broker!r}: nothing is to be adopted"
+            )
+        report = _report(part)
+    if yes:
+        report["done"] = True
+        report["log_begin"] = _adopt(replace(loaded, config=placed), clock)
+    return report
+
+
+def _check_new(config: StoreConfig, state: Path) -> None:
+    if not (state / METADATA_FILE).exists() and not (state / f"{METADATA_FILE}.bak").exists():
+        raise Invalid(
+            f"state {state}: no {METADATA_FILE} in it; `tieredstore rebuild metadata` makes it",
+            path=str(state),
+        )
+    folder = Path(config.store_path_commit_log or state / "commitlog")
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    if files:
+        raise Invalid(
+            f"{folder}: has {len(files)} files: the local store is not new. A start goes on with "
+            "what it has",
+            path=str(folder),
+        )
+
+
+def _report(part: TierPart) -> dict[str, object]:
+    """Where each queue goes on."""
+    broken = part.flat_files.broken_queues
+    return {
+        "tier": part.url,
+        "cluster": part.config.broker_cluster_name,
+        "broker": part.broker,
+        "done": False,
+        "log_begin": None,
+        "queues": [
+            {"topic": file.topic, "queue_id": file.queue_id, "end_offset": end}
+            for file in sorted(part.flat_files.files(), key=lambda file: file.path)
+            if (end := file.consume_queue_max_offset)
+        ],
+        "problems": [
+            {"path": part.path(key), "problem": str(error)} for key, error in sorted(broken.items())
+        ],
+    }
+
+
+def _adopt(loaded: LoadedConfig, clock: Clock) -> int:
+    """Load the store once, which begins its log, and close it; where the log begins (bytes)."""
+    config = msgspec.structs.replace(loaded.config, message_store_plug_in="tiered", adopt=True)
+    store: Any = registry.message_store(replace(loaded, config=config), clock)
+    store.load()
+    try:
+        begin: int = store.next_store.commit_log.min_offset
+    finally:
+        store.shutdown()
+    return begin
