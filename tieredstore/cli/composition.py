@@ -5,27 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-import click
-
+from tieredstore.cli.logs import log_to_stderr
 from tieredstore.cli.options.tier import TierOptions
 from tieredstore.scan import location
 
 if TYPE_CHECKING:
     from tieredstore.scan.opening import OpenTier
-
-
-def log_to_stderr() -> None:
-    """Write what the layers log (warnings and errors) to stderr, one line each, no tracebacks."""
-    import logging
-
-    class Lines(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            text = " ".join(record.getMessage().split())
-            click.echo(f"tieredstore: {record.levelname.lower()}: {text}", err=True)
-
-    logger = logging.getLogger("tieredstore")
-    if not logger.handlers:
-        logger.addHandler(Lines(logging.WARNING))
 
 
 def open_tier(options: TierOptions) -> AbstractContextManager[OpenTier]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tieredstore.cli.logs import log_options
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -29,6 +31,8 @@ class LazyGroup(click.Group):
         if cmd_name not in self._lines:
             return None
         command: click.Command = import_module(self._modules.format(cmd_name)).command
+        if not isinstance(command, click.Group) and not _has_log_options(command):
+            command.params.extend(log_options())
         return command
 
     def resolve_command(
@@ -56,3 +60,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(list(self._lines.items()))
+
+
+def _has_log_options(command: click.Command) -> bool:
+    return any(parameter.name == "log_level" for parameter in command.params)

@@ -20,6 +20,7 @@ from tieredstore.cli.exits import (
     line_of,
 )
 from tieredstore.cli.lazy import LazyGroup
+from tieredstore.cli.logs import log_options
 
 VERBS = {
     "backfill": "Write the messages of a Parquet table into a tier.",
@@ -78,6 +79,9 @@ def cli() -> None:
 
     `tieredstore help VERB` is `tieredstore VERB --help`.
     """
+
+
+cli.params.extend(log_options())
 
 
 def main() -> NoReturn:

@@ -54,9 +54,14 @@ def _verb(context: click.Context) -> Iterator[str]:
 
 def _options(context: click.Context) -> Iterator[str]:
     command = context.command
-    # That each verb has --help is said once.
-    parameters = command.params if context.parent else command.get_params(context)
+    root = context.find_root()
+    if context is root:
+        parameters, said = command.get_params(context), set[str | None]()
+    else:  # what each verb has as well is said once
+        parameters, said = command.params, {parameter.name for parameter in root.command.params}
     for parameter in parameters:
+        if parameter.name in said:
+            continue
         record = parameter.get_help_record(context)
         if record is not None:
             yield from _item(*record)

@@ -27,10 +27,14 @@ def serve(properties: Mapping[str, str], *, origin: str) -> None:
 def serve_broker(make_broker: Callable[[], Broker]) -> None:
     """Run a broker until a signal ends it; the JSON line of its addresses goes to stdout once it
     serves. Raises Invalid when the extra `broker` is not installed, and what the start raises."""
+    import logging
+
+    from tieredstore.cli.logs import chosen_level
+
     try:
         from tieredstore.broker.process import log_to_stderr, run_broker
 
-        log_to_stderr()
+        log_to_stderr(getattr(logging, chosen_level("info").upper()))
         run_broker(make_broker, announce)
     except ModuleNotFoundError as error:
         raise make_missing_error("the broker", error, "broker") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -37,8 +38,8 @@ def test_follow_ends_cleanly_on_a_signal(tmp_path: Path, number: signal.Signals)
     tier.append("orders", 0, 3)
     line = process.stderr.readline()
     assert "15 messages" in line
-    assert "; 3 in this round, " in line
-    assert " s behind at most" in line
+    assert re.match(r"2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z export: 15 messages, ", line)
+    assert re.search(r"; was 3 messages, [\d,]+ s behind at most$", line)
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0

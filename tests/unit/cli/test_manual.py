@@ -30,7 +30,7 @@ def test_each_verb_and_option_is_in_it(page: str) -> None:
     assert "\\fB--take-over\\fR\n" in text
     assert "\\fB--workers N\\fR\n" in text
     assert ".TP\n\\fB143\\fR\nStopped by SIGTERM.\n" in text
-    assert text.count("--help\\fR\n") == 1
+    assert text.count("--help\\fR\n") == text.count("\\fB--log-level") == 1
 
 
 def test_each_line_is_text_or_a_request_that_there_is(page: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
+from tieredstore.cli.logs import log_to_stderr
 from tieredstore.errors import make_missing_error
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def broker_option(command: _Command) -> _Command:
 def talk_to(broker: Place) -> Iterator[BrokerClient]:
     """Connect to a broker for a `with` block. Raises Unavailable, and Invalid when the extra
     `broker` is not installed."""
+    log_to_stderr()
     try:
         from tieredstore.cli.credentials import find_credentials
         from tieredstore.cli.remote import BrokerClient

@@ -6,6 +6,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TextIO
 
+from tieredstore.cli.logs import stamp
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -61,11 +63,12 @@ class Display:
             self.line(text)
 
     def show_progress(self, progress: JobProgress) -> None:
-        """Show how far a job is. A job without an end has a line each time."""
+        """Show how far a job is. A job without an end has a line each time, with the time."""
         megabytes = f"{progress.done_bytes / 1e6:,.1f}"
         if progress.total is None:
             note = f"; {progress.note}" if progress.note else ""
-            self.line(f"{progress.done:,} {progress.unit}, {megabytes} MB so far{note}")
+            text = f"{progress.done:,} {progress.unit}, {megabytes} MB so far{note}"
+            self.line(text, time=stamp())
             return
         if progress.total_bytes is not None:
             megabytes += f" of {progress.total_bytes / 1e6:,.1f}"
@@ -77,10 +80,10 @@ class Display:
             f"{rate_text(progress.done_bytes - progress.resumed_bytes, progress.seconds)}",
         )
 
-    def line(self, text: str) -> None:
-        """Write a plain line."""
+    def line(self, text: str, time: str = "") -> None:
+        """Write a plain line. time: in front of it, where it is one of a log."""
         if not self._quiet:
-            self._stream.write(f"{self._verb}: {text}\n")
+            self._stream.write(f"{time}{self._verb}: {text}\n")
             self._stream.flush()
 
     def _update_bar(self, done: int, total: int, text: str) -> None:

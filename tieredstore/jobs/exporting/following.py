@@ -140,13 +140,13 @@ def follow_exports(
 
 
 def _describe_wait(found: JobReport, now_ms: int) -> str:
-    """How far behind the round was."""
+    """How far behind the target was when the round began."""
     if not found["rows"]:
         return ""
     oldest_ms = found["oldest_store_timestamp"]
-    text = f"{found['rows']:,} in this round"
+    text = f"was {found['rows']:,} messages"
     if oldest_ms is None:
-        return text
+        return f"{text} behind"
     return f"{text}, {max(now_ms - oldest_ms, 0) / 1000:,.0f} s behind at most"
 
 

@@ -14,6 +14,7 @@ from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.progress import Display
 from tieredstore.cli.output.rows import Output, OutputFormat
+from tieredstore.clock import ManualClock
 from tieredstore.errors import Invalid
 from tieredstore.jobs.run import JobProgress
 
@@ -99,11 +100,15 @@ def test_a_signal_asks_a_run_to_stop_and_interrupts_a_plan(only_plan: bool) -> N
         ),
         (
             JobProgress("job", "messages", 7, None, 2_000_000, None, 1.0),
-            "job: 7 messages, 2.0 MB so far\n",
+            "2026-11-21T13:05:16.182Z job: 7 messages, 2.0 MB so far\n",
         ),
     ],
 )
-def test_progress_of_each_job_is_a_line(progress: JobProgress, line: str) -> None:
+def test_progress_of_each_job_is_a_line(
+    progress: JobProgress, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no end is a log: its lines have times."""
+    monkeypatch.setattr("tieredstore.clock.SYSTEM_CLOCK", ManualClock(1_795_266_316_182))
     stream = io.StringIO()
     with Display("job", stream) as display:
         display.show_progress(progress)

@@ -90,8 +90,8 @@ def test_rounds_take_what_is_new_until_they_are_stopped(
     # 160 s later: the message left has the store time of a queue's first one
     assert report["behind"] == {"messages": 2, "seconds": 280.0}
     assert [(one.done, one.note) for one in seen] == [
-        (24, "24 in this round, 100 s behind at most"),
-        (28, "4 in this round, 155 s behind at most"),
+        (24, "was 24 messages, 100 s behind at most"),
+        (28, "was 4 messages, 155 s behind at most"),
     ]
     tier.make_again("third")
     assert exported.places() == places_of(tier)
@@ -172,7 +172,7 @@ def test_the_call_follows_too(tmp_path: Path, tier: GrowingTier) -> None:
         tier.url, tmp_path / "out", every="1h", stop=stop, progress=on_progress, work=tmp_path
     )
     assert (report["rows"], report["rounds"], report["stopped"]) == (24, 1, True)
-    assert [one.note[:17] for one in seen] == ["24 in this round,"]
+    assert [one.note[:17] for one in seen] == ["was 24 messages, "]
 
 
 def test_intervals() -> None:

@@ -24,7 +24,7 @@ def command(directory: Path, local: LocalStoreOptions, yes: bool, out: Output) -
     With --yes, valid messages behind a damaged one are cut off: the plan says which. A store
     recovers by itself when it is opened, but for that.
     """
-    from tieredstore.cli.composition import log_to_stderr
+    from tieredstore.cli.logs import log_to_stderr
     from tieredstore.local.message_store import DefaultMessageStore
 
     log_to_stderr()

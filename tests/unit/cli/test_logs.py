@@ -1,0 +1,110 @@
+"""What the layers log reaches standard error as far as the command line asks for it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import click
+import pytest
+
+from tieredstore.cli.lazy import LazyGroup
+from tieredstore.cli.logs import chosen_level, log_options, log_to_stderr
+
+STAMP = r"2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
+_log = logging.getLogger("tieredstore.some.layer")
+
+
+@click.command("say")
+@click.option("--follow", is_flag=True)
+def say(follow: bool) -> None:
+    """Log a line of each level."""
+    del follow
+    log_to_stderr()
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+        _log.log(level, "level\n %d", level)
+    logging.getLogger("another.library").error("not ours")
+
+
+class Group(LazyGroup):
+    """Has its command at hand."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        with pytest.MonkeyPatch.context() as patch:
+            module = SimpleNamespace(command=say)
+            patch.setattr("tieredstore.cli.lazy.import_module", lambda _: module)
+            found = super().get_command(ctx, cmd_name)
+        assert found is not None
+        return found
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    logger = logging.getLogger("tieredstore")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+def logged(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    group = Group(name="tieredstore", lines={"say": "Log."}, modules="{}", params=log_options())
+    group.main([*arguments], standalone_mode=False)
+    return capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "levels"),
+    [
+        (["say"], [30, 40]),
+        (["say", "-v"], [20, 30, 40]),
+        (["-v", "say"], [20, 30, 40]),
+        (["say", "-vv"], [10, 20, 30, 40]),
+        (["-v", "say", "-v"], [10, 20, 30, 40]),
+        (["-vvv", "say", "--verbose"], [10, 20, 30, 40]),
+        (["say", "--log-level", "error"], [40]),
+        (["--log-level", "DEBUG", "say"], [10, 20, 30, 40]),
+        (["--log-level", "debug", "say", "--log-level", "error"], [40]),
+        (["say", "-v", "--log-level", "warning"], [30, 40]),
+        (["say", "--follow"], [30, 40]),
+    ],
+)
+def test_as_much_is_logged_as_is_asked_for(
+    arguments: list[str], levels: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = logged(capsys, *arguments)
+    assert [int(line.rpartition("level ")[2]) for line in lines] == levels
+    assert all("\n" not in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "has_time"),
+    [([], False), (["-v"], True), (["--log-level", "error"], True), (["--follow"], True)],
+)
+def test_lines_have_a_time_where_they_are_a_log(
+    arguments: list[str], has_time: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    *_, last = logged(capsys, "say", *arguments)
+    time = STAMP if has_time else ""
+    assert re.fullmatch(rf"{time}tieredstore: error: level 40", last)
+
+
+def test_one_command_line_leaves_nothing_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(logged(capsys, "say", "-vv")) == 4
+    assert len(logged(capsys, "say")) == 2
+    assert not _log.isEnabledFor(logging.DEBUG)
+
+
+def test_a_level_that_there_is_not_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(click.UsageError, match="'error', 'warning', 'info', 'debug'"):
+        logged(capsys, "say", "--log-level", "loud")
+
+
+def test_a_verb_with_a_default_of_its_own_counts_from_there() -> None:
+    assert (chosen_level(), chosen_level("info")) == ("warning", "info")
+    context = click.Context(say)
+    context.meta["tieredstore.cli.logs"] = {"more": 1}
+    with context.scope():
+        assert (chosen_level(), chosen_level("info")) == ("info", "debug")
