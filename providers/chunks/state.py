@@ -12,6 +12,7 @@ from typing import Protocol
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.names import make_key
 from tieredstore.providers.chunks.lives.own import Lives
 from tieredstore.providers.chunks.lives.views import Views
 
@@ -87,7 +88,8 @@ class SegmentState:
         self.write_lock = threading.RLock()
 
     def key(self, name: str) -> str:
-        return f"{self.folder}/{name}"
+        """Return the key of the object that bytes of the segment are in, see `make_key`."""
+        return make_key(self.folder, name)
 
     @property
     def chain(self) -> Chain | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -20,8 +20,11 @@ from tieredstore.providers.chunks.lives.names import (
     Life,
     ObjectName,
     chunk_name,
+    is_carried_name,
     is_former_name,
+    is_write_name,
     make_merged_name,
+    parse_life,
     parse_object_name,
 )
 
@@ -30,36 +33,35 @@ _log = logging.getLogger(__name__)
 
 
 class Extent(NamedTuple):
-    """Bytes [start, end) of the segment are in the object `name` (below the segment's folder),
-    whose first byte is byte `object_start` of the segment, made at `modified_ms` by the server's
-    clock."""
+    """Bytes [start, end) of the segment are in the object `name` (below the segment's folder, see
+    `make_key`), behind `skip` bytes of it, made at `modified_ms` by the server's clock. They are
+    not its first ones where merged runs overlap, and where a write of the commit log carries
+    units."""
 
     start: int
     end: int
     name: str
     modified_ms: int = 0
-    object_start: int = -1  # its own start
+    skip: int = 0
 
     @property
     def length(self) -> int:
         return self.end - self.start
 
     @property
-    def skip(self) -> int:
-        """Bytes of the object before the extent: not 0 where merged runs overlap."""
-        return self.start - self.object_start if self.object_start >= 0 else 0
-
-    @property
     def is_chunk(self) -> bool:
         """Whether it is one write."""
-        return "c." in self.name
+        return is_write_name(self.name)
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether it is units in a write of the commit log."""
+        return is_carried_name(self.name)
 
     @property
     def life(self) -> Life:
-        """The life that its object is in."""
-        found = parse_object_name(self.name)
-        assert found is not None
-        return found.life
+        """The life in which it was written."""
+        return parse_life(self.name)
 
 
 class Garbage(NamedTuple):
@@ -155,7 +157,11 @@ class Chain:
         """Return the chain with a write of `length` bytes at the end, in a life."""
         start = self.size_bytes
         name = life.name(chunk_name(start))
-        extent = Extent(start, start + length, name, modified_ms)
+        return self.append_extent(Extent(start, start + length, name, modified_ms))
+
+    def append_extent(self, extent: Extent) -> Chain:
+        """Return the chain with a write at the end."""
+        life = extent.life
         return replace(
             self, extents=(*self.extents, extent), born=life if self.born is None else self.born
         )
@@ -171,12 +177,18 @@ class Chain:
         name = life.name(make_merged_name(start, end))
         extents[first : first + len(old)] = [Extent(start, end, name, modified_ms)]
         # A listing that was made meanwhile may have shown the object itself already.
-        garbage = tuple(Garbage(extent.name, modified_ms) for extent in old if extent.name != name)
+        garbage = [
+            Garbage(found.name, modified_ms)
+            for found in old
+            if not found.is_carried and found.name != name
+        ]
         return replace(self, extents=tuple(extents), garbage=(*self.garbage, *garbage))
 
     def with_whole(self, modified_ms: int, life: Life) -> Chain:
         """Return the chain with the whole content in one object."""
-        garbage = [Garbage(extent.name, modified_ms) for extent in self.extents]
+        garbage = [
+            Garbage(found.name, modified_ms) for found in self.extents if not found.is_carried
+        ]
         whole = Extent(0, self.size_bytes, life.name(WHOLE_NAME), modified_ms)
         return replace(self, extents=(whole,), sealed=True, garbage=(*self.garbage, *garbage))
 
@@ -224,10 +236,12 @@ def read_chain(
     inherited: InheritedSegment = NOTHING_INHERITED,
     begun: Mapping[Life, int] = NOTHING_BEGUN,
     as_of: int = 0,
+    carried: Sequence[Extent] = (),
 ) -> Chain:
     """Read the chain that the objects below `folder/` form under the inheritance of `epoch`, in
     whatever order they are listed. begun: where lives begin to which this process has sent a write
-    that may still be on its way.
+    that may still be on its way. carried: units of the segment in objects of the commit log
+    (`find_carried`); each is a write, as one of the segment's own is. They are never its garbage.
 
     Names that are not a chunk log's are left alone, and so are merged runs that have not the length
     of theirs, and what an epoch above made. Raises Unavailable for a listing that tells two sizes
@@ -240,17 +254,18 @@ def read_chain(
     )
     if floor is not None:
         inherited = NOTHING_INHERITED
-    ends = _find_ends(names, epoch, begun)
+    writes = [(name.life, name.start) for name, _ in names if name.is_write]
+    writes += ((extent.life, extent.start) for extent in carried)
+    ends = _find_ends(writes, epoch, begun)
     content: list[Extent] = []
     left: list[Extent] = []
     garbage: list[Garbage] = []
     born: Life | None = None
-    for name, info in names:
-        life = name.life
+    made = (_make_extent(name, info, folder) for name, info in names)
+    found = [extent for extent in made if extent is not None]
+    for extent in (*found, *carried):
+        life = extent.life
         if life.epoch > epoch or life == floor:
-            continue
-        extent = _make_extent(name, info, folder)
-        if extent is None:
             continue
         is_own = life.epoch == epoch and (floor is None or life > floor)
         if is_own and extent.is_chunk and extent.start >= ends.get(life, _NO_END):
@@ -260,8 +275,8 @@ def read_chain(
         if pieces:
             content += pieces
             born = life if born is None else min(born, life)
-        else:
-            garbage.append(Garbage(extent.name, info.modified_ms))
+        elif not extent.is_carried:
+            garbage.append(Garbage(extent.name, extent.modified_ms))
     content.sort()
     chain = _walk(content, inherited)
     garbage += _find_covered(chain, [*content, *left])
@@ -298,13 +313,14 @@ def _parse(objects: Iterable[ObjectInfo], folder: str) -> list[tuple[ObjectName,
 
 
 def _find_ends(
-    names: list[tuple[ObjectName, ObjectInfo]], epoch: int, begun: Mapping[Life, int]
+    writes: Iterable[tuple[Life, int]], epoch: int, begun: Mapping[Life, int]
 ) -> dict[Life, int]:
-    """Where each life of an epoch ends: where a later one begins to write."""
+    """Where each life of an epoch ends: where a later one begins to write. writes: life and start
+    of each."""
     begins = dict(begun)
-    for name, _ in names:
-        if name.kind == "c" and name.life.epoch == epoch:
-            begins[name.life] = min(begins.get(name.life, name.start), name.start)
+    for life, start in writes:
+        if life.epoch == epoch:
+            begins[life] = min(begins.get(life, start), start)
     ends: dict[Life, int] = {}
     end = _NO_END
     for life in sorted(begins, reverse=True):
@@ -314,11 +330,11 @@ def _find_ends(
 
 
 def _make_extent(name: ObjectName, info: ObjectInfo, folder: str) -> Extent | None:
-    end = name.start + info.size_bytes
-    if name.kind == "m" and (end != name.end or not info.size_bytes):
-        expected = name.end - name.start
+    expected = name.size_bytes
+    if expected is not None and not 0 < expected == info.size_bytes:
         _log.error("%s: expected %d bytes, found %d", info.key, expected, info.size_bytes)
         return None
+    end = name.end if name.end >= 0 else name.start + info.size_bytes
     return Extent(name.start, end, info.key.removeprefix(f"{folder}/"), info.modified_ms)
 
 
@@ -328,8 +344,8 @@ def _cut(extent: Extent, life: Life, inherited: InheritedSegment) -> list[Extent
     for span in inherited.spans:
         start, end = max(span.start, extent.start), min(span.end, extent.end)
         if span.life == life and start < end:
-            object_start = extent.start if start > extent.start else -1
-            pieces.append(extent._replace(start=start, end=end, object_start=object_start))
+            skip = extent.skip + start - extent.start
+            pieces.append(extent._replace(start=start, end=end, skip=skip))
     return pieces
 
 
@@ -358,8 +374,8 @@ def _walk(content: list[Extent], inherited: InheritedSegment) -> Chain:
         if reach is not None and reach.end > position:
             piece = reach
             if reach.start < position:
-                object_start = reach.start - reach.skip
-                piece = reach._replace(start=position, object_start=object_start)
+                skip = reach.skip + position - reach.start
+                piece = reach._replace(start=position, skip=skip)
         if piece is not None and piece.length:
             extents.append(piece)
             position = piece.end
@@ -381,14 +397,13 @@ def _find_covered(chain: Chain, content: list[Extent]) -> list[Garbage]:
     used = {extent.name for extent in chain.extents}
     found: dict[str, Garbage] = {}
     for extent in content:
-        if extent.name in used or extent.start >= chain.size_bytes:
+        if extent.is_carried or extent.name in used or extent.start >= chain.size_bytes:
             continue
         covers = chain.find_extents(extent.start, 1)
         if not covers:
             continue
         cover = covers[0]
-        is_held = cover.start - cover.skip <= extent.start and extent.end <= cover.end
-        if extent.is_chunk or is_held:
+        if extent.is_chunk or extent.end <= cover.end:
             covered_ms = max(cover.modified_ms, extent.modified_ms)
             found[extent.name] = Garbage(extent.name, covered_ms)
     return list(found.values())

@@ -16,14 +16,16 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol
 
-from tieredstore.contracts.segment import SegmentId
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
+from tieredstore.providers.chunks.lives.carried import find_carried
 from tieredstore.providers.chunks.lives.chain import (
     NOTHING_BEGUN,
     NOTHING_INHERITED,
     Chain,
+    Extent,
     read_chain,
 )
 from tieredstore.providers.chunks.lives.inheritance import (
@@ -310,14 +312,25 @@ class Views:
     def _read_range(self, keys: KeyRange, inheritance: Inheritance) -> dict[SegmentId, Chain]:
         seen: dict[SegmentId, Chain] = {}
         again: dict[SegmentId, str] = {}
+        carried: dict[SegmentId, list[Extent]] = {}
         as_of = self._change_count
-        for folder, objects in groupby(keys.list(self._client), self._segment_folder):
+        for folder, listed in groupby(keys.list(self._client), self._segment_folder):
             id = self._segment_id(folder)  # noqa: A001 - the contract's name
             if id is None:
                 continue
-            chain = self._read_chain(id, folder, objects, inheritance, as_of)
+            objects = list(listed)
+            if id.type is FileSegmentType.COMMIT_LOG:  # listed before the queue's units
+                for units, extents in find_carried(objects, _queue_folder(folder), id.path).items():
+                    carried.setdefault(units, []).extend(extents)
+            chain = self._read_chain(id, folder, objects, inheritance, as_of, carried.pop(id, ()))
             if id in seen or chain.holes:
                 again[id] = folder  # its objects were not listed in one run
+            seen[id] = chain
+        for id, extents in carried.items():  # noqa: A001 - nothing is in their own folders
+            folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
+            chain = self._read_chain(id, folder, (), inheritance, as_of, extents)
+            if id in seen or chain.holes:
+                again[id] = folder
             seen[id] = chain
         for id, folder in again.items():  # noqa: A001
             seen[id] = self._read_segment(id, f"{folder}/", inheritance)
@@ -327,9 +340,17 @@ class Views:
 
     def _read_segment(self, id: SegmentId, prefix: str, inheritance: Inheritance) -> Chain:
         chain = Chain()
+        folder = prefix[:-1]
         for _ in range(_MAX_LISTINGS):
-            as_of, listed = self._change_count, self._client.list(prefix)
-            chain = self._read_chain(id, prefix[:-1], listed, inheritance, as_of)
+            as_of = self._change_count
+            if id.type is FileSegmentType.CONSUME_QUEUE:
+                queue_folder = _queue_folder(folder)
+                listed = list(self._client.list(f"{queue_folder}/"))
+                carried = find_carried(listed, queue_folder, id.path).get(id, ())
+                objects: Iterable[ObjectInfo] = (o for o in listed if o.key.startswith(prefix))
+            else:
+                objects, carried = self._client.list(prefix), ()
+            chain = self._read_chain(id, folder, objects, inheritance, as_of, carried)
             if not chain.holes:
                 break
         return chain
@@ -341,12 +362,13 @@ class Views:
         objects: Iterable[ObjectInfo],
         inheritance: Inheritance,
         as_of: int,
+        carried: Sequence[Extent] = (),
     ) -> Chain:
         number = inheritance.number
         own = self._find_own(id.path.partition("/")[0])
         is_own = own is not None and own.inheritance is inheritance
         begun = own.epoch.lives.get_begun(id) if own is not None and is_own else NOTHING_BEGUN
-        return read_chain(objects, folder, number, inheritance.find(id), begun, as_of)
+        return read_chain(objects, folder, number, inheritance.find(id), begun, as_of, carried)
 
     def _segment_folder(self, info: ObjectInfo) -> str:
         """The folder that would be a segment's: an object is in a life of it."""
@@ -442,3 +464,8 @@ class Views:
                 else:
                     return
         raise Unavailable(f"{key}: what the epoch inherits is not written: {problem}", path=key)
+
+
+def _queue_folder(folder: str) -> str:
+    """The folder of the queue that a segment's folder is in."""
+    return folder.rsplit("/", 2)[0]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.names import make_key
 from tieredstore.providers.chunks.reading.cache import WriteCache
 from tieredstore.providers.chunks.reading.hedging import Hedge
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -95,7 +96,7 @@ class ChunkReader:
             while first < last:
                 end = min(first + self._settings.read_part_bytes, last)
                 start = first - extent.start + extent.skip
-                yield Range(f"{folder}/{extent.name}", start, end - first)
+                yield Range(make_key(folder, extent.name), start, end - first)
                 first = end
 
     def _get_all(self, ranges: Sequence[Range]) -> list[bytes]:

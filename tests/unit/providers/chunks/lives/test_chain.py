@@ -11,7 +11,6 @@ from tieredstore.providers.chunks.client import ObjectInfo
 from tieredstore.providers.chunks.lives.chain import (
     NOTHING_INHERITED,
     Chain,
-    Extent,
     Garbage,
     Hole,
     InheritedSegment,
@@ -177,11 +176,6 @@ def test_extents_of_a_range() -> None:
     assert [extent.start for extent in chain.find_extents(5, 10)] == [5]
     assert chain.find_extents(16, 5) == ()
     assert chain.find_extents(0, 16) == chain.extents
-
-
-def test_an_extent_at_the_start_of_its_object_skips_nothing() -> None:
-    assert Extent(5, 9, "x").skip == 0
-    assert Extent(5, 9, "x", 0, 2).skip == 3
 
 
 # Lives
