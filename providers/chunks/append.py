@@ -68,7 +68,7 @@ class ChunkAppender:
         """Write as `FileSegment.write` does, to an append-only segment. Raises Fenced when the
         writer epoch is known to be lost, Corrupt for a segment with a hole."""
         length = checks.total_bytes(buffers)
-        chain = self._load_chain(state, authority, position)
+        chain = self.load_chain(state, authority, position)
         if position > chain.size_bytes:
             authority.confirm()  # a later writer may have collected what is missing
             raise checks.make_hole_error(state.id, position, chain.size_bytes)
@@ -80,9 +80,9 @@ class ChunkAppender:
 
     def seal(self, state: SegmentState, authority: Authority) -> None:
         """Put the marker: from then on no append succeeds."""
-        chain = self._load_chain(state, authority)
+        chain = self.load_chain(state, authority)
         if not chain.size_bytes:  # it may have been known for absent, and written by a helper
-            chain = self._list_chain(state, authority)
+            chain = self.list_chain(state, authority)
         for attempt in range(_MAX_SEAL_TRIES):
             chain.check_whole(state.folder)
             if chain.is_closed:
@@ -105,7 +105,7 @@ class ChunkAppender:
                     state.chain = replace(chain, marked=True)
                     return
             # Whatever the answer was, the listing tells whose object stands at the end now.
-            chain = self._list_chain(state, authority)
+            chain = self.list_chain(state, authority)
         raise Unavailable(
             f"segment {state.id}: not sealed at {chain.size_bytes}: other writers were faster, or "
             "the store did not answer",
@@ -119,20 +119,21 @@ class ChunkAppender:
         authority.join(self._views.prepare(state.broker_name).number)
         state.announce_change()
 
-    def _load_chain(
+    def load_chain(
         self, state: SegmentState, authority: Authority, position: int | None = None
     ) -> Chain:
-        """The chain as far as it can be trusted to write behind it."""
+        """Return the chain as far as it can be trusted to write behind it, listed anew where it
+        does not end at `position`. Raises Corrupt for one with a hole, Fenced, Unavailable."""
         self.prepare(state, authority)
         chain = state.get_chain(authority)
         if chain is None or position not in {None, chain.size_bytes}:
-            chain = self._list_chain(state, authority)
+            chain = self.list_chain(state, authority)
             chain.check_whole(state.folder)
         return chain
 
-    def _list_chain(self, state: SegmentState, authority: Authority) -> Chain:
-        """The chain by the inheritance that the authority goes by. Raises Fenced when there is a
-        later one."""
+    def list_chain(self, state: SegmentState, authority: Authority) -> Chain:
+        """List the chain by the inheritance that the authority goes by. Raises Fenced when there is
+        a later one, Unavailable."""
         chain = state.list_chain()
         if chain.epoch != authority.view:
             self.prepare(state, authority)
@@ -185,7 +186,7 @@ class ChunkAppender:
             raise
         except TieredStoreError:
             head = None
-        if head is not None and _is_same(head, metadata, length):
+        if head is not None and is_same(head, metadata, length):
             return Written(position + length)
         return UnknownWrite(f"{key}: write at {position}: {problem}")
 
@@ -227,7 +228,7 @@ class ChunkAppender:
             return UnknownWrite(f"segment {state.id}: {position} is inside a larger object")
         head = self._client.head(state.key(extent.name))
         if head is not None and is_write:
-            if _is_same(head, stamp(authority, buffers), length):
+            if is_same(head, stamp(authority, buffers), length):
                 return Written(position + length)
             # A store that keeps no metadata: the bytes themselves tell.
             is_like = head.metadata is None and head.size_bytes == length
@@ -264,8 +265,8 @@ class ChunkAppender:
             self._written.put(key, b"".join(buffers))
 
 
-def _is_same(head: ObjectInfo, metadata: Mapping[str, str], length: int) -> bool:
-    """Whether an object is this very write."""
+def is_same(head: ObjectInfo, metadata: Mapping[str, str], length: int) -> bool:
+    """Tell whether an object is this very write."""
     theirs = head.metadata or {}
     return head.size_bytes == length and all(
         theirs.get(name) == value for name, value in metadata.items()

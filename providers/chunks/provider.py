@@ -12,6 +12,7 @@ from tieredstore.contracts.probing import ProbeOptions, ProbeResult
 from tieredstore.contracts.segment import Capabilities, SegmentId, SegmentListing
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.append import ChunkAppender
+from tieredstore.providers.chunks.carrying import CarryingAppender
 from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.epoch import WRITER_FOLDER, ChunkWriterEpoch
 from tieredstore.providers.chunks.fencing import check_fencing
@@ -62,7 +63,9 @@ class ChunkProvider:
         self._reader = ChunkReader(client, settings, written)
         appender = ChunkAppender(client, settings, self._reader, written, self._views)
         garbage = GarbageBin(maintained, written)
-        compactor = Compactor(maintained, settings, self._reader, written, appender, garbage)
+        compactor = Compactor(
+            maintained, settings, self._reader, written, appender, garbage, self._states
+        )
         self._maintenance = Maintenance(
             maintained,
             self._cluster_folder,
@@ -79,6 +82,7 @@ class ChunkProvider:
             self._reader,
             BlockReader(blocks, settings.block_bytes, settings.read_gap_bytes),
             appender,
+            CarryingAppender(client, settings, written, appender),
             compactor,
             self._writers,
             self._maintenance,
@@ -100,6 +104,7 @@ class ChunkProvider:
             durable=self._settings.durable,
             preferred_batch_bytes=self._settings.preferred_batch_bytes,
             concurrent_reads=self._client.limits.concurrent_requests,
+            paired=True,
         )
 
     @property

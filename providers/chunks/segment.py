@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from tieredstore.contracts.segment import (
     Buffer,
+    Companion,
     FileSegmentType,
     SegmentId,
     WriteResult,
     Written,
 )
+from tieredstore.errors import Invalid
 from tieredstore.providers import checks
 from tieredstore.providers.chunks.append import ChunkAppender
+from tieredstore.providers.chunks.carrying import CarryingAppender, SegmentWrite
 from tieredstore.providers.chunks.lives.chain import Chain
 from tieredstore.providers.chunks.reading.blocks import BlockReader
 from tieredstore.providers.chunks.reading.reader import ChunkReader, ObjectGone
@@ -38,6 +41,7 @@ class SegmentServices:
     reader: ChunkReader
     blocks: BlockReader
     appender: ChunkAppender
+    carrying: CarryingAppender
     compactor: Compactor
     writers: Writers
     maintenance: Maintenance
@@ -51,6 +55,16 @@ class ChunkFileSegment:
         self._state = state
         self._services = services
         self._is_sealed = False
+
+    @property
+    def state(self) -> SegmentState:
+        """What all handles of the segment share."""
+        return self._state
+
+    @property
+    def services(self) -> SegmentServices:
+        """What it shares with the other segments of its provider."""
+        return self._services
 
     @property
     def id(self) -> SegmentId:
@@ -73,6 +87,44 @@ class ChunkFileSegment:
         if isinstance(result, Written):
             self._services.maintenance.notice(state)
         return result
+
+    def write_with(
+        self, position: int, buffers: Sequence[Buffer], companion: Companion
+    ) -> tuple[WriteResult, WriteResult | None]:
+        """Append messages and their units in one object, where that can be: this is a segment of a
+        commit log, the companion's one of its queue's consume queue. Else as `write`, without the
+        units. Raises Invalid for other segments."""
+        log, units = self._state, self._find_units(companion)
+        for state, place in ((log, position), (units, companion.position)):
+            checks.check_range(state.id, place, 0)
+        services = self._services
+        authority = services.writers.get_authority(log.broker_name)
+        with log.write_lock, units.write_lock, services.settings.limit_retries():
+            if self._is_sealed:
+                raise checks.make_sealed_error(log.id, position)
+            results = services.carrying.write(
+                SegmentWrite(log, position, buffers),
+                SegmentWrite(units, companion.position, companion.buffers),
+                authority,
+            )
+        if results is None:
+            return self.write(position, buffers), None
+        if isinstance(results[0], Written):
+            services.maintenance.notice(log)
+            services.maintenance.notice(units)
+        return results
+
+    def _find_units(self, companion: Companion) -> SegmentState:
+        other, own_id = companion.segment, self._state.id
+        if (
+            isinstance(other, ChunkFileSegment)
+            and other.services is self._services
+            and other.id.path == own_id.path
+            and own_id.type is FileSegmentType.COMMIT_LOG
+            and other.id.type is FileSegmentType.CONSUME_QUEUE
+        ):
+            return other.state
+        raise Invalid(f"segment {own_id}: {other.id} is not a consume queue segment of its queue")
 
     def read(self, position: int, length: int) -> memoryview:
         state = self._state

@@ -91,6 +91,10 @@ class SegmentState:
         """Return the key of the object that bytes of the segment are in, see `make_key`."""
         return make_key(self.folder, name)
 
+    def name(self, key: str) -> str:
+        """Return the name of an object in the segment's folder."""
+        return key.removeprefix(f"{self.folder}/")
+
     @property
     def chain(self) -> Chain | None:
         """What is there; None while that is not known."""

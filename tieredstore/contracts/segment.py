@@ -69,6 +69,7 @@ class Capabilities:
     preferred_batch_bytes: writes of about this size are cheapest; 0 for no preference.
     concurrent_reads: so many reads at once take about as long as one, where reads wait for a
     network.
+    paired: its segments are PairedSegments, as two writes at once cost it no more than one.
     """
 
     rewritable: bool
@@ -76,6 +77,7 @@ class Capabilities:
     durable: bool
     preferred_batch_bytes: int = 0
     concurrent_reads: int = 16
+    paired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,32 @@ class FileSegment(Protocol):
 
     def close(self) -> None:
         """Release what this object holds. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """Bytes that go with a write to another segment of the same queue, and never before it: units,
+    with the messages that they name. position: in their own segment."""
+
+    segment: FileSegment
+    position: int
+    buffers: Sequence[Buffer]
+
+
+@runtime_checkable
+class PairedSegment(FileSegment, Protocol):
+    """A segment that is written together with another one. Optional: whoever finds that a segment
+    is not one, or that its provider is not `Capabilities.paired`, writes twice."""
+
+    def write_with(
+        self, position: int, buffers: Sequence[Buffer], companion: Companion
+    ) -> tuple[WriteResult, WriteResult | None]:
+        """Write as `write` does, and the companion's bytes with it: both are stored, or neither,
+        or both are unknown. Returns the result for each segment; None for the companion's when
+        nothing of it was sent, since that takes a write of its own. Raises as `write`; then nothing
+        is known of either.
+        """
         ...
 
 

@@ -8,7 +8,9 @@ from typing import Final
 
 from tieredstore.contracts.segment import (
     Buffer,
+    Companion,
     FileSegment,
+    PairedSegment,
     SegmentProvider,
     WriteResult,
     Written,
@@ -48,7 +50,33 @@ class MeasuredSegment(WrapperSegment):
             is_written = isinstance(result, Written)
             return result
         finally:
-            self._note("write", begin, UPLOAD_BYTES, sum(map(_size, buffers)), is_written)
+            self.note("write", begin, UPLOAD_BYTES, sum(map(_size, buffers)), is_written)
+
+    def write_with(
+        self, position: int, buffers: Sequence[Buffer], companion: Companion
+    ) -> tuple[WriteResult, WriteResult | None]:
+        """Write both where `wrapped` can; it counts as a write to each. Else as `write`."""
+        if not isinstance(self.wrapped, PairedSegment):
+            return self.write(position, buffers), None
+        begin = time.perf_counter()
+        other = companion.segment
+        measured = other if isinstance(other, MeasuredSegment) else None
+        inner = Companion(
+            measured.wrapped if measured is not None else other,
+            companion.position,
+            companion.buffers,
+        )
+        results: tuple[WriteResult | None, WriteResult | None] = (None, None)
+        try:
+            first, second = results = self.wrapped.write_with(position, buffers, inner)
+            return first, second
+        finally:
+            is_written = isinstance(results[0], Written)
+            self.note("write", begin, UPLOAD_BYTES, sum(map(_size, buffers)), is_written)
+            if measured is not None and results[1] is not None:
+                size_bytes = sum(map(_size, companion.buffers))
+                is_written = isinstance(results[1], Written)
+                measured.note("write", begin, UPLOAD_BYTES, size_bytes, is_written)
 
     def read(self, position: int, length: int) -> memoryview:
         begin = time.perf_counter()
@@ -58,18 +86,19 @@ class MeasuredSegment(WrapperSegment):
             is_read = True
             return found
         finally:
-            self._note("read", begin, DOWNLOAD_BYTES, length, is_read)
+            self.note("read", begin, DOWNLOAD_BYTES, length, is_read)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
         begin = time.perf_counter()
         found = self.wrapped.read_nowait(position, length)
         if found is not None:
-            self._note("read", begin, DOWNLOAD_BYTES, length, is_success=True)
+            self.note("read", begin, DOWNLOAD_BYTES, length, is_success=True)
         return found
 
-    def _note(
+    def note(
         self, operation: str, begin: float, name: str, size_bytes: int, is_success: bool
     ) -> None:
+        """Count one read or write that began at `begin` (s, `time.perf_counter`)."""
         elapsed_ms = (time.perf_counter() - begin) * 1000
         labels = {"operation": operation, **self._labels}
         self._metrics.observe(

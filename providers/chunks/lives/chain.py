@@ -355,7 +355,7 @@ def _walk(content: list[Extent], inherited: InheritedSegment) -> Chain:
     chunks: dict[int, Extent] = {}
     runs: list[Extent] = []
     for extent in content:
-        if not extent.is_chunk or extent.skip:
+        if not extent.is_chunk or (extent.skip and not extent.is_carried):
             runs.append(extent)
         else:
             chunks[extent.start] = extent

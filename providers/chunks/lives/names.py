@@ -106,11 +106,16 @@ def is_carried_name(name: str) -> bool:
     return "/u@" in name
 
 
+def find_queue_folder(folder: str) -> str:
+    """Return the folder of the queue that a segment's folder is in."""
+    return folder.rsplit("/", 2)[0]
+
+
 def make_key(folder: str, name: str) -> str:
     """Return the key of the object that bytes of the segment with this folder are in, from what
     they are called in its chain."""
     _, _, carrier = name.partition("@")
-    return f"{folder.rsplit('/', 2)[0]}/{carrier}" if carrier else f"{folder}/{name}"
+    return f"{find_queue_folder(folder)}/{carrier}" if carrier else f"{folder}/{name}"
 
 
 def parse_life(name: str) -> Life:

@@ -36,6 +36,7 @@ from tieredstore.providers.chunks.lives.inheritance import (
 )
 from tieredstore.providers.chunks.lives.known import KnownChains, KnownSegment
 from tieredstore.providers.chunks.lives.left import decode_left, encode_left
+from tieredstore.providers.chunks.lives.names import find_queue_folder
 from tieredstore.providers.chunks.lives.newest import MAX_STARTS, NewestInheritances, Superseded
 from tieredstore.providers.chunks.lives.own import Lives
 from tieredstore.providers.chunks.lives.ranges import KeyRange, map_side_by_side, split
@@ -320,7 +321,9 @@ class Views:
                 continue
             objects = list(listed)
             if id.type is FileSegmentType.COMMIT_LOG:  # listed before the queue's units
-                for units, extents in find_carried(objects, _queue_folder(folder), id.path).items():
+                for units, extents in find_carried(
+                    objects, find_queue_folder(folder), id.path
+                ).items():
                     carried.setdefault(units, []).extend(extents)
             chain = self._read_chain(id, folder, objects, inheritance, as_of, carried.pop(id, ()))
             if id in seen or chain.holes:
@@ -344,7 +347,7 @@ class Views:
         for _ in range(_MAX_LISTINGS):
             as_of = self._change_count
             if id.type is FileSegmentType.CONSUME_QUEUE:
-                queue_folder = _queue_folder(folder)
+                queue_folder = find_queue_folder(folder)
                 listed = list(self._client.list(f"{queue_folder}/"))
                 carried = find_carried(listed, queue_folder, id.path).get(id, ())
                 objects: Iterable[ObjectInfo] = (o for o in listed if o.key.startswith(prefix))
@@ -464,8 +467,3 @@ class Views:
                 else:
                     return
         raise Unavailable(f"{key}: what the epoch inherits is not written: {problem}", path=key)
-
-
-def _queue_folder(folder: str) -> str:
-    """The folder of the queue that a segment's folder is in."""
-    return folder.rsplit("/", 2)[0]

@@ -75,10 +75,10 @@ class ChunkReader:
         """Return the content when no request is needed, else None."""
         pieces = []
         for part in self._ranges(folder, chain, position, length):
-            content = self._written.get(part.key)
+            content = self._written.get(*part)
             if content is None:
                 return None
-            pieces.append(content[part.position : part.position + part.length])
+            pieces.append(content)
         return _join(pieces)
 
     def close(self, timeout_ms: int) -> None:
@@ -132,9 +132,9 @@ class ChunkReader:
                 self._ended.notify_all()
 
     def _get_part(self, part: Range) -> bytes:
-        content = self._written.get(part.key)
+        content = self._written.get(*part)
         if content is not None:
-            return content[part.position : part.position + part.length]
+            return content
         with self._settings.limit_retries():
             return self._get_whole(part)
 

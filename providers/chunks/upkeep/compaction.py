@@ -7,9 +7,10 @@ confirmed, after what makes its targets garbage was made: whoever comes later ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.append import ChunkAppender, stamp
 from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
@@ -19,13 +20,15 @@ from tieredstore.providers.chunks.lives.names import (
     WHOLE_NAME,
     Life,
     ObjectName,
+    find_queue_folder,
+    make_carried_name,
     make_merged_name,
     parse_object_name,
 )
 from tieredstore.providers.chunks.reading.cache import WriteCache
 from tieredstore.providers.chunks.reading.reader import ChunkReader
 from tieredstore.providers.chunks.settings import ChunkSettings
-from tieredstore.providers.chunks.state import Authority, SegmentState
+from tieredstore.providers.chunks.state import Authority, SegmentState, SegmentStates
 from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS, GarbageBin
 from tieredstore.providers.chunks.upkeep.parts import Copied, PlannedPart, plan_parts
 
@@ -51,6 +54,7 @@ class Compactor:
         written: WriteCache,
         appender: ChunkAppender,
         garbage: GarbageBin,
+        states: SegmentStates,
     ) -> None:
         self._client = client
         self._settings = settings
@@ -58,6 +62,7 @@ class Compactor:
         self._written = written
         self._appender = appender
         self._garbage = garbage
+        self._states = states
 
     def needs_work(self, chain: Chain) -> bool:
         """Tell whether `work` would do something now, collecting garbage apart."""
@@ -113,8 +118,11 @@ class Compactor:
                 found = self._find_objects(state, authority)
                 tombstone = _find_tombstone(state, authority, found)
                 others = [key for key in found if key != tombstone]
+                self._store_units(state, authority, [state.name(key) for key in others])
                 if authority.number and (
-                    authority.lives.has(state.id) or _has_later(state, others, tombstone)
+                    authority.lives.has(state.id)
+                    or _has_later(state, others, tombstone)
+                    or self._has_carried(state)
                 ):
                     tombstone = self._bury(state, authority)
                     others = found
@@ -153,6 +161,51 @@ class Compactor:
             batch = keys[first : first + MAX_DELETED_KEYS]
             self._client.delete(batch)
             self._written.drop(batch)
+
+    def _has_carried(self, state: SegmentState) -> bool:
+        """Whether a segment is there of which its own folder has nothing."""
+        if state.id.type is not FileSegmentType.CONSUME_QUEUE:
+            return False
+        is_there = state.list_chain().is_there
+        state.forget()
+        return is_there
+
+    def _store_units(self, log: SegmentState, authority: Authority, names: Iterable[str]) -> None:
+        """Make objects of the consume queue of the units that are in these objects of a commit log
+        alone, before they go."""
+        wanted: dict[SegmentId, set[str]] = {}
+        for name in names:
+            found = parse_object_name(name)
+            if found is not None and found.units is not None:
+                units_id = SegmentId(
+                    log.id.path, FileSegmentType.CONSUME_QUEUE, found.units.base_offset
+                )
+                carrier = log.key(name).removeprefix(f"{find_queue_folder(log.folder)}/")
+                called = make_carried_name(found.units.life, carrier)
+                wanted.setdefault(units_id, set()).add(called)
+        for units_id, carried in wanted.items():
+            units = self._states.get_state(units_id)
+            with units.work_lock:
+                self._appender.prepare(units, authority)
+                chain = self._take_chain(units, authority)
+                try:
+                    while run := self._settings.policy.find_run_of(chain.extents, carried):
+                        chain = self._merge(units, authority, chain, run)
+                except TieredStoreError:
+                    units.chain = None  # whether that object was made is not known
+                    raise
+
+    def _take_chain(self, state: SegmentState, authority: Authority) -> Chain:
+        """The chain by the inheritance that the authority goes by, holes and all. Raises Fenced,
+        Unavailable."""
+        chain = state.chain
+        if chain is None or chain.epoch != authority.view:
+            chain = self._appender.list_chain(state, authority)
+        return chain
+
+    def _is_small(self, length: int) -> bool:
+        """Whether so many bytes are read to be merged, rather than copied on the server."""
+        return length < self._settings.policy.part_bytes
 
     def _is_short(self, chain: Chain) -> bool:
         """Whether the whole content fits into one put, so that merging is no help."""
@@ -204,9 +257,11 @@ class Compactor:
             is_new = self._insist(
                 key, authority, lambda: self._client.put_if_absent(key, content, metadata)
             )
-            if end - start < self._settings.policy.part_bytes:
+            if self._is_small(end - start):
                 self._written.put(key, content[0])
-        self._written.drop(state.key(extent.name) for extent in run if extent.name != name)
+        for extent in run:
+            if extent.name != name:  # the rest of a write with units is for the other file
+                self._written.forget(state.key(extent.name), extent.skip, extent.length)
         if not is_new:
             self._check_size(key, start, end)
 
@@ -257,7 +312,9 @@ class Compactor:
             for found in chain.garbage
             if found.covered_ms + self._settings.grace_ms <= now_ms
         ]
-        self._garbage.put(state, authority, due)
+        if due:
+            self._store_units(state, authority, due)
+            self._garbage.put(state, authority, due)
         left = [found.covered_ms for found in chain.garbage if found.name not in set(due)]
         return min(left) + self._settings.grace_ms if left else None
 
@@ -286,4 +343,4 @@ def _has_later(state: SegmentState, keys: Sequence[str], tombstone: str | None) 
 
 
 def _parse(state: SegmentState, key: str) -> ObjectName | None:
-    return parse_object_name(key.removeprefix(f"{state.folder}/"))
+    return parse_object_name(state.name(key))

@@ -7,7 +7,7 @@ tier never holds more than fits below its limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from tieredstore.errors import Invalid
@@ -71,6 +71,30 @@ class MergePolicy:
         length = extents[-1].end - extents[0].start
         least = min(max(1, self.free_bytes) * self.fan_in, self.part_bytes)
         return len(extents) < self.fan_in and length < least
+
+    def find_run_of(self, extents: Sequence[Extent], names: Container[str]) -> Run | None:
+        """Find the first adjacent extents of these names, to be one object, with those before them
+        that are rewritten for nothing; None when there is none. So many at most that what is read
+        fits into memory."""
+        first = next((i for i, extent in enumerate(extents) if extent.name in names), None)
+        if first is None:
+            return None
+        behind, length = first, 0
+        while (
+            behind < len(extents)
+            and extents[behind].name in names
+            and extents[behind].start == extents[first].start + length
+            and (behind == first or length < self.target_bytes)
+        ):
+            length += extents[behind].length
+            behind += 1
+        while (
+            first
+            and extents[first - 1].length <= self.free_bytes
+            and extents[first - 1].end == extents[first].start
+        ):
+            first -= 1
+        return tuple(extents[first:behind])
 
     def _find_small_run(self, small: Run) -> Run | None:
         """The small objects at the end, when they are enough bytes or enough writes."""

@@ -68,7 +68,7 @@ class TestNames:
         assert found.size_bytes == 460
         assert found.is_write
 
-    @pytest.mark.parametrize("wrong", ["u.", "u.{:020d}-{:020d}".format(0, 5), "u@x"])
+    @pytest.mark.parametrize("wrong", ["u.", f"u.{0:020d}-{5:020d}", "u@x"])
     def test_other_names_are_nothing(self, wrong: str) -> None:
         assert parse_object_name(Life(1, 1).name(wrong)) is None
 
@@ -90,7 +90,7 @@ class TestFinding:
     def test_units_are_told_by_segment(self) -> None:
         writes = [carrier(0, 100, 0, 20), carrier(100, 150, 0, 40, base=2_000, units=5)]
         found = find_carried(writes, QUEUE, PATH)
-        assert {id.base_offset: len(extents) for id, extents in found.items()} == {0: 1, 2_000: 1}
+        assert {units.base_offset: len(found[units]) for units in found} == {0: 1, 2_000: 1}
 
     def test_an_object_that_is_listed_twice_counts_once(self) -> None:
         write = carrier(0, 100, 0, 20)
