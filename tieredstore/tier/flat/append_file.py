@@ -229,6 +229,11 @@ class FlatAppendFile(FlatSegments):
     # Writing
 
     @property
+    def appender(self) -> SegmentAppender | None:
+        """What writes to the last segment; None where nothing was appended."""
+        return self._appender
+
+    @property
     def room_bytes(self) -> int:
         """Bytes that still fit in the last segment."""
         return self._writer().room_bytes
@@ -304,14 +309,16 @@ class FlatAppendFile(FlatSegments):
         self._confirmation.commit_stored()
         return True
 
-    def store(self) -> bool:
+    def store(self, companion: FlatAppendFile | None = None) -> bool:
         """Write what was appended. False when another call is running or the file is closed;
-        errors as `SegmentAppender.store`.
+        errors as `SegmentAppender.store`. companion: a file whose bytes must not be stored before
+        these; where the provider is paired they are stored by the last write.
 
         Bytes that nobody with the right to write put behind the last stored ones stay there,
         out of use: the segment ends before them and the next one begins. So it does where stored
         bytes were lost: reading those raises Corrupt, and what is new is not lost with them.
         """
+        other = companion if self._provider.capabilities.paired else None
         for _ in range(_MAX_GIVEN_UP):
             appender = self._appender
             if self._closed:
@@ -319,7 +326,7 @@ class FlatAppendFile(FlatSegments):
             if appender is None:
                 return True
             try:
-                return appender.store()
+                return appender.store(other.appender if other is not None else None)
             except TailDiffers as error:
                 self._check_replaceable(error)
                 problem: TieredStoreError = error

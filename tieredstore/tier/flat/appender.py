@@ -17,13 +17,17 @@ from __future__ import annotations
 import enum
 import threading
 from collections import deque
+from collections.abc import Sequence
 
 from tieredstore.contracts.segment import (
     Buffer,
     Capabilities,
+    Companion,
     FencedWrite,
     FileSegment,
+    PairedSegment,
     UnknownWrite,
+    WriteResult,
     Written,
 )
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
@@ -102,6 +106,11 @@ class SegmentAppender:
         self.stored_position = stored_position
 
     @property
+    def segment(self) -> FileSegment:
+        """The segment that is written."""
+        return self._segment
+
+    @property
     def pending_bytes(self) -> int:
         """Bytes appended and not stored."""
         return self.append_position - self.stored_position
@@ -136,10 +145,14 @@ class SegmentAppender:
             self.append_position = end
         return AppendResult.SUCCESS
 
-    def store(self) -> bool:
+    def store(self, companion: SegmentAppender | None = None) -> bool:
         """Write what was appended before the call, in writes of at most `write_size_bytes` (a
         larger single buffer is one write); where the provider prefers large writes, of at least
         what it prefers, as long as that much waits.
+
+        companion: another file's, whose bytes must not be stored before these, and may be together
+        with the last of them; whether they were shows its stored position. They are left alone
+        where it is not sure what is behind either's.
 
         Returns True when all of it is stored, False when the appender is closed or another
         thread is storing. Raises Unavailable (what could not be written stays pending, the
@@ -155,7 +168,7 @@ class SegmentAppender:
             return False
         try:
             while self.stored_position < target:
-                self._write_some()
+                self._write_some(companion)
         finally:
             self._store_lock.release()
         return True
@@ -201,15 +214,20 @@ class SegmentAppender:
         self._pending.clear()
         self.pending_count = 0
 
-    def _write_some(self) -> None:
-        if self._unsure:
+    def _write_some(self, companion: SegmentAppender | None) -> None:
+        was_unsure = self._unsure
+        if was_unsure:
             self._settle()
         buffers, length = self._next_write()
         if not buffers:
             return
         position = self.stored_position
+        goes_along = not was_unsure and position + length == self.append_position
         try:
-            result = self._segment.write(position, buffers)
+            if companion is not None and goes_along:
+                result = self._write_with(companion, position, buffers)
+            else:
+                result = self._segment.write(position, buffers)
         except (Corrupt, Invalid) as error:
             self._unsure = True
             self._raise_if_damaged(error)
@@ -234,6 +252,37 @@ class SegmentAppender:
             self._settle_fenced_write(result)
         else:
             self._settle_unknown_write(result, position + length)
+
+    def _write_with(
+        self, companion: SegmentAppender, position: int, buffers: Sequence[Buffer]
+    ) -> WriteResult:
+        """Write `buffers`, and all that the companion has, together where that can be."""
+        segment = self._segment
+        if not isinstance(segment, PairedSegment) or not companion.begin_going_along():
+            return segment.write(position, buffers)
+        other: WriteResult | None = UnknownWrite("the write was interrupted")
+        try:
+            views = [view for view, _ in companion.pending]
+            place = Companion(companion.segment, companion.stored_position, views)
+            result, other = segment.write_with(position, buffers, place)
+        finally:
+            companion.end_going_along(other)
+        return result
+
+    def begin_going_along(self) -> bool:
+        """Let all that is pending be stored by another file's write; `end_going_along` must follow.
+        False where nothing is, or where it is not sure what is behind the stored position."""
+        if self._closed or self._unsure or not self._pending:
+            return False
+        return self._store_lock.acquire(blocking=False)
+
+    def end_going_along(self, result: WriteResult | None) -> None:
+        """Take in what became of it; None when it was not sent."""
+        if isinstance(result, Written):
+            self._advance(self.pending_bytes)
+        elif result is not None:
+            self._unsure = True
+        self._store_lock.release()
 
     def _raise_if_damaged(self, error: Corrupt | Invalid) -> None:
         """Raise SegmentDamaged for the error of a write that tells a loss. Raises what the look at

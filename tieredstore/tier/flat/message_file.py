@@ -345,8 +345,8 @@ class FlatMessageFile(QueueView):
             return False
 
     def commit(self) -> bool:
-        """Write the commit log, then the consume queue, then confirm the right to write, once for
-        both: only then are they committed.
+        """Write the commit log, then the consume queue, in one request where the provider can; then
+        confirm the right to write, once for both: only then are they committed.
 
         True when all that was appended is committed; False when another thread is committing.
         Raises Unavailable (call again, or `rollback`; what is stored is not written again),
@@ -391,7 +391,7 @@ class FlatMessageFile(QueueView):
         if self._marks:
             # Units that a failed write left must not come to name the messages of this one.
             self.consume_queue.trim()
-        return self.commit_log.store() and self.consume_queue.store()
+        return self.commit_log.store(self.consume_queue) and self.consume_queue.store()
 
     def _forget_marks(self) -> None:
         committed = self.consume_queue_commit_offset
