@@ -26,7 +26,7 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.fsspec.client import FsspecClient
 from tieredstore.providers.fsspec.provider import FsspecProvider
-from tieredstore.testing.provider.contract import ProviderContract
+from tieredstore.testing.provider.capabilities import PairedProviderContract
 from tieredstore.testing.provider.samples import content, segment_id, write_whole
 
 SETTINGS = ChunkSettings(
@@ -86,7 +86,7 @@ class FsspecPromises:
         epoch.release()
 
 
-class FsspecContract(FsspecPromises, ProviderContract):
+class FsspecContract(FsspecPromises, PairedProviderContract):
     pass
 
 
@@ -139,5 +139,5 @@ class TestS3fs(FsspecPromises):
 
 
 @pytest.mark.slow  # a request takes moto and s3fs about 20 ms
-class TestS3fsContract(TestS3fs, ProviderContract):
+class TestS3fsContract(TestS3fs, PairedProviderContract):
     pass

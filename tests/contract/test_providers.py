@@ -16,6 +16,7 @@ from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.provider.capabilities import (
     ConditionalProviderContract,
+    PairedProviderContract,
     RewritableProviderContract,
 )
 
@@ -55,7 +56,7 @@ class TestMemoryProvider(RewritableProviderContract):
         return provider
 
 
-class TestChunkProvider(ConditionalProviderContract):
+class TestChunkProvider(PairedProviderContract, ConditionalProviderContract):
     @pytest.fixture
     def provider(self) -> Iterator[SegmentProvider]:
         with closing(chunk_provider()) as provider:

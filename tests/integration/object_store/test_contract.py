@@ -11,10 +11,13 @@ from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import ObjectStore, Servers
 from tests.kit.object_store.tiers import open_tier
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.testing.provider.capabilities import ConditionalProviderContract
+from tieredstore.testing.provider.capabilities import (
+    ConditionalProviderContract,
+    PairedProviderContract,
+)
 
 
-class _OnServer(ConditionalProviderContract):
+class _OnServer(PairedProviderContract, ConditionalProviderContract):
     server: str
     listing_count = 120  # 1,001 keys and more are in the tests of listings
     state_machine_examples = 3

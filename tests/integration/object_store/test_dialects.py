@@ -19,7 +19,10 @@ from tieredstore.contracts.segment import FencedWrite, SegmentProvider, Written
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.providers.chunks.client import CopiedPart, Part
 from tieredstore.testing.fault_proxy.faults import answer, hold, lose_reply
-from tieredstore.testing.provider.capabilities import ConditionalProviderContract
+from tieredstore.testing.provider.capabilities import (
+    ConditionalProviderContract,
+    PairedProviderContract,
+)
 from tieredstore.testing.provider.samples import content, segment_id, write_whole
 
 MIB = 1 << 20
@@ -57,7 +60,7 @@ def prefix() -> str:
     return new_prefix()
 
 
-class _OnVendor(ConditionalProviderContract):
+class _OnVendor(PairedProviderContract, ConditionalProviderContract):
     dialect: str
     listing_count = 12  # listings are the same in every dialect
     state_machine_examples = 1

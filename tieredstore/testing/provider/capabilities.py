@@ -8,13 +8,17 @@ from typing import ClassVar
 import pytest
 
 from tieredstore.contracts.segment import (
+    Companion,
     FencedWrite,
+    FileSegment,
+    FileSegmentType,
+    PairedSegment,
     SegmentProvider,
     UnknownWrite,
     WriteResult,
     Written,
 )
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.testing.provider.contract import ProviderContract
 from tieredstore.testing.provider.samples import content, segment_id, write_whole
 
@@ -34,6 +38,104 @@ class RewritableProviderContract(ProviderContract):
             segment.read(0, 151)
         assert segment.write(100, []) == Written(100)
         assert segment.size() == 100
+
+
+class PairedProviderContract(ProviderContract):
+    """A commit log segment and one of its queue's consume queue are written at once."""
+
+    paired: ClassVar[bool] = True
+
+    def test_both_are_written_or_the_first_alone(self, provider: SegmentProvider) -> None:
+        epoch = provider.acquire_writer("broker-a")
+        log, units = self._open(provider)
+        whole, unit_bytes = b"", b""
+        for turn in range(5):
+            data, added = content(100 + turn, turn), content(20, turn)
+            first, second = log.write_with(
+                len(whole), [data], Companion(units, len(unit_bytes), [added[:7], added[7:]])
+            )
+            whole += data
+            assert first == Written(len(whole))
+            if second is None:
+                second = units.write(len(unit_bytes), [added])
+            unit_bytes += added
+            assert second == Written(len(unit_bytes))
+        epoch.confirm()
+        for tier in (provider, self.reopen(provider)):
+            listed = {found.id: found.size_bytes for found in tier.list()}
+            assert listed == {log.id: len(whole), units.id: len(unit_bytes)}
+            for segment, expected in ((log, whole), (units, unit_bytes)):
+                again = tier.open(segment.id)
+                assert again.size() == len(expected)
+                assert bytes(again.read(0, len(expected))) == expected
+                assert bytes(again.read(3, 9)) == expected[3:12]
+        epoch.release()
+
+    def test_units_go_on_by_themselves_and_together_again(self, provider: SegmentProvider) -> None:
+        epoch = provider.acquire_writer("broker-a")
+        log, units = self._open(provider)
+        self._write(log, units, 0, b"first", 0, b"1")
+        write_whole(log, b"second", 5)
+        write_whole(units, b"2", 1)
+        self._write(log, units, 11, b"third", 2, b"3")
+        assert bytes(log.read(0, 16)) == b"firstsecondthird"
+        assert bytes(units.read(0, 3)) == b"123"
+        epoch.release()
+
+    def test_the_units_outlive_their_messages(self, provider: SegmentProvider) -> None:
+        epoch = provider.acquire_writer("broker-a")
+        log, units = self._open(provider)
+        self._write(log, units, 0, b"messages", 0, b"12")
+        log.delete()
+        other = self.reopen(provider)
+        assert other.open(log.id).size() == 0
+        assert bytes(other.open(units.id).read(0, 2)) == b"12"
+        epoch.release()
+
+    def test_deleted_units_are_gone_with_their_messages_there(
+        self, provider: SegmentProvider
+    ) -> None:
+        epoch = provider.acquire_writer("broker-a")
+        log, units = self._open(provider)
+        self._write(log, units, 0, b"messages", 0, b"12")
+        units.delete()
+        other = self.reopen(provider)
+        assert other.open(units.id).size() == 0
+        assert [found.id for found in other.list()] == [log.id]
+        assert bytes(other.open(log.id).read(0, 8)) == b"messages"
+        write_whole(units, b"345")
+        assert bytes(other.open(units.id).read(0, 3)) == b"345"
+        epoch.release()
+
+    def test_other_segments_do_not_go_together(self, provider: SegmentProvider) -> None:
+        log, units = self._open(provider)
+        elsewhere = provider.open(segment_id("broker-a/Other/0", FileSegmentType.CONSUME_QUEUE))
+        for segment, other in ((log, elsewhere), (log, log), (units, log)):
+            assert isinstance(segment, PairedSegment)
+            with pytest.raises(Invalid):
+                segment.write_with(0, [b"x"], Companion(other, 0, [b"y"]))
+        assert list(provider.list()) == []
+
+    def _open(self, provider: SegmentProvider) -> tuple[PairedSegment, FileSegment]:
+        log = provider.open(segment_id())
+        assert isinstance(log, PairedSegment)
+        return log, provider.open(segment_id(type=FileSegmentType.CONSUME_QUEUE))
+
+    def _write(
+        self,
+        log: PairedSegment,
+        units: FileSegment,
+        position: int,
+        data: bytes,
+        units_position: int,
+        added: bytes,
+    ) -> None:
+        """Write both, by two writes where it takes two."""
+        first, second = log.write_with(position, [data], Companion(units, units_position, [added]))
+        assert first == Written(position + len(data))
+        if second is None:
+            second = units.write(units_position, [added])
+        assert second == Written(units_position + len(added))
 
 
 class ConditionalProviderContract(ProviderContract):

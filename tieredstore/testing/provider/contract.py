@@ -49,6 +49,7 @@ class ProviderContract:
 
     rewritable: ClassVar[bool] = False
     conditional: ClassVar[bool] = False
+    paired: ClassVar[bool] = False
     listing_count: ClassVar[int] = 1_100
     """Segments in the test of a long listing: more than one page of an object store."""
     state_machine_examples: ClassVar[int] = 30
@@ -64,8 +65,10 @@ class ProviderContract:
 
     def test_the_kit_is_the_one_for_its_capabilities(self, provider: SegmentProvider) -> None:
         can = provider.capabilities
-        assert (can.rewritable, can.conditional) == (self.rewritable, self.conditional), (
-            "take RewritableProviderContract or ConditionalProviderContract"
+        kit = (self.rewritable, self.conditional, self.paired)
+        assert (can.rewritable, can.conditional, can.paired) == kit, (
+            "take RewritableProviderContract or ConditionalProviderContract, with "
+            "PairedProviderContract where it is paired"
         )
 
     # An absent segment
