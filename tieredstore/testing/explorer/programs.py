@@ -10,9 +10,11 @@ from typing import Any
 
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import (
+    Companion,
     FencedWrite,
     FileSegment,
     FileSegmentType,
+    PairedSegment,
     SegmentId,
     SegmentListing,
     Written,
@@ -39,6 +41,8 @@ from tieredstore.testing.explorer.promises import (
 from tieredstore.testing.explorer.wire import Reply, Request, WireClient
 
 BROKER = "b"
+UNITS = "#"
+"""Behind a queue's path: its consume queue. The path alone is its commit log."""
 READY = Request("READY", "")
 WAIT = "WAIT"
 _MAX_OFFSET = 2**63 - 1
@@ -99,7 +103,8 @@ class _Tier:
         """List the segments of each file, by base."""
         files: dict[str, list[SegmentListing]] = {}
         for found in sorted(self.provider.list(BROKER), key=lambda found: found.id.base_offset):
-            files.setdefault(found.id.path, []).append(found)
+            is_log = found.id.type is FileSegmentType.COMMIT_LOG
+            files.setdefault(found.id.path + ("" if is_log else UNITS), []).append(found)
         return files
 
     def _ask(self, request: Request) -> Reply:
@@ -111,7 +116,8 @@ class _Tier:
 
 
 class Writer(_Tier):
-    """A broker that uploads: `FlatAppendFile` in small. Each file has one queue's commit log."""
+    """A broker that uploads: `FlatAppendFile` in small. Each file is one queue's commit log, or its
+    consume queue."""
 
     def beside(self, script: Callable[[Writer], None]) -> None:
         """Do something at the same time."""
@@ -126,6 +132,7 @@ class Writer(_Tier):
         self._ends: dict[str, int] = {}
         self._own: list[FileSegment] = []
         inherited = {f"{BROKER}/{topic}/0": (0, 0) for topic in "TU"}
+        inherited[f"{BROKER}/T/0{UNITS}"] = (0, 0)
         for path, listings in self.list_files().items():
             self._files[path] = [self.provider.open(found.id, found) for found in listings]
             end = listings[-1].id.base_offset + listings[-1].size_bytes
@@ -136,18 +143,59 @@ class Writer(_Tier):
             self._process.note(Inherited(path, start, end, self._epoch.number))
 
     def append(self, text: bytes, topic: str = "T", again: Sequence[bytes] = ()) -> None:
-        """Write at the end of a file. again: what is written instead when that comes to nothing,
-        one after the other. Raises Fenced, Unavailable."""
-        path = f"{BROKER}/{topic}/0"
+        """Write at the end of a commit log. again: what is written instead when that comes to
+        nothing, one after the other. Raises Fenced, Unavailable."""
+        self._append(text, f"{BROKER}/{topic}/0", again)
+
+    def append_pair(self, text: bytes, units: bytes, again: Sequence[bytes] = ()) -> None:
+        """Write messages and units at the ends of both files of a queue, as a commit does: at once,
+        and each by itself where it is not known what came of that. again: as of `append`, for the
+        messages. Raises Fenced, Unavailable."""
+        log_path, units_path = f"{BROKER}/T/0", f"{BROKER}/T/0{UNITS}"
+        pieces = [self._make_piece(log_path, text), self._make_piece(units_path, units)]
+        log, queue = (self._take_last(piece) for piece in pieces)
+        assert isinstance(log, PairedSegment)
+        for piece in pieces:
+            self._process.note(Attempt(piece))
+        starts = [
+            piece.position - segment.id.base_offset
+            for piece, segment in zip(pieces, (log, queue), strict=True)
+        ]
+        results = log.write_with(starts[0], [text], Companion(queue, starts[1], [units]))
+        for piece, segment, result in zip(pieces, (log, queue), results, strict=True):
+            if isinstance(result, Written):
+                self._own.append(segment)
+                self._ends[piece.file] = piece.end
+        if all(isinstance(result, Written) for result in results):
+            self._confirm()
+        for piece, result in zip(pieces, results, strict=True):
+            if all(isinstance(other, Written) for other in results):
+                self._process.note(Acknowledged(piece))
+            elif not isinstance(result, Written):
+                others = again if piece is pieces[0] else ()
+                self._append(next(iter(others), piece.text), piece.file, others[1:])
+            else:
+                self._confirm()
+                self._process.note(Acknowledged(piece))
+
+    def _make_piece(self, path: str, text: bytes) -> Piece:
+        return Piece(path, self._ends.setdefault(path, 0), text, self._epoch.number)
+
+    def _take_last(self, piece: Piece) -> FileSegment:
+        """The segment in which a file is written now."""
+        segments = self._files.setdefault(piece.file, [])
+        if not segments:
+            segments.append(self._open(piece.file, piece.position, is_new=True))
+        return segments[-1]
+
+    def _append(self, text: bytes, path: str, again: Sequence[bytes] = ()) -> None:
         position = self._ends.setdefault(path, 0)
         others = iter(again)
         for turn in range(_TRIES):
             text = next(others, text) if turn else text
             piece = Piece(path, position, text, self._epoch.number)
-            segments = self._files.setdefault(path, [])
-            if not segments:
-                segments.append(self._open(path, position, is_new=True))
-            segment = segments[-1]
+            segment = self._take_last(piece)
+            segments = self._files[path]
             start = position - segment.id.base_offset
             self._process.note(Attempt(piece))
             result = segment.write(start, [text])
@@ -179,9 +227,14 @@ class Writer(_Tier):
         first, second = self._files[path][:2]
         self._delete(path, first.id.base_offset, second.id.base_offset, [first])
 
-    def delete(self, topic: str = "T") -> None:
+    def delete_pair(self) -> None:
+        """Delete both files of a queue, as the tier does."""
+        self.delete(units=True)
+        self.delete()
+
+    def delete(self, topic: str = "T", *, units: bool = False) -> None:
         """Delete a file; the next append makes it again."""
-        path = f"{BROKER}/{topic}/0"
+        path = f"{BROKER}/{topic}/0{UNITS if units else ''}"
         self._delete(path, 0, _MAX_OFFSET, self._files.get(path, [])[::-1])
         self._ends[path] = 0
 
@@ -214,7 +267,9 @@ class Writer(_Tier):
         self._process.note(DeleteEnds(path, start, end, epoch))
 
     def _open(self, path: str, base_offset: int, *, is_new: bool) -> FileSegment:
-        name = SegmentId(path, FileSegmentType.COMMIT_LOG, base_offset)
+        is_log = not path.endswith(UNITS)
+        kind = FileSegmentType.COMMIT_LOG if is_log else FileSegmentType.CONSUME_QUEUE
+        name = SegmentId(path.removesuffix(UNITS), kind, base_offset)
         return self.provider.open(name, SegmentListing(name, 0) if is_new else None)
 
     def _is_there(self, segment: FileSegment, start: int, text: bytes) -> bool:
@@ -246,11 +301,13 @@ class Reader(_Tier):
         """Note what a reader gets of each file now."""
         name = self._process.name
         self._process.note(SessionBegins(name))
-        for path, listings in self.list_files().items():
+        listed = self.list_files()
+        for path in sorted({f"{BROKER}/T/0", f"{BROKER}/T/0{UNITS}", *listed}):
+            listings = listed.get(path, [])
             parts = []
             faults = []
-            bases = [found.id.base_offset for found in listings[1:]]
-            for found, limit in zip(listings, [*bases, _MAX_OFFSET], strict=True):
+            limits = [*(found.id.base_offset for found in listings[1:]), _MAX_OFFSET]
+            for found, limit in zip(listings, limits, strict=False):
                 base = found.id.base_offset
                 length = min(found.size_bytes, limit - base)
                 try:

@@ -206,7 +206,8 @@ class Ledger(NamedTuple):
             )
         if isinstance(note, Seen):
             owed, gone = next(found[1:] for found in self.sessions if found[0] == note.reader)
-            return self.check([note], owed & self.owed_pieces, gone) or self
+            in_file = frozenset(piece for piece in owed if piece.file == note.file)
+            return self.check([note], in_file & self.owed_pieces, gone) or self
         return self
 
     def check(self, seen: Iterable[Seen], owed: Pieces, gone: Pieces) -> Broken | None:

@@ -323,6 +323,85 @@ def stopped_twice(setting: Setting, faults: int = 0) -> Scenario:
     return _make(parties, setting, faults, is_read=True, read_after="second began")
 
 
+def paired_write(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer stand still in a write of messages and their units while others go on. What
+    they write has other lengths."""
+    parties = {
+        "zombie": _first(_pairs((b"bb", b"b")), before=_pairs((b"aa", b"a"))),
+        "successor": _succeed(_pairs((b"C", b"CC"), (b"DD", b"D"))),
+    }
+    return _make(parties, setting, faults, lasting=NOTHING_DELETED)
+
+
+def paired_alone(setting: Setting, faults: int = 1) -> Scenario:
+    """Let a writer merge and collect what it wrote with its units, and a reader look."""
+    script = _all(_pairs((b"bb", b"b")), Writer.keep, _sleep, Writer.keep, _pairs((b"cc", b"c")))
+    parties = {"writer": _first(script, before=_pairs((b"aa", b"a")))}
+    return _make(parties, setting, faults, lasting=None, is_read=True)
+
+
+def paired_units_left(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer expire a commit log segment whose units are needed, a successor go on, and a
+    reader look."""
+    before = _all(_pairs((b"aa", b"a")), Writer.roll, _pairs((b"bb", b"b")))
+    parties = {
+        "first": _first(Writer.expire, before=before),
+        "second": _succeed(_pairs((b"CC", b"C"))),
+    }
+    return _make(parties, setting, faults, lasting=None, is_read=True)
+
+
+def paired_collected_beside(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a successor merge and collect the units that it inherits while a reader looks."""
+    parties = {
+        "first": _first(lambda _: None, before=_pairs((b"aa", b"a"), (b"bb", b"b"))),
+        "second": _succeed(_all(Writer.keep, _sleep, Writer.keep)),
+    }
+    return _make(parties, setting, faults, lasting=None, is_read=True)
+
+
+def paired_made_again(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a successor delete both files of a queue and make them again while its predecessor
+    writes, and a reader look."""
+    parties = {
+        "first": _first(_pairs((b"bb", b"b")), before=_pairs((b"aa", b"a"))),
+        "second": _succeed(_all(Writer.delete_pair, _pairs((b"CC", b"C")))),
+    }
+    return _make(parties, setting, faults, is_read=True)
+
+
+def paired_sent_anew(setting: Setting, faults: int = 2) -> Scenario:
+    """Let a writer whose writes get no answer send each file's part by itself, messages in more or
+    fewer bytes, and go on."""
+
+    def run(tier: Writer) -> None:
+        tier.append_pair(b"bb", b"b", again=[b"bbC", b"bb"])
+        tier.append_pair(b"ee", b"e")
+
+    once = replace(setting, settings={**setting.settings, "max_tries": 1})
+    return _make({"writer": _first(run, before=_pairs((b"aa", b"a")))}, once, faults)
+
+
+def paired_succession(setting: Setting, faults: int = 0) -> Scenario:
+    """Let three writers write both files, each from when the one before has the writer epoch."""
+    parties = {
+        "first": _first(_pairs((b"bbb", b"b")), before=_pairs((b"aa", b"a"))),
+        "second": _succeed(_pairs((b"C", b"CC"))),
+        "third": _succeed(_pairs((b"EE", b"E")), after="second began"),
+    }
+    return _make(parties, setting, faults, lasting=NOTHING_DELETED)
+
+
+def _pairs(*pairs: tuple[bytes, bytes]) -> Script:
+    """Messages, and their units."""
+
+    def run(tier: Writer) -> None:
+        for text, units in pairs:
+            tier.append_pair(text, units)
+
+    return run
+
+
 def _make(
     parties: Mapping[str, Script],
     setting: Setting,

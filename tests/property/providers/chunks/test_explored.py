@@ -31,6 +31,9 @@ HOLD = [
     *(("clean_stop", 1), ("stop_unanswered", 2), ("stop_beside", 0), ("stop_while_keeping", 0)),
     *(("stop_while_deleting", 0), ("looked_at_while_deleted", 0), ("stop_and_claim", 0)),
     *(("stop_and_go_on", 0), ("stopped_twice", 0)),
+    *(("paired_write", 0), ("paired_alone", 0), ("paired_units_left", 0)),
+    *(("paired_collected_beside", 0), ("paired_made_again", 0), ("paired_sent_anew", 1)),
+    *(("paired_succession", 0),),
 ]
 """Scenarios in which nothing goes wrong, with the number of requests that may: each was a fault
 when names were used again."""
@@ -55,6 +58,8 @@ MUTANTS: dict[str, Mutant] = {
     "a reader does not look again": (Views, "_holds_still", lambda *_: True),
     "a stop says what is there before its end": (ChunkWriterEpoch, "release", release_too_late),
     "a stop says what was there": (KnownChains, "note_change", lambda *_: None),
+    "units go with their messages": (Compactor, "_store_units", lambda *_: None),
+    "units are not looked for when they are deleted": (Compactor, "_has_carried", lambda *_: False),
 }
 DELETED_LIFE = "of a deleted life"
 LOST = "was acknowledged; a reader gets"
@@ -75,6 +80,11 @@ FOUND = [
     ("a reader does not look again", "collected_beside", 0, LOST),
     ("a stop says what is there before its end", "stop_beside", 0, LOST),
     ("a stop says what was there", "clean_stop", 0, LOST),
+    ("a reader does not look again", "paired_collected_beside", 0, LOST),
+    ("what nobody inherits counts", "paired_succession", 0, LOST),
+    ("a write that may still come is forgotten", "paired_sent_anew", 2, LOST),
+    ("units go with their messages", "paired_units_left", 0, LOST),
+    ("units are not looked for when they are deleted", "paired_made_again", 0, DELETED_LIFE),
 ]
 """What the explorer finds when a rule is left out."""
 
