@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
+from tieredstore.contracts.segment import Companion, FileSegmentType, SegmentId, Written
 from tieredstore.providers.chunks.client import ClientLimits
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
@@ -62,8 +62,7 @@ class Scenario:
         tier = open_tier(client, self.clock)
         epoch = tier.acquire_writer("broker-a")
         for turn in range(11):
-            self.append(tier, LOG, content(130 if 7 < turn < 10 else 40, turn))
-            self.append(tier, UNITS, content(5, turn))
+            self.commit(tier, content(130 if 7 < turn < 10 else 40, turn), content(5, turn))
             if turn % 5 == 4:
                 tier.run_maintenance()
                 self.clock.advance(GRACE_MS)
@@ -80,6 +79,10 @@ class Scenario:
         epoch.release()
         tier.close()
 
+    def commit(self, tier: ChunkProvider, messages: bytes, units: bytes) -> None:
+        self.append(tier, LOG, messages)
+        self.append(tier, UNITS, units)
+
     def append(self, tier: ChunkProvider, id: SegmentId, data: bytes) -> None:
         before = self.promises.written.get(id, b"")
         self.promises.tried[id] = before + data
@@ -88,11 +91,32 @@ class Scenario:
         self.promises.written[id] = before + data
 
 
-POINTS = request_points(Scenario())
+class PairedScenario(Scenario):
+    """Messages and units are written at once."""
+
+    def commit(self, tier: ChunkProvider, messages: bytes, units: bytes) -> None:
+        promises = self.promises
+        ends = {name: promises.written.get(name, b"") for name in (LOG, UNITS)}
+        added = {LOG: messages, UNITS: units}
+        for name, data in added.items():
+            promises.tried[name] = ends[name] + data
+        results = tier.open(LOG).write_with(
+            len(ends[LOG]), [messages], Companion(tier.open(UNITS), len(ends[UNITS]), [units])
+        )
+        assert results == (
+            Written(len(promises.tried[LOG])),
+            Written(len(promises.tried[UNITS])),
+        )
+        promises.written |= promises.tried
 
 
-def test_the_scenario_makes_every_kind_of_request() -> None:
-    operations = {name.partition(" ")[0] for _, name in POINTS}
+SCENARIOS = {"two writes": Scenario, "one write": PairedScenario}
+POINTS = {name: request_points(scenario()) for name, scenario in SCENARIOS.items()}
+
+
+@pytest.mark.parametrize("kind", SCENARIOS)
+def test_the_scenario_makes_every_kind_of_request(kind: str) -> None:
+    operations = {name.partition(" ")[0] for _, name in POINTS[kind]}
     assert operations >= {
         *("PUT", "GET", "LIST", "DELETE", "CREATE_UPLOAD", "PUT_PART", "COPY_PART"),
         *("COMPLETE_UPLOAD", "LIST_UPLOADS"),
@@ -104,10 +128,20 @@ def read_whole(tier: ChunkProvider, id: SegmentId) -> bytes:
     return bytes(segment.read(0, segment.size()))
 
 
+def test_one_write_takes_fewer_requests() -> None:
+    puts = {
+        kind: sum(name.startswith("PUT ") for _, name in points) for kind, points in POINTS.items()
+    }
+    assert puts["two writes"] - puts["one write"] >= 9
+
+
+@pytest.mark.parametrize("kind", SCENARIOS)
 @pytest.mark.parametrize("fault", [ObjectFault.CRASH_BEFORE, ObjectFault.CRASH_AFTER])
-def test_w04_nothing_acknowledged_is_missing_and_nothing_invented(fault: ObjectFault) -> None:
-    for number, name in POINTS:
-        scenario, store = Scenario(), MemoryObjectClient()
+def test_w04_nothing_acknowledged_is_missing_and_nothing_invented(
+    fault: ObjectFault, kind: str
+) -> None:
+    for number, name in POINTS[kind]:
+        scenario, store = SCENARIOS[kind](), MemoryObjectClient()
         run_until_crash_at(scenario, store, number, fault)
         promises, clock = scenario.promises, scenario.clock
         survivor = MemoryObjectClient(beside=store, now_ms=clock.now_ms, limits=LIMITS)
@@ -131,6 +165,8 @@ def test_w04_nothing_acknowledged_is_missing_and_nothing_invented(fault: ObjectF
         assert not any(garbage), where
         for segment_id in (LOG, UNITS):
             tier.open(segment_id).delete()
+            promises.written[segment_id] = promises.tried[segment_id] = b""
+            check(tier, promises, where)
         assert set(names(survivor)) <= {"t"}, where  # tombstones, until the next epoch
         last = open_tier(survivor, clock)
         last.acquire_writer("broker-a", take_over=True)
