@@ -16,6 +16,7 @@ from tests.kit.tier.flat import (
     config,
     record,
 )
+from tests.kit.tier.wrappers import TwoWritesProvider
 from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
@@ -88,7 +89,7 @@ class HostileClient(MemoryObjectClient):
         self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
     ) -> bool:
         fate, content = self._fate(), b"".join(buffers)
-        is_data = "/.writer/" not in key and "/c." in key and content
+        is_data = "/.writer/" not in key and ("/c." in key or "/u." in key) and content
         if fate is Fate.BUSY:
             raise Busy(f"{key}: busy")
         if fate is Fate.DOWN:
@@ -100,7 +101,7 @@ class HostileClient(MemoryObjectClient):
             theirs = {
                 Fate.ZOMBIE_SAME: content,
                 Fate.ZOMBIE_PART: content[: SIZE if "COMMIT_LOG" in key else 20],
-                Fate.ZOMBIE_OTHER: b"z" * 40,
+                Fate.ZOMBIE_OTHER: b"z" * (len(content) if "/u." in key else 40),
             }[fate]
             super().put_if_absent(key, [theirs], {"w": "0:zombie", "crc": "00000000"})
         if fate is Fate.CRASH_BEFORE:
@@ -121,9 +122,11 @@ class HostileClient(MemoryObjectClient):
 
 
 class World:
-    """What outlives a process, and the process of the moment."""
+    """What outlives a process, and the process of the moment. is_paired: messages and units are
+    written in one request."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_paired: bool = True) -> None:
+        self.is_paired = is_paired
         self.clock = ManualClock(T0)
         self.client = HostileClient(self.clock)
         self.metadata = TableMetadata()
@@ -152,7 +155,8 @@ class World:
         """A new process; the one before it just ended, wherever it was."""
         self.dispatcher = None
         self.chunks = self.provider()
-        self.store = FlatFileStore(self.settings, self.chunks, self.metadata, self.clock)
+        provider = self.chunks if self.is_paired else TwoWritesProvider(self.chunks)
+        self.store = FlatFileStore(self.settings, provider, self.metadata, self.clock)
         become_writer(self.store, take_over=True)
         self.store.load()
         self.dispatcher = MessageStoreDispatcher(

@@ -49,3 +49,11 @@ class KeptProvider(WrapperProvider):
 
     def close(self) -> None:
         """Not yet."""
+
+
+class TwoWritesProvider(WrapperProvider):
+    """A layer whose segments know of no companions, whatever is below it: messages and units are
+    two writes."""
+
+    def wrap_segment(self, segment: FileSegment) -> FileSegment:
+        return WrapperSegment(segment)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kit.tier.flat import BROKER, Tier, as_batch, batch, bodies, fill, record
-from tests.kit.tier.wrappers import AppendOnlyProvider
+from tests.kit.tier.wrappers import AppendOnlyProvider, TwoWritesProvider
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import (
     Buffer,
@@ -116,18 +116,11 @@ def test_a_provider_that_is_not_paired_gets_two_writes() -> None:
     assert len(bodies(tier.queue())) == 3
 
 
-class _TwoByTwo(WrapperProvider):
-    """A layer whose segments do not know of companions, around a provider that does."""
-
-    def wrap_segment(self, segment: FileSegment) -> FileSegment:
-        return WrapperSegment(segment)
-
-
 def test_a_layer_that_does_not_know_of_companions_makes_two_writes() -> None:
     tier = ObjectTier()
     tier.take_over()
     tier.puts()
-    tier.tier.provider = _TwoByTwo(tier.provider)
+    tier.tier.provider = TwoWritesProvider(tier.provider)
     fill(tier.tier.queue(), 0, 3)
     assert tier.puts() == ["c", "c"]
 
