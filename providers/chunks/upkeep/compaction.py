@@ -8,7 +8,7 @@ confirmed, after what makes its targets garbage was made: whoever comes later ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
@@ -36,11 +36,13 @@ from tieredstore.providers.chunks.upkeep.parts import Copied, PlannedPart, plan_
 @dataclass(slots=True)
 class Work:
     """What was done: merged runs, sealed segments. due_ms: when there is more garbage to be deleted
-    (server's clock), None for never."""
+    (server's clock), None for never. touched: other segments that were worked on with it, which may
+    have garbage now."""
 
     merged_count: int = 0
     sealed_count: int = 0
     due_ms: int | None = None
+    touched: list[SegmentState] = field(default_factory=list)
 
 
 class Compactor:
@@ -99,7 +101,7 @@ class Compactor:
                 with state.write_lock:
                     state.chain = None
                 raise
-            done.due_ms = self._collect(state, authority, chain)
+            self._collect(state, authority, chain, done)
         return done
 
     def delete(self, state: SegmentState, authority: Authority) -> None:
@@ -170,9 +172,11 @@ class Compactor:
         state.forget()
         return is_there
 
-    def _store_units(self, log: SegmentState, authority: Authority, names: Iterable[str]) -> None:
+    def _store_units(
+        self, log: SegmentState, authority: Authority, names: Iterable[str]
+    ) -> list[SegmentState]:
         """Make objects of the consume queue of the units that are in these objects of a commit log
-        alone, before they go."""
+        alone, before they go. Returns the segments that got such."""
         wanted: dict[SegmentId, set[str]] = {}
         for name in names:
             found = parse_object_name(name)
@@ -183,17 +187,22 @@ class Compactor:
                 carrier = log.key(name).removeprefix(f"{find_queue_folder(log.folder)}/")
                 called = make_carried_name(found.units.life, carrier)
                 wanted.setdefault(units_id, set()).add(called)
+        changed = []
         for units_id, carried in wanted.items():
             units = self._states.get_state(units_id)
             with units.work_lock:
                 self._appender.prepare(units, authority)
                 chain = self._take_chain(units, authority)
+                before = chain
                 try:
                     while run := self._settings.policy.find_run_of(chain.extents, carried):
                         chain = self._merge(units, authority, chain, run)
                 except TieredStoreError:
                     units.chain = None  # whether that object was made is not known
                     raise
+                if chain is not before:
+                    changed.append(units)
+        return changed
 
     def _take_chain(self, state: SegmentState, authority: Authority) -> Chain:
         """The chain by the inheritance that the authority goes by, holes and all. Raises Fenced,
@@ -303,7 +312,7 @@ class Compactor:
                     self._settings.pause(attempt)
         raise Unavailable(f"{key}: not made: {problem}", path=key)
 
-    def _collect(self, state: SegmentState, authority: Authority, chain: Chain) -> int | None:
+    def _collect(self, state: SegmentState, authority: Authority, chain: Chain, done: Work) -> None:
         """Throw away garbage whose cover is older than the grace time: readers that know an older
         chain, and writes on their way, have had that long."""
         now_ms = self._client.now_ms()
@@ -313,10 +322,10 @@ class Compactor:
             if found.covered_ms + self._settings.grace_ms <= now_ms
         ]
         if due:
-            self._store_units(state, authority, due)
+            done.touched = self._store_units(state, authority, due)
             self._garbage.put(state, authority, due)
         left = [found.covered_ms for found in chain.garbage if found.name not in set(due)]
-        return min(left) + self._settings.grace_ms if left else None
+        done.due_ms = min(left) + self._settings.grace_ms if left else None
 
 
 def _is_copied(part: PlannedPart) -> bool:

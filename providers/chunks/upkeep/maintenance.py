@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tieredstore.contracts.segment import SegmentId
@@ -351,6 +352,7 @@ class Maintenance:
             report.merged_count += done.merged_count
             report.sealed_count += done.sealed_count
             due_ms = done.due_ms
+            self._expect_garbage(done.touched)
         except Fenced:
             if not is_background:
                 raise
@@ -359,6 +361,14 @@ class Maintenance:
             failure = error
         finally:
             self._finish(state, due_ms, failure)
+
+    def _expect_garbage(self, touched: Sequence[SegmentState]) -> None:
+        """Come back to segments in which objects were just merged."""
+        due_ms = self._client.now_ms() + self._settings.grace_ms if touched else 0
+        with self._changed:
+            for state in touched:
+                if self._has_room():
+                    self._waiting.setdefault(state.id, (due_ms, state))
 
     def _finish(
         self, state: SegmentState, due_ms: int | None, failure: TieredStoreError | None

@@ -1,4 +1,4 @@
-"""10,000 queues are expected to be listed in at most 500 pages, garbage within its grace time
+"""10,000 queues are expected to be listed in at most 400 pages, garbage within its grace time
 included: `docs/formats/chunk-log.md`. Only segments that fill within an hour are longer: they are
 not merged before they are sealed.
 
@@ -8,60 +8,95 @@ time of what one of them shows. Chains are simulated without bytes; a real tier 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.names import Life
+from tieredstore.contracts.segment import Companion, FileSegmentType, SegmentId, Written
+from tieredstore.providers.chunks.lives.carried import make_carried_extent
+from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.names import (
+    CarriedUnits,
+    Life,
+    make_carried_name,
+    make_carrier_name,
+)
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 
 PAGE_KEYS = 1_000
 QUEUE_COUNT = 10_000
-MAX_PAGES = 500
-MAX_FAST_PAGES = 900
+MAX_PAGES = 400
+MAX_FAST_PAGES = 750
 RECORD_BYTES = 1_024
 UNIT_BYTES = 20
 LOG_SEGMENT_BYTES = 1 << 30
 DAY_MS = 86_400_000
 SETTINGS = ChunkSettings()
+LOG_LIFE, UNITS_LIFE = Life(1, 1), Life(1, 2)
 
 
-class SimulatedSegment:
-    """Merged at once; garbage is collected so often."""
+class SimulatedQueue:
+    """Messages and units are one write. Merged at once; garbage is collected so often."""
 
     def __init__(self, collect_ms: int = 60_000) -> None:
-        self.chain = Chain()
+        self.log = Chain()
+        self.units = Chain()
         self.collect_ms = collect_ms
 
-    def commit(self, length: int, now_ms: int) -> int:
+    def commit(self, messages: int, now_ms: int) -> int:
         """Returns the number of objects afterwards."""
-        self.chain = self.chain.append(length, now_ms, Life(1, 1))
-        while (run := SETTINGS.policy.next_run(self.chain.extents)) is not None:
-            merged = self.chain.with_merged(run[0].start, run[-1].end, now_ms, Life(1, 1))
-            assert merged is not None
-            self.chain = merged
+        log_bytes, start, first = (
+            messages * RECORD_BYTES,
+            self.log.size_bytes,
+            self.units.size_bytes,
+        )
+        place = CarriedUnits(0, UNITS_LIFE, first, first + messages * UNIT_BYTES)
+        name = LOG_LIFE.name(make_carrier_name(start, start + log_bytes, place))
+        self.log = self.log.append_extent(Extent(start, start + log_bytes, name, now_ms))
+        carried = make_carried_extent(place, name, log_bytes, now_ms)
+        self.units = self.units.append_extent(carried)
+        self.units = merge(self.units, UNITS_LIFE, now_ms)
+        self.log = merge(self.log, LOG_LIFE, now_ms)
         collected_ms = now_ms - now_ms % self.collect_ms
-        due = [
-            found.name
-            for found in self.chain.garbage
-            if found.covered_ms + SETTINGS.grace_ms <= collected_ms
-        ]
-        self.chain = self.chain.drop_garbage(frozenset(due))
-        return len(self.chain.extents) + len(self.chain.garbage)
+        self.units = self.units.drop_garbage(find_due(self.units, collected_ms))
+        due = find_due(self.log, collected_ms)
+        names = {make_carried_name(UNITS_LIFE, name) for name in due}
+        while run := SETTINGS.policy.find_run_of(self.units.extents, names):
+            self.units = replace_run(self.units, run, UNITS_LIFE, now_ms)
+        self.log = self.log.drop_garbage(due)
+        own = [extent for extent in self.units.extents if not extent.is_carried]
+        return len([*self.log.extents, *self.log.garbage, *own, *self.units.garbage])
+
+
+def merge(chain: Chain, life: Life, now_ms: int) -> Chain:
+    while (run := SETTINGS.policy.next_run(chain.extents)) is not None:
+        chain = replace_run(chain, run, life, now_ms)
+    return chain
+
+
+def replace_run(chain: Chain, run: Sequence[Extent], life: Life, now_ms: int) -> Chain:
+    merged = chain.with_merged(run[0].start, run[-1].end, now_ms, life)
+    assert merged is not None
+    return merged
+
+
+def find_due(chain: Chain, now_ms: int) -> frozenset[str]:
+    return frozenset(
+        found.name for found in chain.garbage if found.covered_ms + SETTINGS.grace_ms <= now_ms
+    )
 
 
 def mean_objects(interval_ms: int, messages: int, days: int) -> float:
     """Of one queue: its last commit log and consume queue segments."""
-    log, units = SimulatedSegment(), SimulatedSegment()
+    queue = SimulatedQueue()
     total = turns = 0
     for now_ms in range(0, days * DAY_MS, interval_ms):
-        total += log.commit(messages * RECORD_BYTES, now_ms)
-        total += units.commit(messages * UNIT_BYTES, now_ms)
+        total += queue.commit(messages, now_ms)
         turns += 1
-        if log.chain.size_bytes >= LOG_SEGMENT_BYTES:
+        if queue.log.size_bytes >= LOG_SEGMENT_BYTES:
             break
     return total / turns
 
@@ -94,13 +129,18 @@ def test_a_real_tier_shows_as_many_objects_as_a_simulated_one(
     client = MemoryObjectClient(now_ms=clock.now_ms)
     tier = chunk_provider(client, clock=clock, monotonic_ms=clock.now_ms)
     tier.acquire_writer("broker-a")
-    segment = tier.open(SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0))
-    simulated = SimulatedSegment(collect_ms=1)
-    data = bytes(messages * RECORD_BYTES)
+    log, units = (
+        tier.open(SegmentId("broker-a/TopicA/0", kind, 0))
+        for kind in (FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE)
+    )
+    simulated = SimulatedQueue(collect_ms=1)
+    data, added = bytes(messages * RECORD_BYTES), bytes(messages * UNIT_BYTES)
     for turn in range(200):
-        assert segment.write(turn * len(data), [data]) == Written((turn + 1) * len(data))
+        assert log.write_with(
+            turn * len(data), [data], Companion(units, turn * len(added), [added])
+        ) == (Written((turn + 1) * len(data)), Written((turn + 1) * len(added)))
         tier.run_maintenance(sweep=False)
-        expected = simulated.commit(len(data), clock.now_ms())
+        expected = simulated.commit(messages, clock.now_ms())
         found = sum("/TopicA/" in info.key for info in client.list(""))
         assert abs(found - expected) <= 1, turn
         clock.advance(interval_ms)
