@@ -109,11 +109,11 @@ def make_error_reply(
 
 
 def corrupt_body(position: int = 0, flip: int = 0x01) -> Fault:
-    """Change one byte of the reply's body (position may count from the end)."""
+    """Change one byte of the reply's body (position may count from the end), where it has it."""
 
     def change(reply: Reply) -> Reply:
         body = bytearray(reply.body)
-        if body:
+        if -len(body) <= position < len(body):
             body[position] ^= flip
         return replace(reply, body=bytes(body))
 
