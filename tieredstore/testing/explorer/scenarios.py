@@ -392,6 +392,34 @@ def paired_succession(setting: Setting, faults: int = 0) -> Scenario:
     return _make(parties, setting, faults, lasting=NOTHING_DELETED)
 
 
+def paired_stop(setting: Setting, faults: int = 1) -> Scenario:
+    """Let a writer stop behind a write with units, and a successor go by what it left, or take over
+    before, merge, collect and go on."""
+    script = _all(Writer.keep, _sleep, Writer.keep, _pairs((b"CC", b"C")))
+    parties = {
+        "first": _first(_all(_pairs((b"bb", b"b")), Writer.stop), before=_pairs((b"aa", b"a"))),
+        "second": _succeed(script),
+    }
+    return _make(parties, setting, faults, lasting=None)
+
+
+def paired_stop_while_keeping(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer stop while it merges messages and units and collects what carried both, and a
+    successor go by what it left."""
+
+    def first(tier: Writer) -> None:
+        tier.beside(Writer.keep)
+        tier.sleep(0)
+        tier.stop()
+
+    now = replace(setting, settings={**setting.settings, "grace_ms": 0})
+    parties = {
+        "first": _first(first, before=_pairs((b"aa", b"a"), (b"bb", b"b"))),
+        "second": _succeed(_all(Writer.keep, _pairs((b"DD", b"D"))), after="first stopped"),
+    }
+    return _make(parties, now, faults, lasting=None)
+
+
 def _pairs(*pairs: tuple[bytes, bytes]) -> Script:
     """Messages, and their units."""
 

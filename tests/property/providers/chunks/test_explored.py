@@ -33,7 +33,7 @@ HOLD = [
     *(("stop_and_go_on", 0), ("stopped_twice", 0)),
     *(("paired_write", 0), ("paired_alone", 0), ("paired_units_left", 0)),
     *(("paired_collected_beside", 0), ("paired_made_again", 0), ("paired_sent_anew", 1)),
-    *(("paired_succession", 0),),
+    *(("paired_succession", 0), ("paired_stop", 1), ("paired_stop_while_keeping", 0)),
 ]
 """Scenarios in which nothing goes wrong, with the number of requests that may: each was a fault
 when names were used again."""
@@ -80,6 +80,7 @@ FOUND = [
     ("a reader does not look again", "collected_beside", 0, LOST),
     ("a stop says what is there before its end", "stop_beside", 0, LOST),
     ("a stop says what was there", "clean_stop", 0, LOST),
+    ("a stop says what was there", "paired_stop", 0, LOST),
     ("a reader does not look again", "paired_collected_beside", 0, LOST),
     ("what nobody inherits counts", "paired_succession", 0, LOST),
     ("a write that may still come is forgotten", "paired_sent_anew", 2, LOST),
