@@ -68,14 +68,15 @@ def queue_cost(
     )
     if messages:
         past_s = max(past_ms / 1000, _SCAN_S)
-        # Each upload is a PUT of the commit log and one of the consume queue. Merging reads each of
-        # them once, makes one object of 16, and deletes these in one request.
-        puts = 2 * uploads_month(messages / past_s, log_bytes / past_s, config)
-        cost.write_requests_month = puts * (2 + 2 / _MERGED)
-        cost.write_usd_month = puts * (
-            prices.price_request("PutObject") * (1 + 1 / _MERGED)
-            + prices.price_request("GetObject")
-            + prices.price_request("DeleteObjects") / _MERGED
+        # Each upload is a PUT of messages and units. Merging reads both once, makes one object of 16
+        # of each file, and deletes these in one request.
+        uploads = uploads_month(messages / past_s, log_bytes / past_s, config)
+        merged = 2 * uploads / _MERGED
+        cost.write_requests_month = uploads + 2 * uploads + 2 * merged
+        cost.write_usd_month = (
+            prices.price_request("PutObject") * (uploads + merged)
+            + prices.price_request("GetObject") * 2 * uploads
+            + prices.price_request("DeleteObjects") * merged
         )
     return cost
 
