@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Protocol
 
-from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers import naming
-from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
-from tieredstore.providers.chunks.lives.carried import find_carried
+from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.lives.chain import (
     NOTHING_BEGUN,
     NOTHING_INHERITED,
     Chain,
-    Extent,
-    read_chain,
 )
 from tieredstore.providers.chunks.lives.inheritance import (
     Inheritance,
@@ -36,14 +32,12 @@ from tieredstore.providers.chunks.lives.inheritance import (
 )
 from tieredstore.providers.chunks.lives.known import KnownChains, KnownSegment
 from tieredstore.providers.chunks.lives.left import decode_left, encode_left
-from tieredstore.providers.chunks.lives.names import find_queue_folder
+from tieredstore.providers.chunks.lives.listing import Changes, SegmentListings
+from tieredstore.providers.chunks.lives.names import Life
 from tieredstore.providers.chunks.lives.newest import MAX_STARTS, NewestInheritances, Superseded
 from tieredstore.providers.chunks.lives.own import Lives
-from tieredstore.providers.chunks.lives.ranges import KeyRange, map_side_by_side, split
 from tieredstore.providers.chunks.settings import ChunkSettings
 
-_MAX_LISTINGS = 3
-"""Of a segment with a hole: what is merged and deleted while a listing runs looks lost."""
 _log = logging.getLogger(__name__)
 
 
@@ -95,10 +89,10 @@ class Views:
         self._settings = settings
         self._lock = threading.Lock()
         self._own: dict[str, _Own] = {}
-        self._expected: dict[str, Sequence[str]] = {}
-        self._change_count = 0
+        self._changes = Changes()
         self.last_deletion = 0
         self._newest = NewestInheritances(client, cluster_folder, settings)
+        self._listings = SegmentListings(client, cluster_folder, self._changes, self._get_begun)
 
     def begin(self, broker_name: str, epoch: HeldEpoch) -> None:
         """Go by what this epoch inherits, from now on."""
@@ -107,7 +101,7 @@ class Views:
 
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
         """Divide listings of a broker by these paths of queues, too."""
-        self._expected[broker_name] = tuple(paths)
+        self._listings.expected[broker_name] = tuple(paths)
 
     def prepare(self, broker_name: str) -> Inheritance:
         """Return what the epoch held inherits, made before when that was not so yet; without an
@@ -136,9 +130,7 @@ class Views:
 
     def count_change(self) -> int:
         """Return a number greater than those of all listings that have begun."""
-        with self._lock:
-            self._change_count += 1
-            return self._change_count
+        return self._changes.add()
 
     def note_change(self, segment: KnownSegment) -> None:
         """Go by that segment itself, when the epoch held ends: it may be changed now."""
@@ -172,11 +164,11 @@ class Views:
 
     def list_chain(self, id: SegmentId, folder: str) -> Chain:
         """List the chain of one segment. Raises Unavailable."""
-        prefix, broker_name = f"{folder}/", id.path.partition("/")[0]
+        broker_name = id.path.partition("/")[0]
         for _ in range(MAX_STARTS):
             inheritance = self._take(broker_name)
             try:
-                chain = self._read_segment(id, prefix, inheritance)
+                chain = self._listings.read_segment(id, folder, inheritance)
             except Superseded as gone:
                 self._newest.start_over(broker_name, inheritance.number, gone)
                 continue
@@ -194,7 +186,7 @@ class Views:
         if len(parts) > 1:
             return self._list_broker(parts[0], "/".join(parts))
         found: dict[SegmentId, Chain] = {}
-        for broker_name in parts or self._list_brokers():
+        for broker_name in parts or self._listings.list_brokers():
             known = self._list_known(broker_name) if may_be_known else None
             found |= self._list_broker(broker_name, broker_name) if known is None else known
         return found
@@ -217,6 +209,11 @@ class Views:
         return [f"{folder}/{name}" for name, found in parsed if found and found.number < number]
 
     # Whose inheritance counts
+
+    def _get_begun(self, id: SegmentId, inheritance: Inheritance) -> Mapping[Life, int]:
+        own = self._find_own(id.path.partition("/")[0])
+        is_own = own is not None and own.inheritance is inheritance
+        return own.epoch.lives.get_begun(id) if own is not None and is_own else NOTHING_BEGUN
 
     def _find_own(self, broker_name: str) -> _Own | None:
         own = self._own.get(broker_name)
@@ -255,7 +252,9 @@ class Views:
         for _ in range(MAX_STARTS):
             inheritance = self._take(broker_name)
             try:
-                found = self._read_segments(f"{self._cluster_folder}/{prefix}/", inheritance)
+                found = self._listings.read_segments(
+                    f"{self._cluster_folder}/{prefix}/", inheritance
+                )
             except Superseded as gone:
                 self._newest.start_over(broker_name, inheritance.number, gone)
                 continue
@@ -274,122 +273,13 @@ class Views:
         own.is_listed = True
         if own.epoch.has_helpers:
             return None
-        as_of = self._change_count
+        as_of = self._changes.count
         left = own.known.take_stock() if own.known is not None else None
         if left is None or left.unsure or not (is_new or self._holds_still(broker_name, own.said)):
             return None
         if is_new:
             return dict(left.chains)
         return {id: replace(chain, as_of=as_of) for id, chain in left.chains.items()}  # noqa: A001
-
-    def _list_brokers(self) -> Iterator[str]:
-        """By a page for each, from the first key on that is behind those of the former one. An
-        object beside the folders is no broker's."""
-        prefix = f"{self._cluster_folder}/"
-        start_after = ""
-        while True:
-            keys = (
-                info.key.removeprefix(prefix) for info in self._client.list(prefix, start_after)
-            )
-            first = next((key for key in keys if "/" in key), None)
-            if first is None:
-                return
-            broker_name = first.partition("/")[0]
-            if naming.is_name(broker_name):
-                yield broker_name
-            start_after = f"{prefix}{broker_name}0"  # "0" is the character behind "/"
-
-    def _read_segments(self, prefix: str, inheritance: Inheritance) -> dict[SegmentId, Chain]:
-        threads = self._client.limits.concurrent_requests
-        expected = [path for paths in self._expected.values() for path in paths]
-        paths = {*expected, *inheritance.list_paths()}
-        parts = map_side_by_side(
-            lambda keys: self._read_range(keys, inheritance),
-            split(prefix, [f"{self._cluster_folder}/{path}/" for path in paths], threads),
-            threads,
-        )
-        return {id: chain for part in parts for id, chain in part.items()}  # noqa: A001
-
-    def _read_range(self, keys: KeyRange, inheritance: Inheritance) -> dict[SegmentId, Chain]:
-        seen: dict[SegmentId, Chain] = {}
-        again: dict[SegmentId, str] = {}
-        carried: dict[SegmentId, list[Extent]] = {}
-        as_of = self._change_count
-        for folder, listed in groupby(keys.list(self._client), self._segment_folder):
-            id = self._segment_id(folder)  # noqa: A001 - the contract's name
-            if id is None:
-                continue
-            objects = list(listed)
-            if id.type is FileSegmentType.COMMIT_LOG:  # listed before the queue's units
-                for units, extents in find_carried(
-                    objects, find_queue_folder(folder), id.path
-                ).items():
-                    carried.setdefault(units, []).extend(extents)
-            chain = self._read_chain(id, folder, objects, inheritance, as_of, carried.pop(id, ()))
-            if id in seen or chain.holes:
-                again[id] = folder  # its objects were not listed in one run
-            seen[id] = chain
-        for id, extents in carried.items():  # noqa: A001 - nothing is in their own folders
-            folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
-            chain = self._read_chain(id, folder, (), inheritance, as_of, extents)
-            if id in seen or chain.holes:
-                again[id] = folder
-            seen[id] = chain
-        for id, folder in again.items():  # noqa: A001
-            seen[id] = self._read_segment(id, f"{folder}/", inheritance)
-            for hole in seen[id].holes:
-                _log.error("%s: bytes %d to %d are in no object", folder, *hole)
-        return seen
-
-    def _read_segment(self, id: SegmentId, prefix: str, inheritance: Inheritance) -> Chain:
-        chain = Chain()
-        folder = prefix[:-1]
-        for _ in range(_MAX_LISTINGS):
-            as_of = self._change_count
-            if id.type is FileSegmentType.CONSUME_QUEUE:
-                queue_folder = find_queue_folder(folder)
-                listed = list(self._client.list(f"{queue_folder}/"))
-                carried = find_carried(listed, queue_folder, id.path).get(id, ())
-                objects: Iterable[ObjectInfo] = (o for o in listed if o.key.startswith(prefix))
-            else:
-                objects, carried = self._client.list(prefix), ()
-            chain = self._read_chain(id, folder, objects, inheritance, as_of, carried)
-            if not chain.holes:
-                break
-        return chain
-
-    def _read_chain(
-        self,
-        id: SegmentId,
-        folder: str,
-        objects: Iterable[ObjectInfo],
-        inheritance: Inheritance,
-        as_of: int,
-        carried: Sequence[Extent] = (),
-    ) -> Chain:
-        number = inheritance.number
-        own = self._find_own(id.path.partition("/")[0])
-        is_own = own is not None and own.inheritance is inheritance
-        begun = own.epoch.lives.get_begun(id) if own is not None and is_own else NOTHING_BEGUN
-        return read_chain(objects, folder, number, inheritance.find(id), begun, as_of, carried)
-
-    def _segment_folder(self, info: ObjectInfo) -> str:
-        """The folder that would be a segment's: an object is in a life of it."""
-        parts = info.key.split("/", 6)
-        return "/".join(parts[:6])
-
-    def _segment_id(self, folder: str) -> SegmentId | None:
-        """The segment that has this folder; None for one that is not a segment's."""
-        parts = folder.removeprefix(f"{self._cluster_folder}/").split("/")
-        if len(parts) != 5:
-            return None
-        segment_type = naming.parse_type_name(parts[3])
-        base_offset = naming.parse_segment_file_name(parts[4])
-        if segment_type is None or base_offset is None or not naming.is_queue_id(parts[2]):
-            return None
-        if not (naming.is_name(parts[0]) and naming.is_name(parts[1])):
-            return None
-        return SegmentId("/".join(parts[:3]), segment_type, base_offset)
 
     # Inheriting
 
@@ -400,7 +290,7 @@ class Views:
             if own.inheritance is not None:
                 return
             if own.objects is None or own.known is None:
-                as_of = self._change_count
+                as_of = self._changes.count
                 found = self._find_for_heir(broker_name, number)
                 chains = {id: chain.hand_down(number, as_of) for id, chain in found.items()}  # noqa: A001
                 own.known = KnownChains(number, chains)
@@ -431,7 +321,7 @@ class Views:
                 if found is None:
                     inheritance = self._newest.load(broker_name, last)
                     prefix = f"{self._cluster_folder}/{broker_name}/"
-                    found = self._read_segments(prefix, inheritance)
+                    found = self._listings.read_segments(prefix, inheritance)
             except Superseded as gone:
                 self._newest.start_over(broker_name, last, gone)
                 continue
@@ -450,7 +340,7 @@ class Views:
         inheritance = self._newest.load(broker_name, last) if left.unsure else Inheritance(last)
         for id in left.unsure:  # noqa: A001 - the contract's name
             folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
-            found[id] = self._read_segment(id, f"{folder}/", inheritance)
+            found[id] = self._listings.read_segment(id, folder, inheritance)
         return found
 
     def _make(self, key: str, content: bytes, epoch: HeldEpoch) -> None:
