@@ -13,7 +13,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult, Verdict
 from tieredstore.errors import TieredStoreError
 from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
-from tieredstore.providers.chunks.fencing import (
+from tieredstore.providers.chunks.epochs.fencing import (
     ABANDONED_MS,
     explain_ignored,
     honours_create_if_absent,

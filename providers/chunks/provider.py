@@ -11,11 +11,10 @@ from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult
 from tieredstore.contracts.segment import Capabilities, SegmentId, SegmentListing
 from tieredstore.providers import naming
-from tieredstore.providers.chunks.append import ChunkAppender
-from tieredstore.providers.chunks.carrying import CarryingAppender
 from tieredstore.providers.chunks.client import ObjectClient
-from tieredstore.providers.chunks.epoch import WRITER_FOLDER, ChunkWriterEpoch
-from tieredstore.providers.chunks.fencing import check_fencing
+from tieredstore.providers.chunks.epochs.epoch import WRITER_FOLDER, ChunkWriterEpoch
+from tieredstore.providers.chunks.epochs.fencing import check_fencing
+from tieredstore.providers.chunks.epochs.writers import Writers
 from tieredstore.providers.chunks.lives.chain import Chain
 from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.probes import probe_objects
@@ -29,7 +28,8 @@ from tieredstore.providers.chunks.stopping import StopLimit
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.garbage import GarbageBin
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance, MaintenanceReport
-from tieredstore.providers.chunks.writers import Writers
+from tieredstore.providers.chunks.writing.append import ChunkAppender
+from tieredstore.providers.chunks.writing.carrying import CarryingAppender
 from tieredstore.service_thread import ServiceHealth
 
 

@@ -15,8 +15,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Invalid
 from tieredstore.providers import checks
-from tieredstore.providers.chunks.append import ChunkAppender
-from tieredstore.providers.chunks.carrying import CarryingAppender, SegmentWrite
+from tieredstore.providers.chunks.epochs.writers import Writers
 from tieredstore.providers.chunks.lives.chain import Chain
 from tieredstore.providers.chunks.reading.blocks import BlockReader
 from tieredstore.providers.chunks.reading.reader import ChunkReader, ObjectGone
@@ -24,7 +23,8 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance
-from tieredstore.providers.chunks.writers import Writers
+from tieredstore.providers.chunks.writing.append import ChunkAppender
+from tieredstore.providers.chunks.writing.carrying import CarryingAppender, SegmentWrite
 
 _MAX_LOOKS = 3
 _MAX_BLOCK_READ_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from tieredstore.errors import Invalid, make_missing_error
 from tieredstore.metrics import Metrics
 from tieredstore.properties import query_properties, read_settings
 from tieredstore.providers import naming
-from tieredstore.providers.chunks.epoch import ChunkWriterEpoch
+from tieredstore.providers.chunks.epochs.epoch import ChunkWriterEpoch
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.segment import ChunkFileSegment, SegmentServices
 from tieredstore.providers.chunks.settings import ChunkSettings

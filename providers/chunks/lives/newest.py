@@ -6,6 +6,7 @@ import threading
 
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.providers.chunks.epochs.looks import SharedLook
 from tieredstore.providers.chunks.lives.inheritance import (
     INHERITED_FOLDER,
     Inheritance,
@@ -13,7 +14,6 @@ from tieredstore.providers.chunks.lives.inheritance import (
     decompress,
     parse_inherited_name,
 )
-from tieredstore.providers.chunks.looks import SharedLook
 from tieredstore.providers.chunks.settings import ChunkSettings
 
 MAX_STARTS = 8

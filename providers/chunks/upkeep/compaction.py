@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
-from tieredstore.providers.chunks.append import ChunkAppender, stamp
 from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
 from tieredstore.providers.chunks.lives.chain import Chain, Extent
 from tieredstore.providers.chunks.lives.names import (
@@ -31,6 +30,7 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import Authority, SegmentState, SegmentStates
 from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS, GarbageBin
 from tieredstore.providers.chunks.upkeep.parts import Copied, PlannedPart, plan_parts
+from tieredstore.providers.chunks.writing.append import ChunkAppender, stamp
 
 
 @dataclass(slots=True)

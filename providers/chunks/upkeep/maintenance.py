@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Busy, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient
-from tieredstore.providers.chunks.epoch import ChunkWriterEpoch
+from tieredstore.providers.chunks.epochs.epoch import ChunkWriterEpoch
+from tieredstore.providers.chunks.epochs.writers import Writers
 from tieredstore.providers.chunks.lives.chain import Chain
 from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -24,7 +25,6 @@ from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.stopping import StopLimit
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS, GarbageBin
-from tieredstore.providers.chunks.writers import Writers
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 
 _MAX_WAITING = 200_000

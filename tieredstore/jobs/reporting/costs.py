@@ -68,8 +68,8 @@ def queue_cost(
     )
     if messages:
         past_s = max(past_ms / 1000, _SCAN_S)
-        # Each upload is a PUT of messages and units. Merging reads both once, makes one object of 16
-        # of each file, and deletes these in one request.
+        # Each upload is a PUT of messages and units. Merging reads both once, makes one object of
+        # 16 of each file, and deletes these in one request.
         uploads = uploads_month(messages / past_s, log_bytes / past_s, config)
         merged = 2 * uploads / _MERGED
         cost.write_requests_month = uploads + 2 * uploads + 2 * merged

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tieredstore.providers.chunks.epoch import ChunkWriterEpoch
+from tieredstore.providers.chunks.epochs.epoch import ChunkWriterEpoch
+from tieredstore.providers.chunks.epochs.looks import SharedLook
 from tieredstore.providers.chunks.lives import chain
 from tieredstore.providers.chunks.lives.known import KnownChains
 from tieredstore.providers.chunks.lives.names import Life
 from tieredstore.providers.chunks.lives.own import OwnLives
 from tieredstore.providers.chunks.lives.views import Views
-from tieredstore.providers.chunks.looks import SharedLook
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.testing.explorer import scenarios
 from tieredstore.testing.explorer.programs import Setting

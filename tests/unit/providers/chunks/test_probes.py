@@ -14,7 +14,7 @@ from tieredstore.contracts.probing import Probed, ProbeOptions, ProbeResult, Ver
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo, Part
-from tieredstore.providers.chunks.fencing import ABANDONED_MS
+from tieredstore.providers.chunks.epochs.fencing import ABANDONED_MS
 from tieredstore.providers.chunks.probes import probe_objects
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient

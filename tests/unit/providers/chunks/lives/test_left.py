@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.kit.chunks import LOG, UNITS, Process, Store
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing, Written
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
-from tieredstore.providers.chunks.epoch import ChunkWriterEpoch
+from tieredstore.providers.chunks.epochs.epoch import ChunkWriterEpoch
 from tieredstore.providers.chunks.lives.chain import Chain, Extent, Garbage
 from tieredstore.providers.chunks.lives.inheritance import (
     InheritedObject,

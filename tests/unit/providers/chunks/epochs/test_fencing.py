@@ -8,7 +8,7 @@ import pytest
 
 from tieredstore.clock import ManualClock
 from tieredstore.errors import TieredStoreError, Unavailable
-from tieredstore.providers.chunks.fencing import ABANDONED_MS, check_fencing
+from tieredstore.providers.chunks.epochs.fencing import ABANDONED_MS, check_fencing
 from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 
 

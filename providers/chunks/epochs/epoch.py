@@ -24,11 +24,11 @@ import orjson
 from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.errors import Busy, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.providers.chunks.epochs.looks import SharedLook
+from tieredstore.providers.chunks.epochs.processes import describe_process, has_ended
+from tieredstore.providers.chunks.epochs.renewal import Renewal, choose_interval_ms, wait_for_change
 from tieredstore.providers.chunks.lives.inheritance import FORMAT_VERSION
 from tieredstore.providers.chunks.lives.own import Lives, OwnLives, SharedLife
-from tieredstore.providers.chunks.looks import SharedLook
-from tieredstore.providers.chunks.processes import describe_process, has_ended
-from tieredstore.providers.chunks.renewal import Renewal, choose_interval_ms, wait_for_change
 from tieredstore.providers.chunks.settings import ChunkSettings
 
 WRITER_FOLDER = ".writer"

@@ -16,8 +16,8 @@ import pytest
 from tests.kit.chunks import Store
 from tests.kit.paths import ROOT
 from tieredstore.errors import Fenced, Invalid, Unavailable
-from tieredstore.providers.chunks import processes
 from tieredstore.providers.chunks.client import ObjectInfo
+from tieredstore.providers.chunks.epochs import processes
 from tieredstore.testing.object_faults import ObjectFault
 
 FOLDER = "212d6b50_DefaultCluster/broker-a/.writer"
@@ -199,7 +199,8 @@ def test_content_that_is_no_json_names_nobody(store: Store) -> None:
 
 
 DESCRIBE = (
-    "from tieredstore.providers.chunks.processes import describe_process; import orjson, sys;"
+    "from tieredstore.providers.chunks.epochs.processes import describe_process;"
+    "import orjson, sys;"
     "sys.stdout.buffer.write(orjson.dumps(describe_process()) + b'\\n'); sys.stdout.flush();"
     "sys.stdin.read()"
 )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit.waiting import wait_for
 from tieredstore.errors import Fenced, TieredStoreError, Unavailable
-from tieredstore.providers.chunks.looks import SharedLook
+from tieredstore.providers.chunks.epochs.looks import SharedLook
 from tieredstore.testing.faults import SimulatedCrash
 
 CALLERS = 8

@@ -13,8 +13,8 @@ import pytest
 
 from tests.kit.chunks import Process, Store
 from tieredstore.errors import Fenced, Unavailable
-from tieredstore.providers.chunks import processes
-from tieredstore.providers.chunks.epoch import ChunkWriterEpoch
+from tieredstore.providers.chunks.epochs import processes
+from tieredstore.providers.chunks.epochs.epoch import ChunkWriterEpoch
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import SimulatedCrash

@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeAlias
 from tieredstore.contracts.segment import Buffer, UnknownWrite, WriteResult, Written
 from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers import checks
-from tieredstore.providers.chunks.append import ChunkAppender, is_same, stamp
 from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.lives.carried import make_carried_extent
 from tieredstore.providers.chunks.lives.chain import Chain, Extent
@@ -27,6 +26,7 @@ from tieredstore.providers.chunks.lives.names import (
 from tieredstore.providers.chunks.reading.cache import WriteCache
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import Authority, SegmentState
+from tieredstore.providers.chunks.writing.append import ChunkAppender, is_same, stamp
 
 PairResult: TypeAlias = tuple[WriteResult, WriteResult]
 

@@ -9,7 +9,7 @@ from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.errors import Invalid
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.client import ObjectClient
-from tieredstore.providers.chunks.epoch import (
+from tieredstore.providers.chunks.epochs.epoch import (
     WRITER_FOLDER,
     ChunkWriterEpoch,
     UnheldAuthority,

@@ -1,0 +1,1 @@
+"""Writes at the end of segments."""
