@@ -220,9 +220,10 @@ class Views:
         return own if own is not None and not own.epoch.is_lost else None
 
     def _take(self, broker_name: str) -> Inheritance:
-        own = self._find_own(broker_name)
-        if own is not None and own.inheritance is not None:
-            return own.inheritance
+        """What the epoch held inherits, made now if need be: by the newest one bytes could count
+        that no later writer goes by."""
+        with suppress(Fenced):  # it was taken over meanwhile
+            return self.prepare(broker_name)
         return self._newest.take(broker_name)
 
     def _holds_still(self, broker_name: str, inheritance: Inheritance | None) -> bool:
