@@ -69,9 +69,9 @@ def queue_cost(
     if messages:
         past_s = max(past_ms / 1000, _SCAN_S)
         # Each upload is a PUT of messages and units. Merging reads both once, makes one object of
-        # 16 of each file, and deletes these in one request.
+        # 16 of each file, units once more when what carried them goes, and deletes the 16 at once.
         uploads = uploads_month(messages / past_s, log_bytes / past_s, config)
-        merged = 2 * uploads / _MERGED
+        merged = 3 * uploads / _MERGED
         cost.write_requests_month = uploads + 2 * uploads + 2 * merged
         cost.write_usd_month = (
             prices.price_request("PutObject") * (uploads + merged)
