@@ -24,6 +24,7 @@ class ExitCode(enum.IntEnum):
     FENCED = 5
     BUSY = 6
     UNSAFE = 7
+    DEGRADED = 8
     INTERNAL = 70
     INTERRUPTED = 130
     TERMINATED = 143
@@ -38,6 +39,7 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.FENCED: "Another writer owns the tier.",
     ExitCode.BUSY: "A limit is reached: try again later.",
     ExitCode.UNSAFE: "It is not safe to write there.",
+    ExitCode.DEGRADED: "A tier needs a look.",
     ExitCode.INTERNAL: "A bug: please report the line.",
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C, or interrupted by a second one.",
     ExitCode.TERMINATED: "Stopped by SIGTERM.",

@@ -34,6 +34,7 @@ VERBS = {
     "doctor": "Try what a place for a tier really does.",
     "export": "Write messages as Parquet, Iceberg or Delta.",
     "jobs": "List and forget what interrupted jobs have kept.",
+    "health": "Say how a tier is, for probes.",
     "ls": "List the queues of a tier.",
     "man": "Print all of the help as a manual page.",
     "offload": "Copy a broker's store into a tier.",

@@ -13,6 +13,8 @@ from tieredstore.disk.forks import close_private, hold_forks, keep_private
 HELD: Final = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 """What the system says of a lock that another one holds."""
 _MAX_ATTEMPTS: Final = 10
+_HELD_LOCKS: Final = Path("/proc/locks")
+_LOCK_FIELDS: Final = 8
 
 
 def lock_file(path: str | Path, mode: int = 0o644) -> int:
@@ -43,6 +45,29 @@ def lock_file(path: str | Path, mode: int = 0o644) -> int:
 def unlock_file(fd: int) -> None:
     """Give the lock up that `lock_file` took."""
     close_private(fd)
+
+
+def is_locked(path: str | Path) -> bool | None:
+    """Tell whether some process holds the lock that `lock_file` takes, by what the system lists: to
+    try it would refuse whoever takes it at that instant. None where the system does not tell, as it
+    is for processes of other machines."""
+    try:
+        inode = str(os.stat(path).st_ino)  # noqa: PTH116 - text or Path
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        listed = _HELD_LOCKS.read_text()
+    except OSError:
+        return None
+    # 7: FLOCK  ADVISORY  WRITE 4711 fe:01:131090 0 EOF; whoever waits has "->" behind the number.
+    lines = [line.split() for line in listed.splitlines()]
+    return any(
+        line[1] == "FLOCK" and line[5].rpartition(":")[2] == inode
+        for line in lines
+        if len(line) == _LOCK_FIELDS
+    )
 
 
 def is_file_at(path: str | Path, fd: int) -> bool:

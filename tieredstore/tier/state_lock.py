@@ -17,7 +17,7 @@ import msgspec
 
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.file_operations import FILES, FileOperations
-from tieredstore.disk.locks import lock_file, unlock_file
+from tieredstore.disk.locks import is_locked, lock_file, unlock_file
 from tieredstore.errors import Fenced, Invalid
 
 LOCK_FILE = "tieredstore.lock"
@@ -25,6 +25,12 @@ RECORD_FILE = "tieredstore.epochs"
 RECORD_FORMAT = 1
 _MAX_OWNER_CHARS = 64
 _log = logging.getLogger(__name__)
+
+
+def is_held(state: Path) -> bool | None:
+    """Tell whether a process of this machine writes with a state directory. Takes nothing; None
+    where the system does not tell."""
+    return is_locked(state / LOCK_FILE)
 
 
 class StateLock:

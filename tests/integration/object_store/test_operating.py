@@ -70,3 +70,8 @@ def test_an_operator_changes_a_tier_of_objects(servers: Servers, tmp_path: Path)
     }
     assert rows["orders", 1][0] == 0
     assert ("over6", 0) not in rows
+    health = run("health", "--list")
+    assert (health.code, health.record["status"], health.record["undeleted"]) == (0, "up", 0)
+    probe = run("health", "--needs-writer")
+    assert (probe.code, probe.record["is_writing"]) == (8, False)
+    assert probe.record["requests"] <= 2  # whatever the tier holds

@@ -8,6 +8,15 @@ finishes the deletions that it announced.
 from tieredstore.jobs.operating.adopt import adopt_tier
 from tieredstore.jobs.operating.delete import delete_topic
 from tieredstore.jobs.operating.expire import expire_queues
+from tieredstore.jobs.operating.health import Health, check_health
 from tieredstore.jobs.operating.moving import reset_queues, skip_messages
 
-__all__ = ["adopt_tier", "delete_topic", "expire_queues", "reset_queues", "skip_messages"]
+__all__ = [
+    "Health",
+    "adopt_tier",
+    "check_health",
+    "delete_topic",
+    "expire_queues",
+    "reset_queues",
+    "skip_messages",
+]

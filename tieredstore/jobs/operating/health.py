@@ -1,0 +1,145 @@
+"""How a tier is, seen from outside: for probes and for people.
+
+Cheap unless the listing is asked for: the state directory is read, and a few requests show whether
+the tier answers. Nothing is written or locked.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from tieredstore import registry
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
+from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterRecord
+from tieredstore.contracts.usage import read_usage, usage_fields
+from tieredstore.contracts.wrapping import find_layer
+from tieredstore.errors import Invalid
+from tieredstore.jobs.metadata.job import find_only_broker
+from tieredstore.local.recovery.store_lock import is_owned
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import Severity
+from tieredstore.scan.location import TierLocation
+from tieredstore.tier.flat.segment import STATUS_DELETED
+from tieredstore.tier.state_lock import is_held
+from tieredstore.tier_url import show_url
+
+_REASONS_SHOWN = 20
+
+
+class Health(enum.StrEnum):
+    """DEGRADED: something needs a look, no message is known to be lost."""
+
+    UP = "up"
+    DEGRADED = "degraded"
+    DAMAGED = "damaged"
+
+
+@dataclass(slots=True)
+class _Found:
+    status: Health = Health.UP
+    reasons: list[str] = field(default_factory=list)
+
+    def add(self, status: Health, reason: str) -> None:
+        if self.status is not Health.DAMAGED:
+            self.status = status
+        self.reasons.append(reason)
+
+
+def check_health(
+    location: TierLocation,
+    *,
+    max_age_ms: int | None = None,
+    needs_writer: bool = False,
+    lists: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[str, object]:
+    """Look at a tier and its state directory, and give the JSON report (`docs/cli.md`).
+
+    max_age_ms: a newest message that is older makes it DEGRADED, as do, with `needs_writer`, a
+    state directory in which no process of this machine writes. lists: compare the metadata with a
+    listing of the tier; what they disagree on makes it DAMAGED. Raises Invalid without a state
+    directory, Corrupt for damaged metadata, Unavailable when the tier does not answer.
+    """
+    if location.state is None:
+        raise Invalid("give --state: the state directory of the tier's writer")
+    found = _Found()
+    is_writing = is_owned(location.state) or is_held(location.state)
+    provider = location.connect()
+    try:
+        metadata: MetadataStore = registry.metadata_store(location.config, read_only=True)
+        try:
+            metadata.load()
+            # A state directory is one broker's, and a listing for its name would cost too much.
+            paths = (entry.path for entry in metadata.segments())
+            known = next((path.partition("/")[0] for path in paths), None)
+            broker = location.broker or known or find_only_broker(provider)
+            record = find_layer(provider, WriterRecord)
+            writer = None if record is None else record.find_last_writer(broker)
+            if lists:
+                _compare(provider, metadata, broker, found)
+            facts = _gather(metadata, clock, max_age_ms, found)
+        finally:
+            metadata.close()
+        if needs_writer and is_writing is False:
+            found.add(Health.DEGRADED, f"no process writes with {location.state}")
+        return {
+            "tier": show_url(location.url),
+            "cluster": location.config.broker_cluster_name,
+            "broker": broker,
+            "status": found.status.value,
+            "reasons": found.reasons,
+            "writer": writer,
+            "is_writing": is_writing,
+            **facts,
+            **usage_fields(read_usage(provider)),
+        }
+    finally:
+        provider.close()
+
+
+def _compare(
+    provider: SegmentProvider, metadata: MetadataStore, broker: str, found: _Found
+) -> None:
+    catalogue = load_catalogue(provider, metadata, broker=broker)
+    damage = [one for one in catalogue.findings if one.severity is Severity.DAMAGE]
+    for one in damage[:_REASONS_SHOWN]:
+        found.add(Health.DAMAGED, str(one.to_error()))
+    if len(damage) > _REASONS_SHOWN:
+        found.add(Health.DAMAGED, f"and {len(damage) - _REASONS_SHOWN} more; `verify` tells all")
+
+
+def _gather(
+    metadata: MetadataStore, clock: Clock, max_age_ms: int | None, found: _Found
+) -> dict[str, object]:
+    """What the metadata says: how much there is, how old the newest message is, what is still to be
+    deleted."""
+    segments = size_bytes = undeleted = 0
+    newest_ms = -1
+    for entry in metadata.segments():
+        if entry.status == STATUS_DELETED:
+            undeleted += 1
+            continue
+        segments += 1
+        size_bytes += entry.size
+        is_log = entry.type is FileSegmentType.COMMIT_LOG
+        if is_log and entry.begin_timestamp_ms != NEVER_WRITTEN_MS:
+            newest_ms = max(newest_ms, entry.end_timestamp_ms)
+    age_ms = None if newest_ms < 0 else max(clock.now_ms() - newest_ms, 0)
+    if max_age_ms is not None and (age_ms is None or age_ms > max_age_ms):
+        age = "there is no message" if age_ms is None else f"it is {age_ms / 1000:,.0f} s old"
+        found.add(
+            Health.DEGRADED,
+            f"the newest message is wanted within {max_age_ms / 1000:,.0f} s: {age}",
+        )
+    topics = metadata.topics()
+    return {
+        "topics": len(topics),
+        "queues": sum(len(metadata.queues(topic.topic)) for topic in topics),
+        "segments": segments,
+        "bytes": size_bytes,
+        "newest_timestamp": None if newest_ms < 0 else newest_ms,
+        "age_seconds": None if age_ms is None else round(age_ms / 1000, 3),
+        "undeleted": undeleted,
+    }
