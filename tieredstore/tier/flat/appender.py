@@ -222,10 +222,9 @@ class SegmentAppender:
         if not buffers:
             return
         position = self.stored_position
-        goes_along = not was_unsure and position + length == self.append_position
         try:
-            if companion is not None and goes_along:
-                result = self._write_with(companion, position, buffers)
+            if companion is not None and not was_unsure:
+                result = self._write_with(companion, position, buffers, length)
             else:
                 result = self._segment.write(position, buffers)
         except (Corrupt, Invalid) as error:
@@ -254,19 +253,27 @@ class SegmentAppender:
             self._settle_unknown_write(result, position + length)
 
     def _write_with(
-        self, companion: SegmentAppender, position: int, buffers: Sequence[Buffer]
+        self,
+        companion: SegmentAppender,
+        position: int,
+        buffers: Sequence[Buffer],
+        length: int,
     ) -> WriteResult:
         """Write `buffers`, and all that the companion has, together where that can be."""
         segment = self._segment
         if not isinstance(segment, PairedSegment) or not companion.begin_going_along():
             return segment.write(position, buffers)
-        other: WriteResult | None = UnknownWrite("the write was interrupted")
+        other: WriteResult | None = None
+        views = [view for view, _ in companion.pending]
         try:
-            views = [view for view, _ in companion.pending]
+            # Looked at after that copy: all that was appended before it is in this write.
+            if position + length != self.append_position:
+                return segment.write(position, buffers)
+            other = UnknownWrite("the write was interrupted")
             place = Companion(companion.segment, companion.stored_position, views)
             result, other = segment.write_with(position, buffers, place)
         finally:
-            companion.end_going_along(other)
+            companion.end_going_along(other, sum(view.nbytes for view in views))
         return result
 
     def begin_going_along(self) -> bool:
@@ -276,10 +283,10 @@ class SegmentAppender:
             return False
         return self._store_lock.acquire(blocking=False)
 
-    def end_going_along(self, result: WriteResult | None) -> None:
-        """Take in what became of it; None when it was not sent."""
+    def end_going_along(self, result: WriteResult | None, length: int) -> None:
+        """Take in what became of so many bytes of it; None when they were not sent."""
         if isinstance(result, Written):
-            self._advance(self.pending_bytes)
+            self._advance(length)
         elif result is not None:
             self._unsure = True
         self._store_lock.release()
@@ -326,7 +333,7 @@ class SegmentAppender:
         buffers: list[memoryview] = []
         length = 0
         at_least = self._capabilities.preferred_batch_bytes
-        for view, _ in self._pending:
+        for view, _ in self.pending:
             if at_least and length >= at_least:
                 break
             if not at_least and buffers and length + view.nbytes > self.write_size_bytes:
@@ -350,7 +357,7 @@ class SegmentAppender:
         stored; False when there are others."""
         extra = self._extra_bytes()
         length = min(extra, self.pending_bytes)
-        views = (view for view, _ in self._pending)
+        views = (view for view, _ in self.pending)
         same = count_same_bytes(self._segment, self.stored_position, views, length)
         self._advance(same)
         self._unsure = extra > same

@@ -18,6 +18,7 @@ from tieredstore.contracts.segment import (
     Companion,
     FencedWrite,
     FileSegment,
+    FileSegmentType,
     PairedSegment,
     UnknownWrite,
     WriteResult,
@@ -29,6 +30,7 @@ from tieredstore.metrics import Histogram, Metrics
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
+from tieredstore.tier.flat.appender import SegmentAppender
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.provider_metrics import RPC_LATENCY, UPLOAD_BYTES, MeasuredProvider
 
@@ -93,6 +95,35 @@ def test_the_units_of_several_writes_go_with_the_last() -> None:
     assert file.commit()
     assert tier.puts() == ["c", "c", "u"]
     assert bodies(tier.take_over()) == bodies(file)
+
+
+@pytest.mark.parametrize("when", ["before the units are taken", "while they are written"])
+def test_what_is_appended_beside_a_write_goes_with_the_next(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Units that were appended meanwhile counted as stored."""
+    tier = ObjectTier()
+    file = tier.take_over()
+    fill(file, 0, 1)
+    file.append_batch(*batch(1, 2))
+    owner = SegmentAppender if when.startswith("before") else type(tier.client)
+    name = "begin_going_along" if when.startswith("before") else "put_if_absent"
+    method = getattr(owner, name)
+    waiting = [batch(3, 2)]
+
+    def append_first(self: Any, *args: Any) -> Any:
+        while waiting:
+            file.append_batch(*waiting.pop())
+        return method(self, *args)
+
+    monkeypatch.setattr(owner, name, append_first)
+    assert file.commit()
+    stored = {listing.id.type: listing.size_bytes for listing in tier.provider.list()}
+    units = stored[FileSegmentType.CONSUME_QUEUE] // 20
+    assert units == file.consume_queue.commit_offset // 20 <= 5
+    monkeypatch.undo()
+    assert file.commit()
+    assert [offset for offset, _ in bodies(tier.take_over())] == list(range(5))
 
 
 def test_rolled_files_go_on_in_one_request_each() -> None:
