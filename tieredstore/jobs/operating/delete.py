@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.operating.effect import Effect
 from tieredstore.jobs.operating.part import TierPart, open_part
 from tieredstore.message.consume_queue import UNIT_SIZE
@@ -27,11 +27,14 @@ def delete_topic(
     """Delete a topic from the tier and its metadata, also queues that cannot be opened, and
     segments that the metadata does not know. yes: do it; without, only say what would go.
 
-    The local store is not touched: what it still has of the topic is uploaded again by the next
-    writer. Raises what `open_part` raises, and Invalid for a topic that is not there.
+    For a topic that nobody uploads any more. One that came again would have another id and the same
+    places, and a Java broker, which takes index items of one place for the same, would miss keys.
+    Raises what `open_part` raises, and Invalid for a topic that is not there, or that the local
+    store in the state directory still has.
     """
     with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
         keys = part.select(topic)
+        _refuse_local(part, topic)
         effect = Effect()
         for key in keys:
             effect.add(key, part.list_segments(key), count_messages(part, key), part.listings)
@@ -41,6 +44,18 @@ def delete_topic(
             part.flat_files.destroy_topics({topic})
             undeleted = part.flat_files.sweep_deleted()
         return effect.report(part, topic=topic, undeleted=undeleted)
+
+
+def _refuse_local(part: TierPart, topic: str) -> None:
+    folder = part.state / "consumequeue" / topic
+    if folder.is_dir():
+        raise Invalid(
+            f"{folder}: the local store still has topic {topic!r}, and would upload it again. "
+            "`tieredstore topic delete` deletes it in a running broker and in its tier; "
+            "`tieredstore tier reset` empties its queues in the tier",
+            path=str(folder),
+            topic=topic,
+        )
 
 
 def count_messages(part: TierPart, key: QueueKey) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,8 @@ from tieredstore.tier_url import show_url
 @dataclass(frozen=True, slots=True)
 class TierPart:
     """All queues of one broker, opened. listings: what of them was in the tier at the start, by
-    segment. is_writer: whether this process has the right to write, and may change anything."""
+    segment; listed: the same segments by path. is_writer: whether this process has the right to
+    write, and may change anything."""
 
     url: str
     state: Path
@@ -44,6 +46,7 @@ class TierPart:
     metadata: MetadataStore
     flat_files: FlatFileStore
     listings: Mapping[SegmentId, SegmentListing]
+    listed: Mapping[str, Sequence[SegmentId]]
     is_writer: bool
 
     @property
@@ -57,7 +60,7 @@ class TierPart:
         """List the segments that a queue has in the tier, or by the metadata."""
         path = self.path(key)
         known = [entry.id for entry in self.metadata.segments(path)]
-        return list(dict.fromkeys([*known, *(one for one in self.listings if one.path == path)]))
+        return list(dict.fromkeys([*known, *self.listed.get(path, ())]))
 
     def holds_bytes(self, segment: SegmentId) -> bool:
         """Tell whether the tier has bytes of a segment."""
@@ -136,6 +139,9 @@ def open_part(
             flat_files.become_writer(writer)
         stack.callback(flat_files.close)
         flat_files.load()
+        listed: defaultdict[str, list[SegmentId]] = defaultdict(list)
+        for segment in listings:
+            listed[segment.path].append(segment)
         yield TierPart(
             show_url(location.url),
             location.state,
@@ -144,6 +150,7 @@ def open_part(
             metadata,
             flat_files,
             listings,
+            listed,
             writes,
         )
 

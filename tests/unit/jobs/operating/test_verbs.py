@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def world(tmp_path: Path) -> Iterator[TieredLocal]:
 
 
 def test_what_would_go_is_said_and_nothing_is_changed(world: TieredLocal) -> None:
+    lose_topic(world)
     before = files_of(world.root)
     ran = operate(world, "delete", "T")
     assert (ran.code, ran.record["done"]) == (0, False)
@@ -58,7 +60,8 @@ def test_what_would_go_is_said_and_nothing_is_changed(world: TieredLocal) -> Non
     assert files_of(world.root) == before
 
 
-def test_a_topic_leaves_the_tier_and_is_uploaded_again(world: TieredLocal) -> None:
+def test_a_topic_leaves_the_tier(world: TieredLocal) -> None:
+    lose_topic(world)
     said = done(world, "delete", "T")
     report = done(world, "delete", "T", "--yes")
     assert report["done"]
@@ -71,10 +74,32 @@ def test_a_topic_leaves_the_tier_and_is_uploaded_again(world: TieredLocal) -> No
     again = operate(world, "delete", "T", "--yes")
     assert (again.code, "no topic 'T' in the tier" in one_line(again)) == (2, True)
     world.open(tieredStorageLevel="FORCE")
-    world.upload()
-    assert world.read("T") == list(enumerate(T))
-    assert len(world.store.query_message("T", "old", 99, *FOREVER)) == 9
     assert world.read("K") == list(enumerate(K))
+    assert world.store.query_message("T", "old", 99, *FOREVER) == []
+
+
+def lose_topic(world: TieredLocal) -> None:
+    """The local store has the topic no more."""
+    shutil.rmtree(world.root / "store" / "consumequeue" / "T")
+
+
+def test_a_topic_that_would_come_again_is_not_deleted(world: TieredLocal) -> None:
+    before = files_of(world.root / "tier")
+    for more in (), ("--yes",):
+        ran = operate(world, "delete", "T", *more)
+        assert (ran.code, "would upload it again" in one_line(ran)) == (2, True)
+    assert files_of(world.root / "tier").keys() == before.keys()
+
+
+@pytest.mark.parametrize("spoil", [break_queue, leave_stray])
+def test_a_topic_with_a_bad_queue_is_deleted_whole(
+    world: TieredLocal, spoil: Callable[[TieredLocal], None]
+) -> None:
+    lose_topic(world)
+    spoil(world)
+    assert done(world, "delete", "T", "--yes")["messages"] == 13
+    assert world.tier_files("T") == []
+    assert verified(world)["messages"] == 4
 
 
 def test_what_is_older_than_a_time_goes(world: TieredLocal) -> None:
@@ -119,6 +144,7 @@ def test_a_queue_that_cannot_be_opened_stops_no_other(world: TieredLocal) -> Non
 
 @pytest.mark.parametrize("holder", ["broker", "offload"])
 def test_a_tier_that_somebody_writes_is_left_alone(world: TieredLocal, holder: str) -> None:
+    lose_topic(world)
     before = files_of(world.root / "tier")
     state = world.root / "store"
     if holder == "broker":
@@ -188,6 +214,7 @@ def segments_of(world: TieredLocal) -> dict[str, tuple[int, int, bytes]]:
 
 def test_a_topic_that_is_gone_has_no_marks_in_the_index(world: TieredLocal) -> None:
     index = world.root / "store" / "tiered_index_file"
+    lose_topic(world)
     before = load_watermarks(index).indexed_until
     done(world, "delete", "T", "--yes")
     left = load_watermarks(index).indexed_until

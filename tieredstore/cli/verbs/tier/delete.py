@@ -21,8 +21,8 @@ def command(
 ) -> int:
     """Delete TOPIC from the tier, also what of it cannot be opened.
 
-    The local store is not touched: what it still has of TOPIC is uploaded again. `topic delete`
-    deletes a topic in a running broker and in its tier; `tier reset` empties a queue.
+    For a topic that nobody uploads any more; one that the local store still has is refused.
+    `topic delete` deletes a topic in a running broker and in its tier; `tier reset` empties queues.
     """
     from tieredstore.cli.composition import locate_tier
     from tieredstore.jobs.operating import delete_topic
