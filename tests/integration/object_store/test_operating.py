@@ -7,21 +7,29 @@ from typing import Any
 
 import pytest
 
-from tests.kit.command_line import Ran, tieredstore
+from tests.kit.command_line import Ran, one_line, tieredstore
 from tests.kit.object_store.fixtures import new_bucket
-from tests.kit.object_store.servers import Servers
-from tests.kit.tier_builder import START_MS, small_tier
+from tests.kit.object_store.servers import ObjectStore, Servers
+from tests.kit.tier_builder import BROKER, START_MS, small_tier
+from tieredstore.errors import Fenced
+from tieredstore.scan.location import locate
 
 
-def test_an_operator_changes_a_tier_of_objects(servers: Servers, tmp_path: Path) -> None:
-    bucket = new_bucket(servers, "moto")
-    built = small_tier(tmp_path / "source")
-    state = tmp_path / "state"
+def copy_into(bucket: ObjectStore, root: Path) -> Path:
+    """A small tier in the bucket; its state directory."""
+    built = small_tier(root / "source")
+    state = root / "state"
     copied = tieredstore(
         "copy", "--from", built.url, "--from-state", built.state, "--to", bucket.url(),
         "--to-state", state, "--quiet",
     )  # fmt: skip
     assert copied.code == 0, copied.err
+    return state
+
+
+def test_an_operator_changes_a_tier_of_objects(servers: Servers, tmp_path: Path) -> None:
+    bucket = new_bucket(servers, "moto")
+    state = copy_into(bucket, tmp_path)
 
     def run(*arguments: object) -> Ran:
         return tieredstore(
@@ -75,3 +83,30 @@ def test_an_operator_changes_a_tier_of_objects(servers: Servers, tmp_path: Path)
     probe = run("health", "--needs-writer")
     assert (probe.code, probe.record["is_writing"]) == (8, False)
     assert probe.record["requests"] <= 2  # whatever the tier holds
+
+
+def test_w02_a_writer_elsewhere_is_told_of_and_replaced_when_asked_to(
+    servers: Servers, tmp_path: Path
+) -> None:
+    bucket = new_bucket(servers, "moto")
+    state = copy_into(bucket, tmp_path)
+    verb = (
+        "tier", "reset", "orders", "--queue", 1, "--tier", bucket.url(), "--state", state,
+        "--output", "json",
+    )  # fmt: skip
+    elsewhere = locate(bucket.url()).connect()
+    epoch = elsewhere.acquire_writer(BROKER)
+    try:
+        keys = bucket.keys()
+        said = tieredstore(*verb)
+        assert (said.code, said.record["messages"]) == (0, 4)
+        refused = tieredstore(*verb, "--yes")
+        assert (refused.code, epoch.owner in one_line(refused)) == (5, True)
+        assert bucket.keys() == keys
+        done = tieredstore(*verb, "--yes", "--take-over")
+        assert (done.code, done.record["messages"]) == (0, 4)
+        with pytest.raises(Fenced):
+            epoch.confirm()
+    finally:
+        elsewhere.close()
+    assert tieredstore(*verb).record["messages"] == 0
