@@ -12,6 +12,7 @@ from tieredstore.jobs.operating.effect import Effect
 from tieredstore.jobs.operating.part import TierPart, open_part
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.location import TierLocation
+from tieredstore.tier.flat.deletion import mark_deleted
 from tieredstore.tier.index.service import DIRECTORY
 from tieredstore.tier.index.watermarks import load_watermarks, save_watermarks
 
@@ -41,7 +42,15 @@ def delete_topic(
         undeleted = 0
         if yes:
             forget_keys(part, keys)  # while the metadata knows the topic's id
-            part.flat_files.destroy_topics({topic})
+            # All is announced on disk before an object goes: queue by queue the metadata would be
+            # rewritten whole for each.
+            with part.metadata.batch():
+                for file in part.flat_files.files():
+                    if file.topic == topic:
+                        segments = (*file.consume_queue.segments, *file.commit_log.segments)
+                        mark_deleted(part.metadata, segments, clock.now_ms())
+            with part.metadata.batch():
+                part.flat_files.destroy_topics({topic})
             undeleted = part.flat_files.sweep_deleted()
         return effect.report(part, topic=topic, undeleted=undeleted)
 

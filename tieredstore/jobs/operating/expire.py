@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.errors import Fenced, TieredStoreError
+from tieredstore.errors import TieredStoreError
 from tieredstore.jobs.operating.effect import Effect
 from tieredstore.jobs.operating.part import TierPart, open_part
+from tieredstore.jobs.operating.removal import remove_segments
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.location import TierLocation
 from tieredstore.tier.flat.message_file import FlatMessageFile
@@ -41,13 +42,12 @@ def expire_queues(
                 if file is None:
                     continue
                 _add(effect, part, key, file, before_ms)
-                if yes:
-                    file.expire(before_ms)
-            except Fenced:
-                raise
             except TieredStoreError as error:
                 effect.problems[part.path(key)] = str(error)
         if yes:
+            going = [queue.key for queue in effect.queues]
+            for path, failure in remove_segments(part, going, before_ms).items():
+                effect.problems[path] = str(failure)
             undeleted = part.flat_files.sweep_deleted()
         return effect.report(part, before_timestamp=before_ms, undeleted=undeleted)
 

@@ -17,6 +17,7 @@ from tieredstore.contracts.usage import read_usage, usage_fields
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Invalid
 from tieredstore.jobs.metadata.job import find_only_broker
+from tieredstore.jobs.operating.part import find_broker_of
 from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Severity
@@ -71,10 +72,8 @@ def check_health(
         metadata: MetadataStore = registry.metadata_store(location.config, read_only=True)
         try:
             metadata.load()
-            # A state directory is one broker's, and a listing for its name would cost too much.
-            paths = (entry.path for entry in metadata.segments())
-            known = next((path.partition("/")[0] for path in paths), None)
-            broker = location.broker or known or find_only_broker(provider)
+            # A listing, for the broker's name, would cost too much.
+            broker = location.broker or find_broker_of(metadata) or find_only_broker(provider)
             record = find_layer(provider, WriterRecord)
             writer = None if record is None else record.find_last_writer(broker)
             if lists:

@@ -7,6 +7,7 @@ from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.operating.delete import count_messages
 from tieredstore.jobs.operating.effect import Effect
 from tieredstore.jobs.operating.part import open_part
+from tieredstore.jobs.operating.removal import remove_segments
 from tieredstore.scan.location import TierLocation
 
 
@@ -86,6 +87,7 @@ def reset_queues(
             going = [one for one in part.list_segments(key) if part.holds_bytes(one)]
             effect.add(key, going, count_messages(part, key), part.listings)
         if yes:
+            remove_segments(part, keys)  # what fails is tried again, and raises then
             for key in keys:
                 part.flat_files.begin_anew(*key, to_offset)
             undeleted = part.flat_files.sweep_deleted()

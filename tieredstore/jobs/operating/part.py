@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def open_part(
     with ExitStack() as stack:
         provider = location.connect()
         stack.callback(provider.close)
-        broker = location.broker or find_only_broker(provider)
+        broker = location.broker or _find_broker(location) or find_only_broker(provider)
         config = msgspec.structs.replace(location.config, broker_name=broker)
         writer = None
         metadata: MetadataStore
@@ -155,6 +155,21 @@ def open_part(
         )
 
 
+def _find_broker(location: TierLocation) -> str | None:
+    """Find whose state directory it is; None while it knows no segment."""
+    metadata = location.metadata()
+    assert metadata is not None
+    with closing(metadata):
+        metadata.load()
+        return find_broker_of(metadata)
+
+
+def find_broker_of(metadata: MetadataStore) -> str | None:
+    """Find the broker whose segments the metadata has: a state directory is one broker's."""
+    paths = (entry.path for entry in metadata.segments())
+    return next((path.partition("/")[0] for path in paths), None)
+
+
 def _check_same_tier(
     location: TierLocation,
     metadata: MetadataStore,
@@ -165,9 +180,13 @@ def _check_same_tier(
     known = {
         entry.id: entry.size
         for entry in metadata.segments()
-        if entry.size and entry.status != STATUS_DELETED
+        if entry.size and entry.status != STATUS_DELETED and _is_of_queue(entry.id)
     }
-    there = {one: item.size_bytes for one, item in listings.items() if item.size_bytes}
+    there = {
+        one: item.size_bytes
+        for one, item in listings.items()
+        if item.size_bytes and _is_of_queue(one)
+    }
     same = sum(there.get(one, 0) >= size for one, size in known.items())
     if known and 2 * same < len(known.keys() | there.keys()):
         raise Invalid(
@@ -177,3 +196,7 @@ def _check_same_tier(
             "makes again",
             path=str(location.state),
         )
+
+
+def _is_of_queue(segment: SegmentId) -> bool:
+    return segment.type is not FileSegmentType.INDEX

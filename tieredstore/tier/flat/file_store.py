@@ -19,6 +19,7 @@ from tieredstore.contracts.metadata_store import (
 )
 from tieredstore.contracts.segment import (
     DividedListing,
+    FileSegment,
     FileSegmentType,
     SegmentId,
     SegmentListing,
@@ -380,6 +381,10 @@ class FlatFileStore:
             file = self.get_or_create(topic, queue_id)
         file.begin_anew(file.consume_queue_max_offset if offset is None else offset)
         return file
+
+    def remove(self, segments: Iterable[FileSegment]) -> int:
+        """Delete what `FlatMessageFile.take_expired` took out; see `Deletions.remove`."""
+        return self._deletions.remove(segments)
 
     def _announce_deletions(
         self, path: str, strays: Iterable[SegmentId], *, is_whole: bool

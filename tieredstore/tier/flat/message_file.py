@@ -434,6 +434,11 @@ class FlatMessageFile(QueueView):
         not delete now, or is left when it is to stop, is left to `FlatFileStore.sweep_deleted`
         (D7). Returns what left the queue.
         """
+        return self._remove(self.take_expired(before_ms), is_stopping)
+
+    def take_expired(self, before_ms: int) -> list[FileSegment]:
+        """Take what `expire` deletes out of the queue, announced as deleted: `Deletions.remove` is
+        the caller's to call once the metadata is on disk."""
         with self._turns.waiting(self.path), self.lock:
             if self._closed:
                 return []
@@ -443,7 +448,7 @@ class FlatMessageFile(QueueView):
                 self.consume_queue.roll_if_expired(before_ms)
             victims = self.consume_queue.take_expired(before_ms)
             victims += self.commit_log.take_expired(before_ms)
-        return self._remove(victims, is_stopping)
+        return victims
 
     def begin_anew(self, offset: int) -> list[SegmentId]:
         """Delete all that is there and go on at any queue offset, a lower one too; the commit log

@@ -24,6 +24,7 @@ from tests.kit.jobs.operating import (
 from tests.kit.tiered_local import TieredLocal
 from tieredstore.disk.locks import lock_file, unlock_file
 from tieredstore.local.recovery.store_lock import StoreLock
+from tieredstore.metadata.snapshot_files import SnapshotFiles
 from tieredstore.tier.index.watermarks import load_watermarks
 from tieredstore.tier.state_lock import LOCK_FILE
 
@@ -275,3 +276,33 @@ def test_a_queue_that_cannot_be_opened_is_not_skipped_in(world: TieredLocal) -> 
     ran = operate(world, "skip", "T", "--queue", 0, "--to", 20, "--yes")
     assert ran.code == 1
     assert "`tieredstore tier reset` empties it" in ran.err
+
+
+def test_a_tier_that_holds_nothing_any_more_is_still_its_brokers(world: TieredLocal) -> None:
+    for index in (world.root / "tier").rglob("rmq_sys_INDEX"):
+        shutil.rmtree(index)
+    done(world, "expire", "--all-topics", "--before", "2100-01-01", "--yes")
+    assert done(world, "reset", "T", "--queue", 0, "--to", 3, "--yes")["messages"] == 0
+    world.open(tieredStorageLevel="FORCE")
+    world.upload()
+    assert world.read("T") == list(enumerate(T))[3:]
+
+
+def test_many_queues_are_announced_with_few_writes(
+    world: TieredLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.open()
+    for queue_id in range(30):
+        world.put("M", b"m", queue_id=queue_id)
+    world.upload()
+    world.close()
+    sizes: list[int] = []
+    real = SnapshotFiles.replace
+
+    def count(self: SnapshotFiles, data: bytes) -> str:
+        sizes.append(len(data))
+        return real(self, data)
+
+    monkeypatch.setattr(SnapshotFiles, "replace", count)
+    assert done(world, "expire", "M", "--before", "2100-01-01", "--yes")["segments"] == 60
+    assert 0 < len(sizes) < 10
