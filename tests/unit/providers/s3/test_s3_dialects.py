@@ -7,8 +7,9 @@ from http.client import HTTPMessage
 
 import pytest
 
-from tests.kit.s3.scripted_server import Reply, ScriptedServer, refusal, s3_client
-from tieredstore.errors import Busy, Invalid
+from tests.kit.s3.scripted_server import Reply, ScriptedServer, ranged, refusal, s3_client
+from tieredstore.errors import Busy, Invalid, Unavailable
+from tieredstore.providers.chunks.client import CopiedPart
 from tieredstore.providers.s3.dialects.dialect import DIALECTS, choose_dialect
 from tieredstore.providers.s3.errors import Answer
 
@@ -137,6 +138,24 @@ def test_an_upload_whose_key_is_taken_may_end_at_its_beginning(
     (request,) = server.requests
     assert request.operation == "POST ?uploads"
     assert request.headers[f"x-{name}-forbid-overwrite"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [(refusal(404, "NoSuchKey"), "no object"), (ranged(b"dat", 0, 3), "3")],
+    ids=["gone", "shorter"],
+)
+def test_nothing_is_composed_of_a_source_that_is_not_whole(
+    server: ScriptedServer, source: Reply, found: str
+) -> None:
+    """Where the server cannot copy parts, they are read, and put as one object."""
+    server.otherwise = lambda request: source if request.method == "GET" else Reply()
+    with (
+        s3_client(server.url, tieredStoreS3Dialect="google") as client,
+        pytest.raises(Unavailable, match=rf"source s: expected 4 bytes at 0, found {found}$"),
+    ):
+        client.compose("k", [CopiedPart("s", 0, 4)], {})
+    assert {request.method for request in server.requests} == {"GET"}
 
 
 def test_headers_are_renamed_whatever_their_case() -> None:

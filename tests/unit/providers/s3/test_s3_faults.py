@@ -425,6 +425,7 @@ def test_o03_an_answer_that_cannot_be_read_does_not_say_that_nothing_was_done(
         (refusal(400, "BadDigest"), Unavailable, "damaged"),
         (refusal(400, "IncompleteBody"), Unavailable, "did not get the whole"),
         (refusal(409, "OperationAborted"), Unavailable, "another request"),
+        (refusal(429, "SomethingNew"), Unavailable, r"fewer requests \(SomethingNew\)"),
         (refusal(501, "NotImplemented"), Invalid, "does not implement"),
     ],
 )
@@ -440,6 +441,16 @@ def test_o10_a_refusal_is_one_clear_line(
         client.get_range("k", 0, 1)
     assert "GetObject s3://tier/k" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_o10_of_what_an_endpoint_says_300_characters_are_told(
+    server: ScriptedServer, client: S3Client
+) -> None:
+    said = "<Error><Code>Whatever</Code><Message>" + 299 * "a" + 500 * "b" + "</Message></Error>"
+    server.otherwise = lambda _: Reply(400, said.encode())
+    with pytest.raises(Invalid) as caught:
+        client.get_range("k", 0, 1)
+    assert str(caught.value).endswith("(Whatever): " + 299 * "a" + "b")
 
 
 def errors_of(*codes: str) -> Reply:
