@@ -261,6 +261,19 @@ def test_key_queries_respect_time_queue_and_limit(tmp_path: Path) -> None:
     assert find(catalogue.queues, since_ms=times[2], until_ms=times[4]) == [(0, 2), (0, 3)]
 
 
+def test_keys_are_found_on_both_sides_of_a_hole(tmp_path: Path) -> None:
+    builder = TierBuilder(tmp_path)
+    stored = builder.queue("t", 0, [message("t", 0, n) for n in range(10)], hole=(5, 100))
+    builder.index()
+    tier = builder.built
+    catalogue = tier.catalogue()
+    assert catalogue.queues[0].unit_spans() == [(0, 5), (105, 110)]
+    for item in stored:
+        [key] = item.message.keys
+        [hit] = find_by_key(tier.provider, catalogue, catalogue.queues, "t", key)
+        assert hit.message.queue_offset == item.queue_offset
+
+
 def test_d19_items_that_name_other_bytes_are_no_hits(tmp_path: Path) -> None:
     tier = small_tier(tmp_path)
     index = tier.path(SegmentId(f"{BROKER}/rmq_sys_INDEX/0", FileSegmentType.INDEX, 0))

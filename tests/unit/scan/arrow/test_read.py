@@ -260,6 +260,24 @@ def test_i04_a_body_inflates_under_a_cap_and_a_batch_too(
     assert whole.num_rows == 12
 
 
+@pytest.mark.parametrize("kind", CompressionType)
+def test_a_body_of_one_byte_is_no_compressed_one_and_an_empty_body_is_what_it_is(
+    tmp_path: Path, kind: CompressionType
+) -> None:
+    """Where the flag says that they are compressed."""
+    flag = set_compression(0, kind)
+    builder = TierBuilder(tmp_path)
+    bodies = [b"", b"x"]
+    builder.queue("z", 0, [Message.create("z", body, sys_flag=flag) for body in bodies])
+    columns = ["queue_offset", "body", "body_length"]
+    findings: list[Finding] = []
+    found = table(builder.built, columns, on_finding=findings.append)
+    assert found.to_pylist() == [{"queue_offset": 0, "body": b"", "body_length": 0}]
+    assert [(f.kind, f.queue_offset) for f in findings] == [("record-sys-flag", 1)]
+    with pytest.raises(Corrupt, match="queue offset 1"):
+        table(builder.built, columns)
+
+
 def test_a_lost_segment_is_named(tmp_path: Path) -> None:
     tier = small_tier(tmp_path)
     items = tier.stored["orders", 0]
