@@ -17,7 +17,7 @@ from tieredstore.cli.main import cli
 OF_BROKERS = frozenset(
     {
         ("broker",), ("dev",), ("send",), ("tail",), ("config", "backup"), ("config", "restore"),
-        ("topic", "create"), ("topic", "delete"), ("topic", "list"),
+        ("topic", "create"), ("topic", "delete"), ("topic", "list"), ("completion",), ("man",),
     }
 )  # fmt: skip
 """Verbs that take neither."""
@@ -69,6 +69,18 @@ def test_every_verb_takes_a_rocksdb_store_or_its_tier(public_rocksdb: Path, tmp_
         (("rebuild", "index"), [*tier, *state, "--force", *conf, *job], {}),
         (("compact", "index"), [*tier, *state, *conf, *job], {}),
         (("rebuild", "metadata"), [*tier, "--state", tmp_path / "made", *job], {}),
+        (("jobs", "list"), [*job[:2]], {}),
+        (("jobs", "forget"), ["--all", *job[:2]], {}),
+        (("health",), [*tier, *state, "--list"], {}),
+        (("tier", "expire"), ["--all-topics", "--before", "2001-01-01", *tier, *state, *conf], {}),
+        (("tier", "reset"), [keyed["topic"], *tier, *state, *conf], {}),
+        (
+            ("tier", "skip"),
+            [keyed["topic"], "--queue", "0", "--to", "9000", *tier, *state, *conf],
+            {},
+        ),
+        (("tier", "delete"), [keyed["topic"], *tier, *state, *conf], {}),
+        (("tier", "adopt"), [*tier, "--state", tmp_path / "made", *conf], {}),
         (("copy",), ["--from", f"file://{tmp_path / 'tier'}", "--to",
                      f"file://{tmp_path / 'copy'}", "--to-state", tmp_path / "copied"], {}),
         (("doctor",), ["--tier", f"file://{tmp_path / 'copy'}", "--no-throughput"], {}),

@@ -41,7 +41,7 @@ def target_of(form: Format, root: Path) -> dict[str, Any]:
 
 
 def readers(form: Format, root: Path, arguments: dict[str, Any]) -> dict[str, list[Row]]:
-    """The rows that each reader finds, by its name."""
+    """The rows that each reader finds, by its name; none before an export had a message."""
     import duckdb
     import polars as pl
 
@@ -49,6 +49,8 @@ def readers(form: Format, root: Path, arguments: dict[str, Any]) -> dict[str, li
     match form:
         case Format.PARQUET:
             folder = root / "target"
+            if not folder.exists():
+                return {}
             tables["pyarrow"] = ds.dataset(str(folder), partitioning="hive").to_table()
             if tables["pyarrow"].num_rows:
                 files = f"{folder}/topic=*/day=*/*.parquet"
@@ -58,12 +60,16 @@ def readers(form: Format, root: Path, arguments: dict[str, Any]) -> dict[str, li
         case Format.DELTA:
             from deltalake import DeltaTable
 
+            if not DeltaTable.is_deltatable(str(root / "target")):
+                return {}
             tables["deltalake"] = DeltaTable(str(root / "target")).to_pyarrow_table()
             tables["polars"] = pl.read_delta(str(root / "target")).to_arrow()
         case Format.ICEBERG:
             from pyiceberg.catalog import load_catalog
 
             catalog = load_catalog("test", **arguments["target_options"])
+            if not catalog.table_exists("lake.messages"):
+                return {}
             tables["pyiceberg"] = catalog.load_table("lake.messages").scan().to_arrow()
             catalog.close()
     # A folder without files has no columns.
@@ -119,13 +125,18 @@ def test_an_export_gives_the_rows_of_a_plain_list_to_every_reader(
         report = tier.export(**options, **bounds)
     except Invalid as error:
         refused = error
+    if refused is not None and chosen.get("since_ms", 0) > chosen.get("until_ms", 2**63):
+        assert "is behind until" in str(refused)
+        return
     if refused is not None:
         assert "store times go back" in str(refused)
         assert goes_back_at(history, chosen["until_ms"])
         return
     wanted = history.rows(**chosen)
     assert report["rows"] == len(wanted)
-    for name, found in readers(form, root, target).items():
+    exported = readers(form, root, target)
+    assert exported or not wanted
+    for name, found in exported.items():
         assert (name, found) == (name, wanted)
     # The next one goes on behind, and gives what the first one left out at its end.
     tier.export(**options)
