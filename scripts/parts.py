@@ -5,14 +5,15 @@ Usage: python scripts/parts.py [--at-once N] [NAME]... <<'END'
 Each line of the standard input is a part, `name: command of the shell`. All of them, or those that
 are named, begin in their order, N at once; one that fails stops no other. What a part printed is
 shown when it has ended; at the end of all there is a line a part: what, result, minutes, and the
-last line that it printed. The exit code is 1 when one failed. SIGTERM and SIGINT end all; what they
-printed until then is shown.
+last line that it printed, or that in which pytest counts. The exit code is 1 when one failed.
+SIGTERM and SIGINT end all; what they printed until then is shown.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,10 +24,11 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 END_SECONDS = 20
 """How long a part may take to end after SIGINT, before SIGKILL."""
+_COUNTED: Final = re.compile(r"^\d+ \w+.* in \d+\.\d+s")
 LAST_LINE_CHARS = 100
 
 
@@ -139,7 +141,9 @@ def _find_last_line(output: BinaryIO) -> str:
     output.seek(max(0, size - 4096))
     lines = output.read().decode(errors="replace").split("\n")
     said = [line.strip("= \r") for line in lines]
-    return next((line for line in reversed(said) if line), "")[:LAST_LINE_CHARS]
+    # Behind what pytest counted, a thread that is left may log.
+    counted = [line for line in said if _COUNTED.search(line)]
+    return next((line for line in reversed(counted or said) if line), "")[:LAST_LINE_CHARS]
 
 
 def _show(ended: Ended, output: BinaryIO) -> None:

@@ -109,11 +109,9 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("shell", SCRIPTS)
+@pytest.mark.parametrize("shell", [shell for shell in SCRIPTS if shutil.which(shell)])
 def test_a_shell_completes_a_topic(tier: BuiltTier, tmp_path: Path, shell: str) -> None:
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"there is no {shell}")
+    program = str(shutil.which(shell))
     command = tmp_path / "bin" / "tieredstore"
     command.parent.mkdir()
     # It has the time that it needs here.

@@ -37,6 +37,11 @@ def test_one_that_fails_stops_no_other_and_fails_the_run() -> None:
     ]
 
 
+def test_a_line_behind_what_pytest_counted_is_not_what_is_summed_up() -> None:
+    _, _, summary = run("unit: echo '== 2 failed, 8 passed in 470.27s (0:07:50) =='; echo a log")
+    assert summary[0].split(maxsplit=2)[2] == "2 failed, 8 passed in 470.27s (0:07:50)"
+
+
 def test_those_that_are_named() -> None:
     chosen = parse_parts(["a: true", "b: true", "c: true"])
     assert [part.name for part in choose(chosen, ["c", "a"])] == ["a", "c"]

@@ -22,6 +22,7 @@ from tieredstore.broker.send.sender import SendRequest
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message import sysflag
 from tieredstore.message.compression import compress
 from tieredstore.message.encoding import Message
@@ -337,6 +338,9 @@ def test_one_message_group_comes_one_message_after_the_other(tmp_path: Path) -> 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         for number in range(3):
             await send(broker, number, properties={"__SHARDINGKEY": "g"})
+        store = broker.services.store
+        assert isinstance(store, DefaultMessageStore)
+        await asyncio.to_thread(store.wait_until_dispatched)
         first = await receive(client, ask(invisible_ms=None, auto_renew=True))
         assert [message.body for message in first] == [b"body 0", b"body 1", b"body 2"]
         assert await receive(client, ask(wait_ms=100)) == []

@@ -158,4 +158,5 @@ def test_it_follows(tmp_path: Path, tier: GrowingTier) -> None:
     target = Target("parquet", tmp_path / "out")
     report = target.export(tier, every="1h", stop=stop, progress=on_progress)
     assert (report["rows"], report["rounds"], report["behind"]["messages"]) == (24, 1, 0)
-    assert seen[0].note.startswith("24 in this round, ")
+    assert seen[0].note.startswith("was 24 messages, ")
+    assert seen[0].note.endswith(" s behind at most")
