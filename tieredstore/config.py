@@ -7,11 +7,12 @@ unit made visible; `docs/configuration.md` is generated from the annotations her
 from __future__ import annotations
 
 import enum
+import io
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 from msgspec import Meta, field
@@ -20,12 +21,14 @@ from tieredstore.errors import Invalid
 from tieredstore.java_settings import (
     DECLINED_SETTINGS,
     REFUSED_VALUES,
+    SETTINGS_ELSEWHERE,
     UNUSED_SETTINGS,
     find_unsupported,
 )
 from tieredstore.properties import (
     PluginProperties,
     fields_by_key,
+    find_near_setting,
     find_unknown_settings,
     make_extra,
     parse_value,
@@ -523,6 +526,11 @@ PLUGIN_PREFIXES = ("objectStore", "tieredStoreS3", "tieredStoreFsspec", "tieredS
 """Keys that begin so are those of the providers that come with the project: the registry, which
 knows the provider, checks them."""
 
+_MOST_CHARACTERS = 4 << 20
+"""Of a broker.conf: what is longer is something else."""
+_MOST_GUESSES = 100
+"""Keys of a foreign file that are compared with known ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
@@ -610,20 +618,66 @@ def load_broker_conf(
     return config_from_properties(properties, origin=str(path), serving=serving)
 
 
-def read_broker_conf(path: Path) -> dict[str, str]:
-    """Read the keys and values of a Java properties file.
+class ConfLine(NamedTuple):
+    """A setting of a broker.conf. number: of its (first) line, from 1."""
 
-    Java reads such a file as ISO 8859-1 with `\\uXXXX` escapes. Raises Invalid when the file is
-    missing or cannot be read.
+    number: int
+    key: str
+    value: str
+
+
+def read_broker_conf(path: Path) -> dict[str, str]:
+    """Read the keys and values of a Java properties file, as `read_conf_lines` does."""
+    return {line.key: line.value for line in read_conf_lines(path)}
+
+
+def read_conf_lines(path: Path) -> list[ConfLine]:
+    """Read the settings of a Java properties file one by one; of a key that is there twice the last
+    counts.
+
+    Java reads such a file as ISO 8859-1 with `\\uXXXX` escapes, and any file is one. Raises Invalid
+    when the file is missing or cannot be read, and for one in which no key is known.
     """
     import javaproperties
 
+    lines, number = [], 1
     try:
         with path.open(encoding="latin-1") as file:
-            return dict(javaproperties.load(file))
+            text = file.read(_MOST_CHARACTERS + 1)
+        if len(text) > _MOST_CHARACTERS or "\0" in text:
+            raise _foreign(path, "something else")
+        for element in javaproperties.parse(io.StringIO(text)):
+            if isinstance(element, javaproperties.KeyValue):
+                lines.append(ConfLine(number, element.key, element.value))
+            number += element.source.count("\n")
     except FileNotFoundError:
         raise Invalid(f"{path}: no such configuration file", path=str(path)) from None
     except (OSError, javaproperties.InvalidUEscapeError) as error:
         raise Invalid(
             f"{path}: cannot be read as a properties file: {error}", path=str(path)
         ) from (error)
+    _refuse_foreign(lines, path)
+    return lines
+
+
+def _refuse_foreign(lines: Sequence[ConfLine], path: Path) -> None:
+    """Raise Invalid for a file that is no configuration. What it has may be secret: it is not
+    shown."""
+    if not lines or any(is_known(line.key) for line in lines):
+        return
+    near = (find_near_setting(line.key, FIELDS_BY_KEY) for line in lines[:_MOST_GUESSES])
+    meant = next((f"; did you mean {name}?" for name in near if name), "")
+    raise _foreign(path, f"{len(lines)} settings, none with a known key{meant}")
+
+
+def _foreign(path: Path, found: str) -> Invalid:
+    return Invalid(
+        f"{path}: no configuration: expected lines as in a broker.conf (brokerName=broker-a), "
+        f"found {found}",
+        path=str(path),
+    )
+
+
+def is_known(key: str) -> bool:
+    """Tell whether a key is Java's or this project's, or begins as those of its providers do."""
+    return key in FIELDS_BY_KEY or key in SETTINGS_ELSEWHERE or key.startswith(PLUGIN_PREFIXES)

@@ -1,4 +1,5 @@
-"""Settings of Java's that `StoreConfig` does not have: without effect, refused, or not supported.
+"""Settings of a `broker.conf` that `StoreConfig` does not have: the broker's own, those without
+effect, refused ones, those that are not supported.
 
 What Java's broker reads from the same file, as Apache RocketMQ 5.5.0 names it.
 """
@@ -70,6 +71,21 @@ REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
 }
 """Key -> (value, reason): settings whose absence would weaken durability or security."""
 
+_SERVED = """
+authenticationEnabled authorizationEnabled autoCreateSubscriptionGroup autoCreateTopicEnable
+bindAddress brokerIP1 brokerId brokerPermission brokerTopicEnable clusterTopicEnable
+defaultTopicQueueNums enablePropertyFilter flushConsumerOffsetInterval
+grpcClientConsumerMaxLongPollingTimeoutMillis grpcServerPort initAuthenticationUser
+innerClientAuthenticationCredentials listenPort longPollingEnable
+metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills metricsExporterType
+metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
+metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
+migrateAuthFromV1Enabled msgTraceTopicName namesrvAddr namesrvListenPort
+notifyConsumerIdsChangedEnable readOnlyRefreshInterval registerBrokerTimeoutMills
+registerNameServerPeriod rejectTransactionMessage shortPollingTimeMills tls.server.authClient
+tls.server.mode tls.server.need.client.auth tls.server.trustCertPath tlsCertPath tlsKeyPath
+traceTopicEnable transactionCheckInterval transactionCheckMax transactionTimeOut
+"""
 _BROKER = """
 accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity
 adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allowRecallWhenBrokerNotWriteable
@@ -194,7 +210,15 @@ UNSUPPORTED_SETTINGS: Mapping[str, frozenset[str]] = {
 }
 """Part of the broker -> its settings that nothing here reads."""
 
+BROKER_SETTINGS = frozenset(_SERVED.split())
+"""Settings that `tieredstore broker` reads and the store does not (`broker/settings.py`)."""
+
 _ALL_UNSUPPORTED = frozenset[str]().union(*UNSUPPORTED_SETTINGS.values())
+
+SETTINGS_ELSEWHERE = _ALL_UNSUPPORTED.union(
+    BROKER_SETTINGS, UNUSED_SETTINGS, DECLINED_SETTINGS, REFUSED_VALUES
+)
+"""All of these."""
 
 
 def find_unsupported(names: Iterable[str]) -> list[str]:

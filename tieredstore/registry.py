@@ -198,6 +198,17 @@ def _find_unknown_settings(provider: Any, config: StoreConfig) -> list[str]:
     return find_unknown_settings(properties, tuple(declared.PREFIXES), known, properties.origin)
 
 
+def plugin_settings(name: str) -> type[msgspec.Struct] | None:
+    """Return the settings that a segment provider declares, None for none. Raises Invalid."""
+    declared: type[msgspec.Struct] | None = getattr(provider_class(name), "SETTINGS", None)
+    return declared
+
+
+def check_metadata_store(name: str) -> None:
+    """Raise Invalid unless a name means the class of a metadata store."""
+    _resolve(name, _METADATA)
+
+
 def metadata_store(
     config: StoreConfig, clock: Clock = SYSTEM_CLOCK, *, read_only: bool = False
 ) -> Any:

@@ -317,7 +317,7 @@ def load_broker_settings(properties: Mapping[str, str], origin: str) -> BrokerSe
 def list_settings(settings: BrokerSettings) -> dict[str, str]:
     """List all settings by their Java names, as text, without those that are secrets."""
     return {
-        key: _show(getattr(settings, info.name))
+        key: show_value(getattr(settings, info.name))
         for key, info in BROKER_FIELDS_BY_KEY.items()
         if not is_secret(info)
     }
@@ -361,5 +361,6 @@ def _parse_known(properties: Mapping[str, str], origin: str) -> dict[str, Any]:
     }
 
 
-def _show(value: object) -> str:
+def show_value(value: object) -> str:
+    """Return a setting's value as a broker.conf has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

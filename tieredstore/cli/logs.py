@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 LEVELS: Final = ("error", "warning", "info", "debug")
 _DEFAULT: Final = "warning"
 _KEY: Final = "tieredstore.cli.logs"
+_ONCE: Final = frozenset({"tieredstore.scan.location", "tieredstore.registry"})
+"""Who warns of a configuration, each time that it is loaded or used: each line is shown once."""
 
 
 def log_options() -> list[click.Option]:
@@ -72,9 +74,16 @@ def stamp() -> str:
 def _make_handler(level: int, *, with_time: bool) -> logging.Handler:
     import logging
 
+    context = click.get_current_context(silent=True)
+    shown: set[str] = set() if context is None else context.meta.setdefault(f"{_KEY}.shown", set())
+
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             text = " ".join(record.getMessage().split())
+            if record.name in _ONCE:
+                if text in shown:
+                    return
+                shown.add(text)
             time = stamp() if with_time else ""
             click.echo(f"{time}tieredstore: {record.levelname.lower()}: {text}", err=True)
 

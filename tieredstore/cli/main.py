@@ -28,7 +28,7 @@ VERBS = {
     "cat": "Print messages of a topic.",
     "compact": "Put what is in many small files into few.",
     "completion": "Print what makes a shell complete this command.",
-    "config": "Back up and restore a broker's topics, groups and offsets.",
+    "config": "Check and show a configuration; back up what a broker keeps.",
     "copy": "Copy a tier to another place.",
     "dev": "Run a broker for the development of applications.",
     "doctor": "Try what a place for a tier really does.",

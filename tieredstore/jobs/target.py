@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,8 +21,6 @@ from tieredstore.tier_url import show_url
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
     from tieredstore.contracts.segment import SegmentProvider
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +91,8 @@ def resolve_target(
     properties: Mapping[str, str] | None = None,
 ) -> TierTarget:
     """Resolve the tier to write to. cluster and broker: names in it, which `config` (a broker.conf)
-    or `properties` (its settings) may give. What loading them warned of is logged. Raises Invalid
-    with what to do."""
+    or `properties` (its settings) may give. Raises Invalid with what to do."""
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
-    for line in loaded.warnings:
-        _log.warning("%s", line)
     missing = [
         f"{option} (or {key} in --config)"
         for key, option in (("brokerName", "--broker"), ("brokerClusterName", "--cluster"))

@@ -3,6 +3,7 @@ another one that shall."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from tieredstore.tier_url import show_url
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
     from tieredstore.contracts.segment import SegmentProvider
+
+_log = logging.getLogger(__name__)
 
 METADATA_FILE = "config/tieredStoreMetadata.json"
 
@@ -83,15 +86,20 @@ def load_config(
     broker: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
-    """Load a configuration file, beaten by what is given here. Raises Invalid."""
+    """Load a configuration file, beaten by what is given here. What loading it warned of is logged.
+    Raises Invalid."""
     overrides = dict(properties or {})
     if broker is not None:
         overrides["brokerName"] = broker
     if cluster is not None:
         overrides["brokerClusterName"] = cluster
     if path is None:
-        return config_from_properties(overrides, origin="command line")
-    return load_broker_conf(path, overrides)
+        loaded = config_from_properties(overrides, origin="command line")
+    else:
+        loaded = load_broker_conf(path, overrides)
+    for line in loaded.warnings:
+        _log.warning("%s", line)
+    return loaded
 
 
 def place_tier(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:

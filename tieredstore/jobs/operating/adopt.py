@@ -96,7 +96,7 @@ def _report(part: TierPart) -> dict[str, object]:
 def _adopt(loaded: LoadedConfig, clock: Clock) -> int:
     """Load the store once, which begins its log, and close it; where the log begins (bytes)."""
     config = msgspec.structs.replace(loaded.config, message_store_plug_in="tiered", adopt=True)
-    store: Any = registry.message_store(replace(loaded, config=config), clock)
+    store: Any = registry.message_store(replace(loaded, config=config, warnings=()), clock)
     store.load()
     try:
         begin: int = store.next_store.commit_log.min_offset

@@ -1,4 +1,4 @@
-"""`tieredstore config`: what a broker keeps in `config/`, into a file and back."""
+"""`tieredstore config`: what a broker.conf means, and what a broker keeps in `config/`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from tieredstore.cli.lazy import LazyGroup
 
 PARTS = {
     "backup": "Write topics, groups, offsets, users and timers of a broker to a file.",
-    "restore": "Put them back.",
+    "check": "Say what is wrong with a broker.conf.",
+    "restore": "Put back what `backup` wrote.",
+    "show": "Print the settings that count, and where each comes from.",
 }
 """Part -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
 @click.group("config", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.config.{}")
 def command() -> None:
-    """Back up what a broker keeps in config/ (of its storePathRootDir), and restore it."""
+    """Check and show a configuration. Back up what a broker keeps in config/ (of its
+    storePathRootDir), and restore it."""
