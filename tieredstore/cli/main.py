@@ -25,7 +25,7 @@ from tieredstore.cli.logs import log_options
 VERBS = {
     "backfill": "Write the messages of a Parquet table into a tier.",
     "broker": "Run a broker.",
-    "cat": "Print messages of a topic.",
+    "cat": "Print messages of topics.",
     "compact": "Put what is in many small files into few.",
     "completion": "Print what makes a shell complete this command.",
     "config": "Check and show a configuration; back up what a broker keeps.",

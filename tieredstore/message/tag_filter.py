@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 SUBSCRIBE_ALL = "*"
 
 
+def parse_tags(expression: str | None) -> frozenset[str]:
+    """Parse an expression such as `TagA || TagB` into its tags; none of them for `*`, for nothing
+    and for None, which mean all messages."""
+    tags = frozenset(tag.strip() for tag in (expression or "").split("||")) - {""}
+    return frozenset() if SUBSCRIBE_ALL in tags else tags
+
+
 class TagFilter:
     """Accepts the messages whose tags code is in `codes`; `None` accepts every message.
 
@@ -30,13 +37,8 @@ class TagFilter:
     def parse(cls, expression: str | None) -> TagFilter:
         """Parse the filter of a subscription such as `TagA || TagB`; `*`, empty and None mean
         all."""
-        if expression is None:
-            return cls(None)
-        tags = [tag.strip() for tag in expression.split("||")]
-        tags = [tag for tag in tags if tag]
-        if not tags or tags == [SUBSCRIBE_ALL]:
-            return cls(None)
-        return cls(java_string_hash(tag) for tag in tags)
+        tags = parse_tags(expression)
+        return cls(java_string_hash(tag) for tag in tags) if tags else cls(None)
 
     def is_matched_by_consume_queue(self, tags_code: int | None) -> bool:
         """Tell whether a unit with this tags code may be wanted; an unknown code (None) always

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,27 @@ class Selection:
             and (brokers is None or queue.broker in brokers)
             and (queue_ids is None or queue.queue_id in queue_ids)
         ]
+
+
+def split_topics(topics: Sequence[str]) -> tuple[tuple[str, ...] | None, str | None]:
+    """Return what `Selection` takes as topics and as topic_pattern for names and shell patterns;
+    without any, for all topics."""
+    if any(map(is_pattern, topics)):
+        return None, "|".join(fnmatch.translate(topic) for topic in topics)
+    return tuple(topics) or None, None
+
+
+def is_pattern(topic: str) -> bool:
+    """Tell whether a text is a shell pattern, and no name of a topic."""
+    return re.search(r"[*?\[]", topic) is not None
+
+
+def require_topics(catalogue: TierCatalogue, topics: Iterable[str]) -> None:
+    """Raise Invalid for a name or shell pattern that no topic of a tier matches."""
+    names = catalogue.topic_names()
+    for pattern in topics:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            catalogue.select(pattern)  # says which there are
 
 
 def _to_set(values: Iterable[T] | None) -> set[T] | None:

@@ -10,14 +10,14 @@ import pytest
 from tests.kit.command_line import one_line, tieredstore
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.tier_builder import TierBuilder, message
-from tieredstore.cli.verbs import cat
+from tieredstore.cli.messages import rows
 
 BODIES = ("text", "base64", "sha256", "none")
 OUTPUTS = ("table", "json", "ndjson")
 
 
 def printed(monkeypatch: pytest.MonkeyPatch, *arguments: object, few: int) -> tuple[int, str]:
-    monkeypatch.setattr(cat, "_FEW", few)
+    monkeypatch.setattr(rows, "_FEW", few)
     ran = tieredstore("cat", *arguments)
     return ran.code, ran.out
 

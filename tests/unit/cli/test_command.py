@@ -140,7 +140,10 @@ def test_a_usage_error_is_one_sentence_with_where_to_look(
         (["xyz"], "No such command 'xyz'; see `tieredstore --help`"),
         (["store", "chek"], "'chek'; did you mean 'check'?; see `tieredstore store --help`"),
         (["help", "cta"], "No such command 'cta'; did you mean 'cat'"),
-        (["cat", "--topc", "x"], "No such option '--topc'; did you mean '--topic'?; see"),
+        (
+            ["cat", "--topc", "x"],
+            "No such option '--topc'; did you mean '--topic' or '--topics'?; see",
+        ),
         (["export", "--quee", "1"], "; did you mean '--queue' or"),
         (["export", "--par", "1"], "; did you mean '--partition-by'?; see"),
         (["cat", "-z"], "No such option '-z'; see `tieredstore cat --help`"),

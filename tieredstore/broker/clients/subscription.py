@@ -6,7 +6,7 @@ from typing import Final, Self
 
 import msgspec
 
-from tieredstore.message.tag_filter import SUBSCRIBE_ALL
+from tieredstore.message.tag_filter import SUBSCRIBE_ALL, parse_tags
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
@@ -39,7 +39,7 @@ class Subscription(msgspec.Struct, frozen=True):
         kind = expression_type or TAG
         if kind != TAG:
             return cls(topic, expression, kind, version)
-        tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
-        if not tags or SUBSCRIBE_ALL in tags:
+        tags = parse_tags(expression)
+        if not tags:
             return cls(topic, SUBSCRIBE_ALL, TAG, version)
         return cls(topic, expression, TAG, version, tags)

@@ -35,6 +35,30 @@ def topics_option(command: Command) -> Command:
     )(command)
 
 
+def required_topics_option(command: Command) -> Command:
+    """Add --topic, the same list, of one topic at least; the command gets it as `topics`."""
+    return click.option(
+        "--topic",
+        "--topics",
+        "topics",
+        metavar="T,…",
+        multiple=True,
+        required=True,
+        callback=_split_some,
+        shell_complete=complete_topics,
+        help="The topics; shell patterns, comma-separated or repeated.",
+    )(command)
+
+
+def _split_some(
+    context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> list[str]:
+    names = _split(context, option, given)
+    if not names and not context.resilient_parsing:
+        raise click.BadParameter("expected a topic", context, option)
+    return names
+
+
 def _split(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> list[str]:
     return [name for text in given for name in text.split(",") if name]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from tieredstore.cli.exits import ExitCode
+from tieredstore.cli.messages.rows import MESSAGE_COLUMNS
 from tieredstore.cli.options.messages import time_options, topic_option
 from tieredstore.cli.options.output import body_option, output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output
-from tieredstore.cli.verbs.cat import MESSAGE_COLUMNS
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.scan.times import parse_time, require_order
 

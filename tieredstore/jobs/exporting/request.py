@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-import fnmatch
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +13,7 @@ from tieredstore.jobs.exporting.bodies.schema import BodySchema
 from tieredstore.jobs.exporting.partition import BY_TOPIC_AND_DAY, PartitionBy
 from tieredstore.scan.arrow.schema import TYPES, choose_columns
 from tieredstore.scan.catalogue import TierCatalogue
-from tieredstore.scan.selection import Selection
+from tieredstore.scan.selection import Selection, require_topics, split_topics
 from tieredstore.scan.times import require_order
 from tieredstore.tier_url import show_url
 
@@ -121,10 +119,7 @@ class ExportRequest:
     def require_topics(self, catalogue: TierCatalogue) -> None:
         """Raise Invalid for a name or shell pattern that no topic of a tier matches: a target would
         be made of a misspelt one, and refuse the right one."""
-        names = catalogue.topic_names()
-        for pattern in self.topics:
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-                catalogue.select(pattern)  # says which there are
+        require_topics(catalogue, self.topics)
 
     @property
     def message_columns(self) -> tuple[str, ...]:
@@ -209,10 +204,7 @@ def select_queues(
     """Select the queues of some topics (of all topics without). Raises Invalid for times in the
     wrong order."""
     require_order(since_ms, until_ms)
-    names: tuple[str, ...] | None = tuple(topics) or None
-    pattern: str | None = None
-    if any(re.search(r"[*?\[]", topic) for topic in topics):
-        names, pattern = None, "|".join(fnmatch.translate(topic) for topic in topics)
+    names, pattern = split_topics(topics)
     return Selection(
         topics=names,
         topic_pattern=pattern,

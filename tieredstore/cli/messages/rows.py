@@ -1,0 +1,73 @@
+"""Messages of a tier as rows."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+    from tieredstore.cli.messages.choice import MessageChoice
+    from tieredstore.contracts.segment import SegmentProvider
+    from tieredstore.scan.plan import ScanRange
+    from tieredstore.scan.read.batch import MessageBatch
+    from tieredstore.scan.rows import BodyForm
+
+    RowsOf = Callable[[MessageBatch, BodyForm, tuple[str, ...]], Iterator[dict[str, object]]]
+
+MESSAGE_COLUMNS = ("queue_id", "queue_offset", "store_timestamp", "tags", "keys", "msg_id", "body")
+"""What a table shows; JSON has every field."""
+_FEW = 4096
+"""Messages for which pyarrow is not worth its import."""
+
+
+def message_rows(
+    provider: SegmentProvider,
+    ranges: Iterable[ScanRange],
+    choice: MessageChoice,
+    body: BodyForm,
+    names: tuple[str, ...],
+) -> Generator[dict[str, object]]:
+    """Yield the rows of the wanted messages of some ranges, with these fields at least. After the
+    first ones whole batches become rows, where pyarrow is installed."""
+    from tieredstore.scan.findings import raise_on_damage
+    from tieredstore.scan.read.batches import read_batches
+    from tieredstore.scan.read.small_ranges import read_small_ahead
+
+    codes = choice.tags_codes
+    rows_of: RowsOf = _make_rows_singly
+    count = 0
+    batches = read_small_ahead(
+        provider,
+        ranges,
+        lambda one: one.size_bytes,
+        lambda one, tell: read_batches(provider, one, on_finding=tell, tags_codes=codes),
+        raise_on_damage,
+    )
+    with closing(batches):
+        for batch in batches:
+            chosen = choice.select(batch)
+            yield from rows_of(chosen, body, names)
+            count += len(chosen)
+            if count >= _FEW:
+                rows_of = _choose_rows_of()
+
+
+def _make_rows_singly(
+    batch: MessageBatch,
+    body: BodyForm,
+    names: tuple[str, ...],  # noqa: ARG001
+) -> Iterator[dict[str, object]]:
+    from tieredstore.scan.rows import message_row
+
+    for message in batch.messages():
+        yield message_row(message, batch.queue.broker, body)
+
+
+def _choose_rows_of() -> RowsOf:
+    try:
+        from tieredstore.scan.arrow.rows import batch_rows
+    except ImportError:
+        return _make_rows_singly
+    return batch_rows
