@@ -39,12 +39,13 @@ decompression, stored_length and body_crc before it."""
 
 class BodyForm(enum.StrEnum):
     """How a row shows the decompressed body: TEXT as UTF-8 (other bytes become U+FFFD), BASE64,
-    SHA256 in hex, NONE as null."""
+    SHA256 in hex, NONE as null; BYTES as they are, which JSON cannot have."""
 
     TEXT = "text"
     BASE64 = "base64"
     SHA256 = "sha256"
     NONE = "none"
+    BYTES = "bytes"
 
 
 def message_row(
@@ -54,8 +55,8 @@ def message_row(
     *,
     body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES,
 ) -> dict[str, object]:
-    """Return the row of one message, JSON-ready. Raises Corrupt when a compressed body is damaged
-    or inflates to more than `body_limit_bytes`."""
+    """Return the row of one message, JSON-ready unless its body is bytes. Raises Corrupt when a
+    compressed body is damaged or inflates to more than `body_limit_bytes`."""
     body = message.decode_body(body_limit_bytes)
     properties = message.properties  # decoded once for all fields that are in it
     offset_message_id = message.offset_message_id
@@ -84,7 +85,7 @@ def message_row(
     }
 
 
-def show_body(body: bytes | memoryview, form: BodyForm) -> str | None:
+def show_body(body: bytes | memoryview, form: BodyForm) -> str | bytes | None:
     """Return a decompressed body as a row has it."""
     match form:
         case BodyForm.TEXT:
@@ -95,3 +96,5 @@ def show_body(body: bytes | memoryview, form: BodyForm) -> str | None:
             return hashlib.sha256(body).hexdigest()
         case BodyForm.NONE:
             return None
+        case BodyForm.BYTES:
+            return bytes(body)

@@ -87,3 +87,13 @@ def test_an_empty_answer_says_so_and_a_window_that_ends_before_it_begins_is_refu
         assert refused.code == 2
         assert "since 1672617600000 (epoch ms) is behind until 1672531200000" in one_line(refused)
     assert tieredstore(*cat, "--since", "2023-01-01", "--until", "2023-01-01").code == 0
+
+
+def test_raw_bodies_are_those_of_the_messages(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("--tier", odd, "--topic", "orders")
+    bodies = [row["body"] for row in tieredstore("cat", *given, "--output", "ndjson").rows]
+    for few in (0, 1 << 40):
+        assert printed(monkeypatch, *given, "--output", "raw", few=few) == (
+            0,
+            "".join(f"{body}\n" for body in bodies),
+        )

@@ -22,6 +22,45 @@ output_option = collect(
 )
 """Adds --output; the command gets the `Output` `out`."""
 
+
+def _make_message_output(**given: str | None) -> object:
+    from tieredstore.cli.output.messages import MessageOutput
+
+    return MessageOutput(**given)  # type: ignore[arg-type]
+
+
+message_output_options = collect(
+    "out",
+    _make_message_output,
+    {
+        "body": {
+            "flag": "--body",
+            "type": click.Choice(["text", "base64", "sha256", "none"]),
+            "default": "text",
+            "show_default": True,
+            "help": "How to show the body (after decompression).",
+        },
+        "columns": {
+            "flag": "--columns",
+            "metavar": "C,…",
+            "help": "Only these fields; properties.NAME is one property.",
+        },
+        "template": {
+            "flag": "--format",
+            "metavar": "TEXT",
+            "help": "A line for each message, such as '{queue_id}@{queue_offset} {body}'.",
+        },
+        "output": {
+            "flag": "--output",
+            "type": click.Choice(["table", "json", "ndjson", "csv", "tsv", "vertical", "raw"]),
+            "default": "table",
+            "show_default": True,
+            "help": "How to print.",
+        },
+    },
+)
+"""Adds --body, --columns, --format and --output; the command gets the `MessageOutput` `out`."""
+
 body_option = click.option(
     "--body",
     type=click.Choice(["text", "base64", "sha256", "none"]),

@@ -65,6 +65,15 @@ class Output:
                 self._table(columns, rows)
         self.flush()
 
+    def lines(self, lines: Iterable[bytes], *, heads: int = 0) -> int:
+        """Write lines. Returns their number without the first `heads`."""
+        count = -heads
+        for line in lines:
+            self._write(line + b"\n")
+            count += 1
+        self.flush()
+        return count
+
     def line(self, text: str) -> None:
         self._write(text.encode(errors="backslashreplace") + b"\n")
 
@@ -139,6 +148,14 @@ def encode(value: object) -> bytes:
 def cell(name: str, value: object) -> str:
     """Return one value on one line: times in ISO 8601, control characters escaped, long text
     cut."""
+    text = plain_text(name, value)
+    if not text.isprintable():
+        text = escape(text[: _CELL_CHARACTERS + 1])
+    return text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 1] + "…"
+
+
+def plain_text(name: str, value: object) -> str:
+    """Return one value as text: times in ISO 8601, the items of a list behind one another."""
     if value is None:
         return ""
     if name.endswith("timestamp") and isinstance(value, int):
@@ -151,11 +168,11 @@ def cell(name: str, value: object) -> str:
         value = " ".join(map(str, value))
     elif isinstance(value, Mapping):
         value = " ".join(f"{key}={item}" for key, item in value.items())
-    text = str(value)
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else _escape(c) for c in text[: _CELL_CHARACTERS + 1])
-    return text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 1] + "…"
+    return str(value)
 
 
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+def escape(text: str) -> str:
+    """Return a text with its control characters escaped, as Python writes them."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

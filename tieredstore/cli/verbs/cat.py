@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from contextlib import closing
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 
 from tieredstore.cli.messages.choice import MessageChoice, choose_queues, names_one_topic
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS, message_rows
 from tieredstore.cli.options.messages import required_topics_option, time_options
-from tieredstore.cli.options.output import body_option, output_option
+from tieredstore.cli.options.output import message_output_options
 from tieredstore.cli.options.tier import TierOptions, tier_options
-from tieredstore.cli.output.rows import Output, OutputFormat
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.scan.times import parse_time, require_order
+
+if TYPE_CHECKING:
+    from tieredstore.cli.output.messages import MessageOutput
 
 
 @click.command("cat")
@@ -28,8 +31,7 @@ from tieredstore.scan.times import parse_time, require_order
 @time_options
 @click.option("--tag", metavar="T", help="Only messages with this tag; `A || B`: both.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=0), help="At most so many messages.")
-@body_option
-@output_option
+@message_output_options
 def command(
     tier: TierOptions,
     topics: list[str],
@@ -40,8 +42,7 @@ def command(
     until: str | None,
     tag: str | None,
     limit: int | None,
-    body: str,
-    out: Output,
+    out: MessageOutput,
 ) -> None:
     """Print messages of topics, queue by queue, in the order of their offsets.
 
@@ -50,7 +51,6 @@ def command(
     from tieredstore.cli.composition import open_tier
     from tieredstore.message.tag_filter import parse_tags
     from tieredstore.scan.plan import ScanBounds, plan
-    from tieredstore.scan.rows import COLUMNS, BodyForm
 
     now = SYSTEM_CLOCK.now_ms()
     since_ms = None if since is None else parse_time(since, now)
@@ -62,9 +62,9 @@ def command(
         queues = choose_queues(opened.catalogue(), topics, queue, opened.broker)
         bounds = ScanBounds(from_offset, until_offset, since_ms, until_ms)
         ranges = plan(opened.provider, queues, bounds)
-        names = columns if out.format is OutputFormat.TABLE else COLUMNS
-        with closing(message_rows(opened.provider, ranges, choice, BodyForm(body), names)) as rows:
-            found = out.rows(columns, rows if limit is None else islice(rows, limit))
+        names = out.fields(columns)
+        with closing(message_rows(opened.provider, ranges, choice, out.body, names)) as rows:
+            found = out.write(columns, rows if limit is None else islice(rows, limit))
         if not found and limit != 0:
             click.echo(f"tieredstore: {_name(topics)} no such message", err=True)
 

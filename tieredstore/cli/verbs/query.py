@@ -9,13 +9,13 @@ import click
 from tieredstore.cli.exits import ExitCode
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS
 from tieredstore.cli.options.messages import time_options, topic_option
-from tieredstore.cli.options.output import body_option, output_option
+from tieredstore.cli.options.output import message_output_options
 from tieredstore.cli.options.tier import TierOptions, tier_options
-from tieredstore.cli.output.rows import Output
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.scan.times import parse_time, require_order
 
 if TYPE_CHECKING:
+    from tieredstore.cli.output.messages import MessageOutput
     from tieredstore.scan.findings import Finding
 
 
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="At most so many messages.",
 )
-@body_option
-@output_option
+@message_output_options
 def command(
     tier: TierOptions,
     topic: str | None,
@@ -45,8 +44,7 @@ def command(
     since: str | None,
     until: str | None,
     limit: int,
-    body: str,
-    out: Output,
+    out: MessageOutput,
 ) -> int:
     """Find messages by --topic and --key, or by --msg-id. Exit code 3 when there is none.
 
@@ -58,7 +56,7 @@ def command(
         raise click.UsageError("--key needs --topic")
     from tieredstore.cli.composition import open_tier
     from tieredstore.scan.keys.search import FIRST_MS, LAST_MS, find_by_key, find_by_message_id
-    from tieredstore.scan.rows import BodyForm, message_row
+    from tieredstore.scan.rows import message_row
 
     now = SYSTEM_CLOCK.now_ms()
     since_ms = FIRST_MS if since is None else parse_time(since, now)
@@ -84,8 +82,8 @@ def command(
             hits = find_by_message_id(
                 *places, msg_id or "", limit=limit, unsealed=unsealed, on_finding=_warn
             )
-        rows = (message_row(hit.message, hit.queue.broker, BodyForm(body)) for hit in hits)
-        found = out.rows(MESSAGE_COLUMNS, rows)
+        rows = (message_row(hit.message, hit.queue.broker, out.body) for hit in hits)
+        found = out.write(MESSAGE_COLUMNS, rows)
         if found:
             return int(ExitCode.OK)
         what = f"key {key!r} in topic {topic!r}" if key is not None else f"id {msg_id!r}"

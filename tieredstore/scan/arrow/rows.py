@@ -30,7 +30,7 @@ def batch_rows(
         yield dict(zip(names, row_values[1:], strict=True))
 
 
-def _bodies(batch: MessageBatch, form: BodyForm) -> Iterator[str | None]:
+def _bodies(batch: MessageBatch, form: BodyForm) -> Iterator[str | bytes | None]:
     starts, lengths = batch.columns.body_offsets.tolist(), batch.columns.body_lengths.tolist()
     for start, length in zip(starts, lengths, strict=True):
         yield show_body(batch.buffer[start : start + length], form)

@@ -1,0 +1,52 @@
+"""Templates of `--format`: text with fields in braces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from string import Formatter
+
+from tieredstore.errors import Invalid
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+
+
+class Template:
+    r"""A text such as `{queue_id}@{queue_offset}\t{body}`. `\n`, `\t`, `\r`, `\0` and `\\` in it
+    are what they are in Python, `{{` and `}}` braces. names: the fields, in their order. Raises
+    Invalid for a text that is none."""
+
+    def __init__(self, text: str) -> None:
+        self._parts: list[tuple[str, str | None, str]] = []
+        try:
+            for literal, name, spec, conversion in Formatter().parse(text):
+                if conversion is not None or "{" in (spec or ""):
+                    raise ValueError(f"{name}: expected a field, with a format behind ':' or not")
+                self._parts.append((_unescape(literal), name, spec or ""))
+        except ValueError as error:
+            raise Invalid(f"--format {text!r}: {error}") from None
+        self.names = tuple(name for _, name, _ in self._parts if name is not None)
+
+    def fill(self, values: Mapping[str, object], show: Callable[[str, object], str]) -> str:
+        """Return the text with the values of one message. show: makes text of a field and its value
+        where the template gives no format. Raises Invalid for a format that a value does not
+        take."""
+        found = []
+        for literal, name, spec in self._parts:
+            found.append(literal)
+            if name is not None:
+                found.append(_format(name, values[name], spec, show))
+        return "".join(found)
+
+
+def _unescape(literal: str) -> str:
+    return re.sub(r"\\([ntr0\\])", lambda found: _ESCAPES[found[1]], literal)
+
+
+def _format(name: str, value: object, spec: str, show: Callable[[str, object], str]) -> str:
+    if not spec:
+        return show(name, value)
+    try:
+        return format(value if isinstance(value, int | str) else show(name, value), spec)
+    except ValueError as error:
+        raise Invalid(f"--format {{{name}:{spec}}}: {error}") from None
