@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def open_tier(
-    url: str,
+    url: str | Path,
     *,
     cluster: str | None = None,
     broker: str | None = None,
@@ -52,14 +52,14 @@ def open_tier(
     config: str | Path | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Tier:
-    """Open the tier at a URL (`file:///dir`, `s3://bucket/prefix`, …), for reading.
+    """Open the tier at a URL (`file:///dir`, `s3://bucket/prefix`, …) or in a folder, for reading.
     cluster: needed where the tier has several. state: a broker's storePathRootDir, whose metadata
     then say which segments count. config: a broker.conf; properties: keys of one that beat it.
     Raises Invalid, Unavailable.
     """
     return Tier(
         locate(
-            str(url),  # a path is told that it is no URL
+            str(url),
             cluster=cluster,
             broker=broker,
             state=None if state is None else Path(state),

@@ -1,4 +1,4 @@
-"""Where a tier is, as people write it: `file:///dir`, `s3://bucket/prefix?region=…`.
+"""Where a tier is, as people write it: `file:///dir`, `s3://bucket/prefix?region=…`, `some/dir`.
 
 One rule of quoting: what has `://` is a URL and is percent-decoded once; anything else is a path
 and is taken as it is. A URL shows up in errors, logs and process lists, so a secret in one is
@@ -44,6 +44,14 @@ def file_url(path: str | os.PathLike[str]) -> str:
     return f"file://{_quote(str(Path(path).absolute()))}"
 
 
+def as_url(tier: str | os.PathLike[str]) -> str:
+    """Return the URL of a tier that may be given as the path of its folder. What is neither is
+    returned as it is, for `parse_tier_url` to refuse."""
+    text = os.fspath(tier)
+    is_path = text and "://" not in text and not _SCHEME_AND_COLON.match(text)
+    return file_url(text) if is_path else text
+
+
 def _quote(path: str) -> str:
     return quote(path, safe="/@:+,=~", errors="surrogateescape")
 
@@ -58,11 +66,12 @@ def parse_tier_url(text: str) -> TierUrl:
     twice."""
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
-        if text.startswith("/"):
-            shown, example = show_url(text), file_url(text)
-        else:  # what is mistyped may have a query with a secret
-            shown, example = re.split("[?#]", show_url(text), maxsplit=1)[0], "file:///dir"
-        raise Invalid(f"tier {shown!r}: expected a URL such as {example} or s3://bucket/prefix")
+        # what is mistyped may have a query with a secret
+        shown = re.split("[?#]", show_url(text), maxsplit=1)[0]
+        raise Invalid(
+            f"tier {shown!r}: expected a URL such as file:///dir or s3://bucket/prefix, or the "
+            "path of a folder (./ in front of a name with a colon)"
+        )
     if scheme == "file":
         # a folder may have any name: `?` and `#` are characters of it
         return TierUrl("file", "", _unquote(rest), {})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tieredstore.errors import Invalid
-from tieredstore.tier_url import TierUrl, parse_tier_url, show_url
+from tieredstore.tier_url import TierUrl, as_url, parse_tier_url, show_url
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,16 @@ def test_a_url_has_parts(text: str, expected: TierUrl) -> None:
 def test_what_is_no_url_of_a_tier_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         parse_tier_url(text)
+
+
+def test_a_path_becomes_the_url_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert as_url("a b") == as_url(Path("a b")) == f"file://{tmp_path}/a%20b"
+    assert as_url("./s3:b") == f"file://{tmp_path}/s3:b"
+    for text in ("file:///a", "s3://b?x=1", "s3:b", "memory:", ""):
+        assert as_url(text) == text
 
 
 def test_a_shown_url_has_neither_query_nor_user() -> None:

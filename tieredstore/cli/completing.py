@@ -42,14 +42,18 @@ def complete_topics(
 def _given_tier(context: click.Context) -> TierOptions | None:
     """The tier that a verb reads, by the options of `tier_options` that stand in front; of `copy`
     that of --from."""
+    from tieredstore.cli.options.defaults import add_defaults
     from tieredstore.cli.options.tier import TierOptions
 
     names = (parameter.name or "" for parameter in context.command.params)
     group = next((name[: -len("tier")] for name in names if name.endswith("__tier")), None)
-    if group is None or not context.params.get(f"{group}tier"):
+    if group is None:
         return None
     fields = ("tier", "state", "config", "cluster", "broker")
-    return TierOptions(**{name: context.params.get(f"{group}{name}") for name in fields})  # type: ignore[arg-type]
+    given = {name: context.params.get(f"{group}{name}") for name in fields}
+    if not any(one.required for one in context.command.params if one.name == f"{group}tier"):
+        given = add_defaults(given)
+    return TierOptions(**given) if given["tier"] else None  # type: ignore[arg-type]
 
 
 def look_in_time(look: Callable[[], Iterable[str]], seconds: float) -> list[str]:
@@ -73,12 +77,12 @@ def look_in_time(look: Callable[[], Iterable[str]], seconds: float) -> list[str]
 def find_topics(tier: TierOptions) -> Iterator[str]:
     """Yield the topics of a tier, from the first place that has them: the state directory, the
     folders of a tier in files, a listing. Raises whatever these raise."""
-    from tieredstore.tier_url import parse_tier_url
+    from tieredstore.tier_url import as_url, parse_tier_url
 
     if tier.state is not None:
         yield from _topics_of_state(tier.state)
         return
-    url = parse_tier_url(tier.tier)
+    url = parse_tier_url(as_url(tier.tier))
     if url.scheme == "file":
         for broker in Path(url.path).glob("*_*/*"):  # a cluster's hash and name, the broker's
             if broker.is_dir():

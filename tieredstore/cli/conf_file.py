@@ -37,6 +37,13 @@ class Level(enum.StrEnum):
     NOTE = "note"
 
 
+class Given(NamedTuple):
+    """A value that beats the file's, and where it comes from."""
+
+    value: str | None
+    origin: str
+
+
 class Finding(NamedTuple):
     """Something about one line of a file."""
 
@@ -83,22 +90,23 @@ def list_effective(
     lines: Sequence[ConfLine],
     findings: Sequence[Finding],
     origin: str,
-    given: Mapping[str, str],
+    given: Mapping[str, Given],
 ) -> Iterator[dict[str, object]]:
     """Yield each setting with the value that counts, where it comes from, and what is to be said
     about it; behind them the lines that no known setting has, without their values: a misspelt
-    secret may be one. origin: the file's name; given: settings of the command line."""
+    secret may be one. origin: the file's name; given: settings that beat it."""
     plugin_fields = find_plugin_fields(lines)
     of_file = {line.key: line for line in lines}
     said = {(finding.key, finding.line): finding.problem for finding in findings}
     fields = {**FIELDS_BY_KEY, **BROKER_FIELDS_BY_KEY, **plugin_fields}
     for key in (*fields, *(key for key in of_file if key not in fields)):
         line, info = of_file.get(key), fields.get(key)
-        value = given.get(key, None if line is None else line.value)
         if key in given:
-            where = "command line"
+            value, where = given[key]
+        elif line is not None:
+            value, where = line.value, f"{origin}:{line.number}"
         else:
-            where = "default" if line is None else f"{origin}:{line.number}"
+            value, where = None, "default"
         yield {
             "key": key,
             "value": None if info is None else _show(info, value),

@@ -74,7 +74,8 @@ class Verbs(LazyGroup):
 def cli() -> None:
     """RocketMQ messages whose history lives in a tier: copy, list, read, search, verify.
 
-    A tier is a URL: file:///dir, s3://bucket/prefix (docs/s3.md) or another one (docs/fsspec.md).
+    A tier is a folder, or a URL: file:///dir, s3://bucket/prefix (docs/s3.md), docs/fsspec.md.
+    TIEREDSTORE_TIER names it for verbs that delete nothing.
     Times are epoch milliseconds, ISO 8601 (UTC unless it says otherwise), relative (-2h, -1d),
     today or yesterday. Fields: docs/cli.md.
 

@@ -446,7 +446,7 @@ def backfill(
     identity: dict[str, object] = {
         "table": show_url(str(table)),
         "files": fingerprint(list_table(str(table))),  # a table that was mended is another job
-        "tier": show_url(tier),
+        "tier": show_url(target.url),
         "state": str(Path(state).resolve()),
         "cluster": target.config.broker_cluster_name,
         "broker": target.config.broker_name,

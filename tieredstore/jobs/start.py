@@ -28,13 +28,14 @@ class OpenedTier(Protocol):
     def location(self) -> TierLocation: ...
 
 
-Tier = str | TierLocation | OpenedTier
-"""A tier by its URL, where it is found without more (one cluster); else as it was opened."""
+Tier = str | Path | TierLocation | OpenedTier
+"""A tier by its URL or folder, where it is found without more (one cluster); else as it was
+opened."""
 
 
 def find_location(tier: Tier) -> TierLocation:
     """Find where a tier is. Raises Invalid, Unavailable."""
-    if isinstance(tier, (str, Path)):  # a path is told that it is no URL
+    if isinstance(tier, (str, Path)):
         return locate(str(tier))
     return tier if isinstance(tier, TierLocation) else tier.location
 

@@ -16,7 +16,7 @@ from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.location import TierLocation, load_config, place_tier
 from tieredstore.tier.writing import TierWriter, begin_stop
-from tieredstore.tier_url import show_url
+from tieredstore.tier_url import as_url, show_url
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -90,8 +90,10 @@ def resolve_target(
     config: Path | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TierTarget:
-    """Resolve the tier to write to. cluster and broker: names in it, which `config` (a broker.conf)
-    or `properties` (its settings) may give. Raises Invalid with what to do."""
+    """Resolve the tier to write to, by its URL or folder. cluster and broker: names in it, which
+    `config` (a broker.conf) or `properties` (its settings) may give. Raises Invalid with what to
+    do."""
+    url = as_url(url)
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
     missing = [
         f"{option} (or {key} in --config)"

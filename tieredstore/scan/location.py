@@ -14,7 +14,7 @@ import msgspec
 from tieredstore import registry
 from tieredstore.config import LoadedConfig, StoreConfig, config_from_properties, load_broker_conf
 from tieredstore.errors import Invalid
-from tieredstore.tier_url import show_url
+from tieredstore.tier_url import as_url, show_url
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -61,11 +61,13 @@ def locate(
     config: Path | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TierLocation:
-    """Locate the tier at a URL. Cluster and broker may be left out where the tier has one cluster.
+    """Locate the tier at a URL or in a folder. Cluster and broker may be left out where the tier
+    has one cluster.
 
     config: a broker.conf; properties: settings of one that beat it. Raises Invalid or
     Unavailable with a line that says what to do.
     """
+    url = as_url(url)
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
     placed_config = place_tier(loaded.config, url, state=state)
     if "brokerClusterName" in loaded.explicit_settings:

@@ -56,6 +56,14 @@ def test_topics_of_the_tier_are_offered(tier: BuiltTier, verb: str) -> None:
     assert offered(verb, f"--tier={tier.url}", "--topic=ov") == ["over6"]
 
 
+def test_topics_of_the_tier_of_the_environment_are_offered(
+    tier: BuiltTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIEREDSTORE_TIER", str(tier.root / "tier"))
+    assert offered("cat", "--topic", "") == ["orders", "over6"]
+    assert offered("copy", "--topics", "") == []
+
+
 @pytest.mark.parametrize(
     ("verb", "flag"), [("export", "--tier"), ("copy", "--from"), ("offload", "--tier")]
 )

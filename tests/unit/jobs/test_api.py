@@ -21,7 +21,6 @@ from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 from tieredstore.jobs.run import JobProgress
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.jobs.stopping import StopSignal
-from tieredstore.tier_url import file_url
 
 
 @pytest.fixture
@@ -176,11 +175,17 @@ def test_one_topic_may_be_given_as_it_is(tier: BuiltTier, tmp_path: Path) -> Non
         )
 
 
-def test_a_path_is_told_that_it_is_no_url(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=f"expected a URL such as {file_url(tmp_path)}"):
-        jobs.verify(tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match=f"expected a URL such as {file_url(tmp_path)}"):
-        tieredstore.open(tmp_path)  # type: ignore[arg-type]
+def test_a_tier_may_be_given_as_the_path_of_its_folder(
+    tier: BuiltTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tier.root)
+    for path in ("tier", "./tier", tier.root / "tier"):
+        assert jobs.verify(path)["messages"] == 22
+        assert tieredstore.open(path).location.url == tier.url
+    with pytest.raises(Invalid, match="no such directory"):
+        tieredstore.open("nowhere")
+    with pytest.raises(Invalid, match="or the path of a folder"):
+        tieredstore.open("s3:bucket")
 
 
 def test_a_copy_that_is_stopped_says_so(tier: BuiltTier, tmp_path: Path) -> None:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tieredstore.cli.options.collecting import Command, Settings, collect
+from tieredstore.cli.options.defaults import VARIABLES, add_defaults
 
-PLACE = "file:///dir or s3://bucket/prefix"
+PLACE = "a folder, file:///dir or s3://bucket/prefix"
 _PATH = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True, slots=True)
 class TierOptions:
-    """Which tier a verb works on. cluster and broker may be left out where the tier has one."""
+    """Which tier a verb works on. cluster and broker may be left out where the tier has one.
+    origins: of those that the command line does not have, where they come from."""
 
     tier: str
     state: Path | None = None
     config: Path | None = None
     cluster: str | None = None
     broker: str | None = None
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def required_state(self) -> Path:
@@ -35,10 +39,12 @@ def tier_options(
     name: str = "tier",
     *,
     flag: str = "",
+    has_defaults: bool = False,
     tier: str = f"Where the tier is: {PLACE}.",
     state: str | None = (
         "State directory (config/tieredStoreMetadata.json); without it, the tier alone is listed."
     ),
+    needs_tier: bool = True,
     needs_state: bool = False,
     config: str = "A broker.conf; the command line beats it.",
     cluster: str | None = "Cluster name (brokerClusterName).",
@@ -47,14 +53,16 @@ def tier_options(
     """Add --tier, --state, --config, --cluster and --broker; the command gets them as the
     `TierOptions` `name`.
 
-    flag: `from` for --from, --from-state and --from-config. The others are the texts of the
-    options, None for one that the verb does not have.
+    flag: `from` for --from, --from-state and --from-config. has_defaults: whether the environment
+    may name the tier (`defaults.py`): never for a verb that deletes or puts back. needs_tier:
+    whether there has to be one; empty without. The others are the texts of the options, None for
+    one that the verb does not have.
     """
     prefix = f"--{flag}-" if flag else "--"
     options: dict[str, Settings] = {
         "tier": {
             "flag": f"--{flag or 'tier'}",
-            "required": True,
+            "required": not has_defaults,
             "metavar": "URL",
             "help": tier,
         }
@@ -62,7 +70,7 @@ def tier_options(
     if state is not None:
         options["state"] = {
             "flag": f"{prefix}state",
-            "required": needs_state,
+            "required": needs_state and not has_defaults,
             "metavar": "DIR",
             "type": _PATH,
             "help": state,
@@ -73,10 +81,24 @@ def tier_options(
         "type": _PATH,
         "help": config,
     }
-    for field, text in (("cluster", cluster), ("broker", broker)):
+    for option, text in (("cluster", cluster), ("broker", broker)):
         if text is not None:
-            options[field] = {"flag": f"--{field}", "metavar": "NAME", "help": text}
-    return collect(name, TierOptions, options)
+            options[option] = {"flag": f"--{option}", "metavar": "NAME", "help": text}
+    if not has_defaults:
+        return collect(name, TierOptions, options)
+    needed = {"tier": needs_tier, "state": needs_state}
+    required = [option for option, is_needed in needed.items() if is_needed]
+    return collect(name, lambda **given: _complete(given, required), options)
+
+
+def _complete(given: dict[str, Any], required: Sequence[str]) -> TierOptions:
+    """Take what the command line does not have from its defaults. Raises a usage error for what is
+    in neither."""
+    found = add_defaults(given)
+    for name in required:
+        if found.get(name) is None:
+            raise click.UsageError(f"Missing option '--{name}' (or set {VARIABLES[name]})")
+    return TierOptions(**{**found, "tier": found["tier"] or ""})
 
 
 take_over_option = click.option(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command("cat")
-@tier_options()
+@tier_options(has_defaults=True)
 @required_topics_option
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("--from-offset", metavar="N", type=click.IntRange(min=0), help="First queue offset.")

@@ -22,6 +22,7 @@ COLUMNS = ("probe", "verdict", "found")
 
 @click.command("doctor")
 @tier_options(
+    has_defaults=True,
     tier="Where a tier is, or is to be.",
     state=None,
     config="A broker.conf: credentials and settings of the backend.",
@@ -62,9 +63,10 @@ def command(
     from tieredstore.contracts.probing import Probed, ProbeOptions, Verdict
     from tieredstore.contracts.wrapping import find_layer
     from tieredstore.scan.location import load_config, place_tier
+    from tieredstore.tier_url import as_url
 
     check_target(tier)
-    config = place_tier(load_config(tier.config).config, tier.tier, state=None)
+    config = place_tier(load_config(tier.config).config, as_url(tier.tier), state=None)
     provider: SegmentProvider = registry.segment_provider(config)
     url = provider.url
     with closing(provider):

@@ -23,7 +23,7 @@ _TOPICS_TABLE: Tables = {"tables": ("topic", "target", "sequence", "rows", "file
 
 
 @click.command("export")
-@tier_options()
+@tier_options(has_defaults=True)
 @topics_option
 @click.option(
     "--format",

@@ -15,6 +15,7 @@ from tieredstore.cli.output.tables import USAGE_TABLE
 @tier_options(
     state="The state directory of the tier's writer, or a broker's storePathRootDir.",
     needs_state=True,
+    has_defaults=True,
 )
 @click.option(
     "--max-age", metavar="TIME", help="The newest message is younger than this: 30s, 10m, 2h, 1d."

@@ -11,7 +11,7 @@ from tieredstore.cli.output.rows import Output
 
 
 @click.command("ls")
-@tier_options()
+@tier_options(has_defaults=True)
 @topic_option(help="Only this topic.")
 @output_option
 def command(

@@ -26,6 +26,7 @@ PLAN: Tables = {
 @click.command("offload")
 @click.argument("store", metavar="STORE", type=click.Path(path_type=Path))
 @tier_options(
+    has_defaults=True,
     state="Keeps what the tier holds (metadata, index files); never the store itself.",
     needs_state=True,
     config="The broker's broker.conf; the command line beats it.",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("query")
-@tier_options()
+@tier_options(has_defaults=True)
 @topic_option(help="The topic (needed with --key).")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("--key", metavar="K", help="One of the message's KEYS, or its UNIQ_KEY.")

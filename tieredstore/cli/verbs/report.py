@@ -16,7 +16,7 @@ _PRICES = ("write", "list", "read", "delete", "transfer", "storage")
 
 
 @click.command("report")
-@tier_options()
+@tier_options(has_defaults=True)
 @click.option(
     "--to",
     metavar="DIR",

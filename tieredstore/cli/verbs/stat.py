@@ -30,7 +30,7 @@ SEGMENT_COLUMNS = (
 
 
 @click.command("stat")
-@tier_options()
+@tier_options(has_defaults=True)
 @topic_option(help="Only this topic, with its segments.")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @output_option

@@ -25,7 +25,7 @@ _SUMMARY = (
 
 
 @click.command("verify")
-@tier_options()
+@tier_options(has_defaults=True)
 @topic_option(help="Only this topic (the index is left out).")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("--no-index", is_flag=True, help="Leave the index segments out.")

@@ -26,7 +26,7 @@ from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.jobs.journals import staging_beside
 from tieredstore.jobs.run import JobRun
 from tieredstore.scan.location import TierLocation
-from tieredstore.tier_url import show_url
+from tieredstore.tier_url import as_url, show_url
 
 _PIECE_BYTES = 8 << 20
 
@@ -143,6 +143,7 @@ def staging_of(run: JobRun, location: TierLocation, url: str | None) -> Iterator
         if local is not None:
             url = local.as_uri()
         assert url is not None
+        url = as_url(url)
         if url.rstrip("/") == location.url.rstrip("/"):
             raise Invalid(f"staging {show_url(url)}: is the tier itself; give another place")
         config = registry.tier_at(location.config, url)

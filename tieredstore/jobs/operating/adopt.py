@@ -16,6 +16,7 @@ from tieredstore.jobs.operating.part import TierPart, open_part
 from tieredstore.jobs.target import check_directory, refuse_broker, refuse_slave
 from tieredstore.scan.location import METADATA_FILE, TierLocation, load_config, place_tier
 from tieredstore.tier.history import has_history
+from tieredstore.tier_url import as_url
 
 
 def adopt_tier(
@@ -36,6 +37,7 @@ def adopt_tier(
     Raises Invalid for a local store that has a commit log, or a tier without messages of the
     broker; what `open_part` and the store raise.
     """
+    url = as_url(url)
     loaded = load_config(config, cluster=cluster, broker=broker)
     placed = place_tier(loaded.config, url, state=state)
     refuse_slave(placed)
