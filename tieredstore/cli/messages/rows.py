@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,37 +29,49 @@ def message_rows(
     choice: MessageChoice,
     body: BodyForm,
     names: tuple[str, ...],
+    *,
+    reverse: bool = False,
 ) -> Generator[dict[str, object]]:
     """Yield the rows of the wanted messages of some ranges, with these fields at least. After the
-    first ones whole batches become rows, where pyarrow is installed."""
+    first ones whole batches become rows, where pyarrow is installed. reverse: the ranges of each
+    queue are read from their ends, the last one first."""
     from tieredstore.scan.findings import raise_on_damage
-    from tieredstore.scan.read.batches import read_batches
+    from tieredstore.scan.read.batches import read_batches, read_batches_backwards
     from tieredstore.scan.read.small_ranges import read_small_ahead
 
     codes = choice.tags_codes
-    rows_of: RowsOf = _make_rows_singly
+    rows_of: RowsOf = make_rows_singly
     count = 0
+    read = read_batches_backwards if reverse else read_batches
     batches = read_small_ahead(
         provider,
-        ranges,
+        _reverse_queues(ranges) if reverse else ranges,
         lambda one: one.size_bytes,
-        lambda one, tell: read_batches(provider, one, on_finding=tell, tags_codes=codes),
+        lambda one, tell: read(provider, one, on_finding=tell, tags_codes=codes),
         raise_on_damage,
     )
     with closing(batches):
         for batch in batches:
             chosen = choice.select(batch)
-            yield from rows_of(chosen, body, names)
+            rows = rows_of(chosen, body, names)
+            yield from reversed(list(rows)) if reverse else rows
             count += len(chosen)
             if count >= _FEW:
                 rows_of = _choose_rows_of()
 
 
-def _make_rows_singly(
+def _reverse_queues(ranges: Iterable[ScanRange]) -> Iterator[ScanRange]:
+    """The ranges of each queue, the last one first."""
+    for _, group in groupby(ranges, key=lambda one: one.queue.path):
+        yield from reversed(list(group))
+
+
+def make_rows_singly(
     batch: MessageBatch,
     body: BodyForm,
     names: tuple[str, ...],  # noqa: ARG001
 ) -> Iterator[dict[str, object]]:
+    """Yield the rows of a batch, one message at a time, with all fields."""
     from tieredstore.scan.rows import message_row
 
     for message in batch.messages():
@@ -69,5 +82,5 @@ def _choose_rows_of() -> RowsOf:
     try:
         from tieredstore.scan.arrow.rows import batch_rows
     except ImportError:
-        return _make_rows_singly
+        return make_rows_singly
     return batch_rows

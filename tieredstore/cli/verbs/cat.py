@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tieredstore.cli.messages.choice import MessageChoice, choose_queues, names_one_topic
+from tieredstore.cli.messages.last import MOST_MESSAGES, last_rows
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS, message_rows
 from tieredstore.cli.options.messages import required_topics_option, time_options
 from tieredstore.cli.options.output import message_output_options
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 @time_options
 @click.option("--tag", metavar="T", help="Only messages with this tag; `A || B`: both.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=0), help="At most so many messages.")
+@click.option(
+    "--tail", metavar="N", type=click.IntRange(1, MOST_MESSAGES), help="The N stored last, in all."
+)
+@click.option("--reverse", is_flag=True, help="Newest first: each queue from its end.")
 @message_output_options
 def command(
     tier: TierOptions,
@@ -42,12 +47,16 @@ def command(
     until: str | None,
     tag: str | None,
     limit: int | None,
+    tail: int | None,
+    reverse: bool,
     out: MessageOutput,
 ) -> None:
     """Print messages of topics, queue by queue, in the order of their offsets.
 
     Stops with an error at the first message that is damaged: a damaged message is never printed.
     """
+    if tail is not None and limit is not None:
+        raise click.UsageError("--tail and --limit exclude each other")
     from tieredstore.cli.composition import open_tier
     from tieredstore.message.tag_filter import parse_tags
     from tieredstore.scan.plan import ScanBounds, plan
@@ -61,10 +70,21 @@ def command(
     with open_tier(tier) as opened:
         queues = choose_queues(opened.catalogue(), topics, queue, opened.broker)
         bounds = ScanBounds(from_offset, until_offset, since_ms, until_ms)
-        ranges = plan(opened.provider, queues, bounds)
-        names = out.fields(columns)
-        with closing(message_rows(opened.provider, ranges, choice, out.body, names)) as rows:
-            found = out.write(columns, rows if limit is None else islice(rows, limit))
+        provider = opened.provider
+        if tail is not None:
+            last = last_rows(provider, queues, bounds, choice, out.body, tail)
+            found = out.write(columns, reversed(last) if reverse else last)
+        else:
+            rows = message_rows(
+                provider,
+                plan(provider, queues, bounds),
+                choice,
+                out.body,
+                out.fields(columns),
+                reverse=reverse,
+            )
+            with closing(rows):
+                found = out.write(columns, rows if limit is None else islice(rows, limit))
         if not found and limit != 0:
             click.echo(f"tieredstore: {_name(topics)} no such message", err=True)
 

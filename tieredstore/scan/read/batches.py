@@ -8,6 +8,7 @@ that fails is reported and left out: it is never served.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -60,9 +61,7 @@ def read_batches(
 
         def runs_of(tell: OnFinding) -> Iterator[UnitRun]:
             for units in unit_blocks(reader, scan_range, on_finding=tell):
-                wanted = _with_tags(units, tags_codes)
-                if wanted is not None:
-                    yield from runs_of_units(reader.queue, wanted, batch_bytes)
+                yield from _wanted_runs(reader, units, tags_codes, batch_bytes)
 
         for run, load in load_runs(provider, reader, runs_of, on_finding):
             batch = read_checked_run(reader, run, load, on_finding, body_crcs=body_crcs)
@@ -72,6 +71,67 @@ def read_batches(
             if len(batch):
                 yield batch
             del batch  # the next read may then have its memory
+
+
+def read_batches_backwards(
+    provider: SegmentProvider,
+    scan_range: ScanRange,
+    *,
+    batch_bytes: int = BATCH_BYTES,
+    on_finding: OnFinding = raise_on_damage,
+    tags_codes: frozenset[int] | None = None,
+    first_units: int = _FIRST_UNITS,
+    ahead: bool = True,
+) -> Generator[MessageBatch]:
+    """Do `read_batches` from the end of the range: the last batch first, the messages of each in
+    the order of their offsets. Nothing in front of what is asked for is read, but for units.
+
+    first_units: messages of the first read; ahead: whether batches are read before they are asked
+    for, over a network. Damage in up to 16,384 units is told before their messages.
+    """
+    with QueueReader(provider, scan_range.queue) as reader:
+
+        def runs_of(tell: OnFinding) -> Iterator[UnitRun]:
+            for part in _parts_from_end(reader, scan_range, first_units):
+                runs: list[UnitRun] = []
+                for units in unit_blocks(reader, part, on_finding=tell):
+                    runs.extend(_wanted_runs(reader, units, tags_codes, batch_bytes))
+                yield from reversed(runs)
+
+        if ahead:
+            loaded = load_runs(provider, reader, runs_of, on_finding)
+        else:
+            loaded = _load_here(reader, runs_of, on_finding)
+        for run, load in loaded:
+            batch = read_checked_run(reader, run, load, on_finding)
+            if batch is None:
+                continue
+            batch = _in_time(batch, scan_range)
+            if len(batch):
+                yield batch
+
+
+def _parts_from_end(
+    reader: QueueReader, scan_range: ScanRange, first_units: int
+) -> Iterator[ScanRange]:
+    """Cut a range into growing parts, the last one first."""
+    low, high = scan_range.from_offset, scan_range.until_offset
+    if not scan_range.is_searched:
+        since_ms, until_ms = scan_range.since_ms, scan_range.until_ms
+        low, high = narrow_by_time(reader, low, high, since_ms=since_ms, until_ms=until_ms)
+    count = min(max(first_units, 1), UNITS_PER_READ)
+    while low < high:
+        start = max(low, high - count)
+        yield replace(scan_range, from_offset=start, until_offset=high, is_searched=True)
+        high, count = start, min(2 * count, UNITS_PER_READ)
+
+
+def _wanted_runs(
+    reader: QueueReader, units: UnitRun, tags_codes: frozenset[int] | None, batch_bytes: int
+) -> Iterator[UnitRun]:
+    wanted = _with_tags(units, tags_codes)
+    if wanted is not None:
+        yield from runs_of_units(reader.queue, wanted, batch_bytes)
 
 
 def _in_time(batch: MessageBatch, scan_range: ScanRange) -> MessageBatch:
@@ -93,6 +153,14 @@ def load_runs(
     runs ahead."""
     if waits_for_network(provider):
         return load_ahead(runs_of, lambda run: _prepare_run(reader, run), on_finding)
+    return _load_here(reader, runs_of, on_finding)
+
+
+def _load_here(
+    reader: QueueReader,
+    runs_of: Callable[[OnFinding], Iterator[UnitRun]],
+    on_finding: OnFinding,
+) -> Iterator[LoadedRun]:
     return (LoadedRun(run, _prepare_run(reader, run)) for run in runs_of(on_finding))
 
 
