@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from benchmarks.small_queues import START_MS, write_queue
+from benchmarks.small_queues import BROKER, START_MS, write_queue
 from tieredstore.cli.output.queues import queue_rows
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import SegmentProvider
@@ -85,11 +85,13 @@ class Cost:
 
 
 def make(queues: int, writes: int = 1) -> MemoryObjectClient:
-    """Make a tier of so many queues, each file of which is as many objects as there are writes."""
+    """Make a tier of so many queues with so many writes each, as a broker leaves them."""
     store = MemoryObjectClient()
     provider = chunk_provider(store, write_cache_bytes=0)
+    epoch = provider.acquire_writer(BROKER)
     for number in range(queues):
         write_queue(provider, f"topic-{number:06d}", max(MESSAGES, writes), writes=writes)
+    epoch.release()
     provider.close()
     return store
 

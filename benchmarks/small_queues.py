@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider, Written
+from tieredstore.contracts.segment import (
+    Companion,
+    FileSegmentType,
+    PairedSegment,
+    SegmentId,
+    SegmentProvider,
+    Written,
+    WriteResult,
+)
 from tieredstore.message.consume_queue import pack_unit
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.hosts import encode_host
@@ -40,18 +48,22 @@ def write_queue(
         units.append(pack_unit(place, len(record), message.tags_code))
         records.append(record)
         place += len(record)
-    written = []
     bounds = [messages * number // writes for number in range(writes + 1)]
-    for kind, pieces in (
-        (FileSegmentType.COMMIT_LOG, records),
-        (FileSegmentType.CONSUME_QUEUE, units),
-    ):
-        segment = provider.open(SegmentId(f"{BROKER}/{topic}/0", kind, 0))
-        end = 0
-        for first, behind in pairwise(bounds):
-            data = b"".join(pieces[first:behind])
-            assert segment.write(end, [data]) == Written(end + len(data))
-            end += len(data)
-        segment.close()
-        written.append((segment.id, end))
-    return written
+    path = f"{BROKER}/{topic}/0"
+    log = provider.open(SegmentId(path, FileSegmentType.COMMIT_LOG, 0))
+    queue = provider.open(SegmentId(path, FileSegmentType.CONSUME_QUEUE, 0))
+    log_end = queue_end = 0
+    for first, behind in pairwise(bounds):
+        data, of_queue = b"".join(records[first:behind]), b"".join(units[first:behind])
+        companion = Companion(queue, queue_end, [of_queue])
+        if isinstance(log, PairedSegment):
+            result, result_of_queue = log.write_with(log_end, [data], companion)
+        else:
+            result, result_of_queue = log.write(log_end, [data]), None
+        if result_of_queue is None:
+            result_of_queue = queue.write(queue_end, [of_queue])
+        log_end, queue_end = log_end + len(data), queue_end + len(of_queue)
+        assert (result, result_of_queue) == (Written(log_end), Written(queue_end))
+    log.close()
+    queue.close()
+    return [(log.id, log_end), (queue.id, queue_end)]

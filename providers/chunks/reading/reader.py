@@ -6,15 +6,19 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.lives.chain import Chain
 from tieredstore.providers.chunks.lives.names import make_key
-from tieredstore.providers.chunks.reading.cache import WriteCache
+from tieredstore.providers.chunks.reading.cache import ByteCache, WriteCache
 from tieredstore.providers.chunks.reading.hedging import Hedge
 from tieredstore.providers.chunks.settings import ChunkSettings
+
+_CARRIER_BYTES: Final = 64 << 10
+"""Of a write that carries units, at most, to be read whole for the sake of one of them."""
+_CARRIERS_BYTES: Final = 16 << 20
 
 
 class ObjectGone(Corrupt):
@@ -23,20 +27,27 @@ class ObjectGone(Corrupt):
 
 
 class Range(NamedTuple):
-    """`length` bytes from byte `position` of an object on."""
+    """`length` bytes from byte `position` of an object on. carrier_bytes: of units, the size of the
+    write that carries them behind their messages; else 0."""
 
     key: str
     position: int
     length: int
+    carrier_bytes: int = 0
 
 
 class ChunkReader:
-    """`written`: contents of objects, by key, that need not be asked for."""
+    """`written`: contents of objects, by key, that need not be asked for.
+
+    Small writes that carry units are read whole for the units: who asks for these wants their
+    messages next, and a request for both takes as long as one for either.
+    """
 
     def __init__(self, client: ObjectClient, settings: ChunkSettings, written: WriteCache) -> None:
         self._client = client
         self._settings = settings
         self._written = written
+        self._carriers = ByteCache(_CARRIERS_BYTES)
         self._pool = ThreadPoolExecutor(settings.read_threads, "tiered-read")
         self._is_closed = False
         self._running_count = 0
@@ -75,7 +86,7 @@ class ChunkReader:
         """Return the content when no request is needed, else None."""
         pieces = []
         for part in self._ranges(folder, chain, position, length):
-            content = self._written.get(*part)
+            content = self._find_kept(part)
             if content is None:
                 return None
             pieces.append(content)
@@ -96,7 +107,8 @@ class ChunkReader:
             while first < last:
                 end = min(first + self._settings.read_part_bytes, last)
                 start = first - extent.start + extent.skip
-                yield Range(make_key(folder, extent.name), start, end - first)
+                carrier_bytes = extent.skip + extent.length if extent.is_carried else 0
+                yield Range(make_key(folder, extent.name), start, end - first, carrier_bytes)
                 first = end
 
     def _get_all(self, ranges: Sequence[Range]) -> list[bytes]:
@@ -132,11 +144,23 @@ class ChunkReader:
                 self._ended.notify_all()
 
     def _get_part(self, part: Range) -> bytes:
-        content = self._written.get(*part)
+        content = self._find_kept(part)
         if content is not None:
             return content
         with self._settings.limit_retries():
-            return self._get_whole(part)
+            if not 0 < part.carrier_bytes <= _CARRIER_BYTES:
+                return self._get_whole(part)
+            carrier = self._get_whole(Range(part.key, 0, part.carrier_bytes))
+        self._carriers.put(part.key, carrier)
+        return carrier[part.position : part.position + part.length]
+
+    def _find_kept(self, part: Range) -> bytes | None:
+        content = self._written.get(part.key, part.position, part.length)
+        if content is not None:
+            return content
+        end = part.position + part.length
+        carrier = self._carriers.get(part.key)
+        return carrier[part.position : end] if carrier and end <= len(carrier) else None
 
     def _get_whole(self, part: Range) -> bytes:
         pieces: list[bytes] = []

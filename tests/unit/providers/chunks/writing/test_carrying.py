@@ -95,6 +95,22 @@ class TestCost:
         assert log.write_with(0, [b"abc"], Companion(units, 0, [b"12"])) == (Written(3), Written(2))
         assert writer.operations() == ["PUT"]
 
+    @pytest.mark.parametrize(("message_bytes", "asked"), [(100, 1), (70_000, 2)])
+    def test_messages_of_units_that_were_read_are_there(
+        self, store: Store, queue: Queue, message_bytes: int, asked: int
+    ) -> None:
+        """Small writes are read whole; of a large one the units alone."""
+        messages = [bytes([number]) * message_bytes for number in range(3)]
+        for number, message in enumerate(messages):
+            queue.write(message, bytes([number]) * 20)
+        reader = store.process()
+        log, units = reader.open(LOG), reader.open(UNITS)
+        assert (log.size(), units.size()) == (3 * message_bytes, 60)
+        reader.operations()
+        assert bytes(units.read(40, 20)) == b"\2" * 20
+        assert bytes(log.read(2 * message_bytes, message_bytes)) == messages[2]
+        assert reader.operations() == ["GET"] * asked
+
     def test_sixteen_commits_and_their_merges(self, store: Store) -> None:
         """18 requests, where two files by themselves take 34."""
         queue = Queue(store.process(policy=_SIXTEEN).take_over())
