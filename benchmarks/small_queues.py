@@ -11,7 +11,6 @@ from tieredstore.contracts.segment import (
     SegmentId,
     SegmentProvider,
     Written,
-    WriteResult,
 )
 from tieredstore.message.consume_queue import pack_unit
 from tieredstore.message.encoding import Message, encode_record

@@ -33,6 +33,7 @@ from tieredstore.scan.times import Time, epoch_ms
 from tieredstore.tier_url import show_url
 
 if TYPE_CHECKING:
+    from tieredstore.jobs.offloading.watch import OffloadWatch
     from tieredstore.scan.findings import OnFinding
 
 JobReport = dict[str, Any]
@@ -481,6 +482,7 @@ def offload(
     take_over: bool = False,
     stop: StopSignal | None = None,
     on_failure: FailureCallback | None = None,
+    watch: OffloadWatch | None = None,
     workers: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> JobReport:
@@ -488,7 +490,7 @@ def offload(
 
     Needs no journal: the tier says where to go on. What failed for one queue is in the report, and
     `on_failure` gets the error. stop: ends the run in good order, also from a signal handler.
-    workers: threads that upload. The rest is as in
+    watch: is told how a run with `follow` is. workers: threads that upload. The rest is as in
     `tieredstore.jobs.offloading.options.OffloadOptions`. Raises Fenced (another writer), Corrupt.
     """
     from tieredstore.jobs.offloading.job import run_offload
@@ -509,7 +511,7 @@ def offload(
         recovered,
     )
     with start_run("offload", {}, progress=progress, has_journal=False) as run:
-        return run_offload(run, options, stop=stop, on_failure=on_failure)
+        return run_offload(run, options, stop=stop, on_failure=on_failure, watch=watch)
 
 
 def copy(

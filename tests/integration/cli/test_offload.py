@@ -5,30 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import signal
-import subprocess
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.command_line import files_of, one_line, tieredstore
-from tests.kit.local_stores import plain, put_all, running, small_config
+from tests.kit.followed import fill, options, put, tiered_bodies
 from tests.kit.offloaded import stored_messages
 from tieredstore.clock import ManualClock
-from tieredstore.config import load_broker_conf
-from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.jobs.offloading.job import follow_store, offload_store, plan_offload
-from tieredstore.jobs.offloading.options import OffloadOptions
+from tieredstore.errors import Corrupt
+from tieredstore.jobs.offloading.job import offload_store, plan_offload
 from tieredstore.jobs.run import JobProgress
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.state_lock import LOCK_FILE
-from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 NAMES = ["--broker", "labBroker", "--cluster", "LabCluster"]
 
@@ -44,20 +37,6 @@ def offloaded(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert ran.code == 0, ran.err
     (root / "report.json").write_text(ran.out)
     return root
-
-
-@pytest.fixture
-def small(golden: Path, tmp_path: Path) -> Path:
-    """A store of 19 messages that go to a tier."""
-    shutil.copytree(golden / "local-plain", tmp_path / "store")
-    return tmp_path / "store"
-
-
-def options(store: Path, **more: Any) -> OffloadOptions:
-    root = store.parent
-    return OffloadOptions(
-        store, f"file://{root / 'tier'}", root / "state", broker="b", cluster="c", **more
-    )
 
 
 def test_all_messages_of_the_store_are_in_the_tier(
@@ -243,103 +222,6 @@ def test_a_store_that_is_not_the_one_in_the_tier_stops_with_the_offset(
     assert report.messages > 0  # the other queues
 
 
-@pytest.fixture
-def growing(tmp_path: Path) -> DefaultMessageStore:
-    """A store that a broker of ours runs on."""
-    conf = tmp_path / "broker.conf"
-    conf.write_text(
-        f"brokerName=b\nbrokerClusterName=c\nstorePathRootDir={tmp_path / 'store'}\n"
-        "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\n"
-        "maxHashSlotNum=100\nmaxIndexNum=400\n"
-    )
-    store = DefaultMessageStore(load_broker_conf(conf).config)
-    store.load()
-    store.start()
-    return store
-
-
-def put(store: DefaultMessageStore, first: int, count: int) -> None:
-    for number in range(first, first + count):
-        result = store.put_message(
-            Message.create("T", f"body {number}".encode(), keys=[f"k{number}"])
-        )
-        assert result.ok
-
-
-class _Steps(ManualClock):
-    """A clock whose waits run the next step of a story."""
-
-    def __init__(self, steps: list[Any]) -> None:
-        super().__init__(4_000_000_000_000)
-        self.steps = steps
-
-    def wait(self, event: threading.Event, timeout_ms: int) -> bool:
-        super().wait(event, timeout_ms)
-        if self.steps:
-            self.steps.pop(0)()
-        return event.is_set()
-
-
-def test_follow_takes_what_is_added_until_it_is_stopped(
-    growing: DefaultMessageStore, tmp_path: Path
-) -> None:
-    stop = StopSignal()
-    put(growing, 0, 10)
-    growing.shutdown()
-    totals: list[int] = []
-
-    def add() -> None:
-        again = DefaultMessageStore(load_broker_conf(tmp_path / "broker.conf").config)
-        again.load()
-        again.start()
-        put(again, 10, 5)
-        again.shutdown()
-
-    clock = _Steps([add, lambda: None, stop.set])
-    report = follow_store(
-        options(tmp_path / "store"),
-        lambda so_far: totals.append(so_far.done),
-        stop=stop,
-        clock=clock,
-    )
-    assert (report.messages, report.stopped) == (15, True)
-    assert totals[:2] == [10, 15]
-    where = ["--tier", f"file://{tmp_path / 'tier'}"]
-    bodies = [
-        row["body"] for row in tieredstore("cat", *where, "--topic", "T", "--output", "ndjson").rows
-    ]
-    assert bodies == [f"body {number}" for number in range(15)]
-    assert tieredstore("query", *where, "--topic", "T", "--key", "k14").code == 0
-
-
-def test_keys_that_are_not_uploaded_yet_are_found_with_the_state(
-    growing: DefaultMessageStore, tmp_path: Path
-) -> None:
-    put(growing, 0, 10)
-    growing.shutdown()
-    stop = StopSignal()
-    where = ["--tier", f"file://{tmp_path / 'tier'}", "--topic", "T", "--key", "k3"]
-    conf = tmp_path / "index.conf"
-    conf.write_text("tieredStoreIndexFileMaxHashSlotNum=40\ntieredStoreIndexFileMaxIndexNum=100\n")
-    answers: list[Any] = []
-
-    def ask() -> None:
-        answers.append(tieredstore("query", *where))
-        state = ["--state", tmp_path / "state"]
-        answers.append(tieredstore("query", *where, *state))
-        answers.append(tieredstore("query", *where, *state, "--config", conf, "--output", "ndjson"))
-        stop.set()
-
-    follow_store(options(tmp_path / "store", config=conf), stop=stop, clock=_Steps([ask]))
-    alone, unknown_shape, known = answers
-    assert alone.code == 3
-    assert "no index segments" in alone.err
-    assert unknown_shape.code == 3
-    assert "--config" in unknown_shape.err
-    assert [row["keys"] for row in known.rows] == [["k3"]]
-    assert tieredstore("query", *where).code == 0
-
-
 @pytest.mark.parametrize("is_flushed", [True, False])
 @pytest.mark.parametrize("dry_run", [["--dry-run"], []])
 def test_of_a_store_left_by_a_crash_it_says_what_is_not_taken(
@@ -379,149 +261,6 @@ def test_of_a_running_store_only_what_is_flushed_is_taken(
     assert (ran.code, ran.record["messages"], ran.record["findings"]) == (0, 15, [])
 
 
-@pytest.mark.parametrize("store_type", ["default", "defaultRocksDB"])
-def test_follow_says_how_far_it_is_behind_a_running_store_and_why(
-    tmp_path: Path, store_type: str
-) -> None:
-    """As beside a Java broker: the checkpoint moves when the owner flushes, and seldom."""
-    clock = _Steps([])
-    never = 2**31 - 1
-    quiet = {"flush_interval_commit_log_ms": never, "flush_interval_consume_queue_ms": never}
-    config = small_config(tmp_path / "store", store_type=store_type, **quiet)
-    stop = StopSignal()
-    notes: list[str] = []  # of each round
-
-    with running(config, clock) as store:
-        put_all(store, [plain(number=number) for number in range(10)])
-        store.flush()
-        clock.advance(60_000)
-        put_all(store, [plain(number=number) for number in range(10, 17)])
-        put_all(store, [plain("New"), plain("rmq_sys_never")])  # one that goes to no tier
-
-        def flush_then_put() -> None:
-            store.flush()
-            clock.advance(20_000)  # what was held back is old enough for a small batch then
-            put_all(store, [plain(number=17)])
-
-        clock.steps += [lambda: None, flush_then_put, store.flush, stop.set]
-        report = follow_store(
-            options(tmp_path / "store"),
-            lambda progress: notes.append(progress.note),
-            stop=stop,
-            clock=clock,
-        )
-    first, second = (
-        f"later than the store's checkpoint (up to 2096-10-02T07:{time}Z, which a Java broker "
-        "moves about once a minute)"
-        for time in ("06:40.000", "07:40.000")
-    )
-    assert notes == [
-        f"8 messages, 0 s behind: 8 {first}",
-        f"8 messages, 20 s behind: 8 {first}",
-        f"1 message, 0 s behind: 1 {second}",
-        "1 message, 20 s behind: 1 waiting for a batch to fill",
-    ]
-    assert report.messages == 18
-    assert report.fields()["behind"] == {
-        "messages": 1,
-        "seconds": 40.0,
-        "held_back_messages": 0,
-        "checkpoint": 4_000_000_120_000,
-        "reason": "1 left for the next run",
-    }
-
-
-def fill(root: Path, *messages: Message) -> None:
-    """Put messages in a store that is opened and stopped for it."""
-    with running(small_config(root)) as store:
-        put_all(store, list(messages))
-
-
-def tiered_bodies(root: Path, topic: str) -> list[str]:
-    where = ["--tier", f"file://{root / 'tier'}", "--topic", topic, "--output", "ndjson"]
-    return [row["body"] for row in tieredstore("cat", *where).rows]
-
-
-def test_l15_follow_goes_on_with_the_others_when_a_topic_is_not_the_one_in_the_tier(
-    tmp_path: Path,
-) -> None:
-    """As when a Java broker's topic was deleted and made again: its offsets begin at 0."""
-    store = tmp_path / "store"
-    fill(store, Message("A", b"first"), Message("B", b"one"))
-    assert offload_store(options(store)).messages == 2
-    log = min((store / "commitlog").iterdir())
-    data = bytearray(log.read_bytes())
-    data[data.index(b"first")] ^= 1
-    log.write_bytes(data)
-    fill(store, Message("A", b"more"), Message("B", b"two"))
-    stop = StopSignal()
-    notes: list[str] = []
-    clock = _Steps([lambda: fill(store, Message("B", b"three")), lambda: None, stop.set])
-    report = follow_store(
-        options(store), lambda progress: notes.append(progress.note), stop=stop, clock=clock
-    )
-    assert report.messages == 2
-    [(key, error)] = report.failed
-    assert key.topic == "A"
-    assert isinstance(error, Corrupt)
-    assert notes
-    assert all("is not the one in the local store" in note for note in notes)
-    assert tiered_bodies(tmp_path, "B") == ["one", "two", "three"]
-    assert tiered_bodies(tmp_path, "A") == ["first"]
-
-
-def test_follow_tries_a_store_again_that_cannot_be_read_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = tmp_path / "store"
-    fill(store, Message("A", b"first"))
-    stop = StopSignal()
-    scan = MessageStoreDispatcher.scan
-    rounds: list[int] = []
-
-    def fails_at_first(self: MessageStoreDispatcher, force: bool = False) -> Any:
-        rounds.append(len(rounds))
-        if len(rounds) < 3:
-            raise Unavailable("the state's disk is full")
-        return scan(self, force)
-
-    monkeypatch.setattr(MessageStoreDispatcher, "scan", fails_at_first)
-    clock = _Steps([lambda: None, lambda: None, stop.set])
-    report = follow_store(options(store), stop=stop, clock=clock)
-    assert (len(rounds), report.messages, report.failed) == (3, 1, [])
-
-
-TOPICS = (
-    b'{"topicConfigTable":{"A":{"topicName":"A"},"COMPACT":{"topicName":"COMPACT",'
-    b'"attributes":{"cleanup.policy":"COMPACTION"}}}}'
-)
-
-
-@pytest.mark.parametrize("left", [None, b"", TOPICS[:40]])
-def test_t01_follow_goes_on_while_the_topics_are_being_written(
-    tmp_path: Path, left: bytes | None
-) -> None:
-    """A broker that writes them in place has no backup of them at its first change."""
-    store = tmp_path / "store"
-    (store / "config").mkdir(parents=True)
-    path = store / "config" / "topics.json"
-    path.write_bytes(TOPICS)
-
-    def tear() -> None:
-        fill(store, Message("A", b"second"), Message("COMPACT", b"never"))
-        path.unlink()
-        if left is not None:
-            path.write_bytes(left)
-
-    fill(store, Message("A", b"first"), Message("COMPACT", b"never"))
-    stop = StopSignal()
-    clock = _Steps([tear, lambda: path.write_bytes(TOPICS), stop.set])
-    report = follow_store(options(store), stop=stop, clock=clock)
-    assert (report.messages, report.failed) == (2, [])
-    assert tiered_bodies(tmp_path, "A") == ["first", "second"]
-    assert list((tmp_path / "tier").rglob("COMPACT")) == []
-
-
 def test_l06_a_damaged_message_is_left_out_and_named(tmp_path: Path) -> None:
     store = tmp_path / "store"
     fill(store, *(Message("A", b"body %d" % number) for number in range(6)))
@@ -544,29 +283,6 @@ def test_l06_a_damaged_message_is_left_out_and_named(tmp_path: Path) -> None:
     assert tiered_bodies(tmp_path, "A") == [f"body {number}" for number in (0, 1, 3, 4, 5)]
     again = offload_store(options(store))
     assert (again.messages, again.failed, again.damaged) == (0, [], [])
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_follow_ends_cleanly_on_a_signal(small: Path, number: signal.Signals) -> None:
-    root = small.parent
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tieredstore.cli.main", "offload", str(small)),
-            *("--tier", f"file://{root / 'tier'}", "--state", str(root / "state")),
-            *("--broker", "b", "--cluster", "c", "--follow", "--output", "json"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    assert "19 messages" in process.stderr.readline()
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert json.loads(out)["stopped"] is True
-    assert json.loads(out)["messages"] == 19
-    assert tieredstore("verify", "--tier", f"file://{root / 'tier'}").code == 0
 
 
 def test_a_run_that_is_stopped_says_so_and_goes_on_later(small: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from tieredstore.cli.output.tables import STAGES_TABLE, USAGE_TABLE, Tables
 if TYPE_CHECKING:
     from tieredstore.errors import TieredStoreError
 
+_log = logging.getLogger(__name__)
 PLAN: Tables = {
     "plan": ("topic", "queue_id", "from_offset", "until_offset", "message_bytes", "segments")
 }
@@ -35,6 +38,19 @@ PLAN: Tables = {
 @thread_options(type=click.IntRange(1, 256), help="Threads that upload.")
 @click.option("--follow", is_flag=True, help="Go on as the store grows, until SIGINT or SIGTERM.")
 @click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="With --follow: serve /metrics and /health there (0: a free port, which is logged).",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="HOST",
+    help="Address on which --metrics-port listens.",
+)
+@click.option(
     "--recovered",
     is_flag=True,
     help="Of a store that was killed: copy what a recovery would keep.",
@@ -48,6 +64,8 @@ def command(
     topics: list[str],
     job: JobOptions,
     follow: bool,
+    metrics_port: int | None,
+    metrics_host: str,
     recovered: bool,
     dry_run: bool,
     take_over: bool,
@@ -62,12 +80,21 @@ def command(
         raise click.UsageError("--follow and --dry-run exclude each other")
     if follow and recovered:
         raise click.UsageError("--follow and --recovered exclude each other")
+    if metrics_port is not None and not follow:
+        raise click.UsageError("--metrics-port needs --follow")
     from tieredstore import jobs
     from tieredstore.cli.composition import check_target
+    from tieredstore.cli.watching import serve_watch
+    from tieredstore.jobs.offloading.watch import OffloadWatch
 
     check_target(tier)
     failures: list[TieredStoreError] = []
-    with thread_keywords("offload", job, only_plan=dry_run) as how:
+    with ExitStack() as stack:
+        how = stack.enter_context(thread_keywords("offload", job, only_plan=dry_run))
+        if metrics_port is not None:
+            watch = how["watch"] = OffloadWatch()
+            port = stack.enter_context(serve_watch(metrics_host, metrics_port, watch))
+            _log.info("/metrics and /health at http://%s:%d", metrics_host, port)
         report = jobs.offload(
             tier.tier,
             store,

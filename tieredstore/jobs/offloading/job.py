@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.contracts.usage import read_usage
+from tieredstore.contracts.usage import MeteredProvider, read_usage
+from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Unavailable
 from tieredstore.jobs.offloading.behind import Behind, measure_behind
 from tieredstore.jobs.offloading.checks import explain_partial_copy, offload_target
@@ -24,12 +25,16 @@ from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.offloading.plan import DryRun, dry_run
 from tieredstore.jobs.offloading.report import OffloadReport
 from tieredstore.jobs.offloading.source import OffloadSource, list_skipped_topics
+from tieredstore.jobs.offloading.watch import OffloadWatch
 from tieredstore.jobs.run import FailureCallback, JobProgress, JobRun, ProgressCallback
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.jobs.target import TierTarget, own_tier
 from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
+from tieredstore.metrics import Metrics
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
+from tieredstore.tier.provider_metrics import MeasuredProvider
+from tieredstore.tier.status import describe_tier
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
 from tieredstore.tier.writing import begin_stop
@@ -37,6 +42,7 @@ from tieredstore.tier.writing import begin_stop
 if TYPE_CHECKING:
     from tieredstore.contracts.dispatch_source import QueueKey
     from tieredstore.contracts.metadata_store import MetadataStore
+    from tieredstore.contracts.tier_status import TierStatus
     from tieredstore.errors import TieredStoreError
     from tieredstore.tier.upload.outcome import DispatchOutcome
 
@@ -49,6 +55,7 @@ def run_offload(
     *,
     stop: StopSignal | None = None,
     on_failure: FailureCallback | None = None,
+    watch: OffloadWatch | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
     """Copy what a store has and a tier lacks, or plan to, or go on until `stop` is set, as the
@@ -57,7 +64,8 @@ def run_offload(
     if options.dry_run:
         return run.report(plan_offload(options, clock=clock).fields())
     if options.follow:
-        done = follow_store(options, run.on_progress, stop=stop or StopSignal(), clock=clock)
+        stop = stop or StopSignal()
+        done = follow_store(options, run.on_progress, stop=stop, watch=watch, clock=clock)
     else:
         done = offload_store(options, run.on_progress, stop=stop, clock=clock)
     if on_failure is not None:
@@ -105,6 +113,7 @@ def follow_store(
     progress: ProgressCallback | None = None,
     *,
     stop: StopSignal,
+    watch: OffloadWatch | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> OffloadReport:
     """Copy as the store grows, with the dispatcher's own thresholds, until `stop` is set.
@@ -113,21 +122,26 @@ def follow_store(
     leaves something, with how far behind the tier is then and why. A backend
     that is unavailable is tried again. A queue that cannot go on (damage, or a message in the tier
     that is not the store's: its topic was made again) is left alone, named in each round and, when
-    it is so at the end, in `failed`; the others go on. Raises as `offload_store` at the begin, and
-    Fenced at any time.
+    it is so at the end, in `failed`; the others go on. watch: is told of each round. Raises as
+    `offload_store` at the begin, and Fenced at any time.
     """
     target = offload_target(options)
     start = time.monotonic()
-    with _open_job(options, target, clock) as job:
+    watch = watch or OffloadWatch(clock)
+    with _open_job(options, target, clock, watch.metrics) as job:
         stop.on_set(job.stop)
         total = job.new_report()
         job.source.begin(job.flat_files, None, start)
         stuck: dict[QueueKey, TieredStoreError] = {}
+        watch.begin()
         while not stop.event.is_set():
+            problem: Unavailable | None = None
             try:
                 _follow_round(job, total, stuck, progress, start)
             except Unavailable as error:
+                problem = error
                 _log.warning("tried again later: %s", error)
+            watch.end_round(job.describe_tier(), total.behind, len(stuck), problem)
             total.failed.clear()
             clock.wait(stop.event, SCAN_PERIOD_MS)
         _take(total, job.dispatcher.drain())
@@ -234,6 +248,11 @@ class _Job:
             why_waiting = f"not copied: {report.failed[0][1]}"
         return measure_behind(self.store, self.source, self.flat_files, self.clock, why_waiting)
 
+    def describe_tier(self) -> TierStatus:
+        return describe_tier(
+            self.flat_files, self.store, self.topic_filter, self.clock, self.dispatcher
+        )
+
     def new_report(self) -> OffloadReport:
         queues = list(self.source.queues())
         return OffloadReport(
@@ -242,15 +261,23 @@ class _Job:
 
 
 @contextmanager
-def _open_job(options: OffloadOptions, target: TierTarget, clock: Clock) -> Iterator[_Job]:
-    """Open everything, take the writer epoch, and close in the right order."""
+def _open_job(
+    options: OffloadOptions, target: TierTarget, clock: Clock, metrics: Metrics | None = None
+) -> Iterator[_Job]:
+    """Open everything, take the writer epoch, and close in the right order. metrics: of the
+    dispatcher and the provider."""
+    metrics = metrics or Metrics()
     config = target.config
     with ExitStack() as stack:
         store = _open_store(options, target, clock)
         stack.callback(store.shutdown)
-        provider = target.open_provider(create=True)
-        assert provider is not None
+        opened = target.open_provider(create=True)
+        assert opened is not None
+        provider = MeasuredProvider(opened, metrics)
         stack.callback(provider.close)
+        metered = find_layer(provider, MeteredProvider)
+        if metered is not None:
+            metered.bind_metrics(metrics)
         writer = stack.enter_context(
             own_tier(provider, config, options.state, take_over=options.take_over, clock=clock)
         )
@@ -267,14 +294,17 @@ def _open_job(options: OffloadOptions, target: TierTarget, clock: Clock) -> Iter
             metadata,
             options.state,
             clock,
+            metrics=metrics,
             check_writer=flat_files.check_writer,
             confirm_writer=flat_files.confirm_writer,
         )
         index.recover()
         stack.callback(index.stop, force=False)
-        topic_filter = TopicFilter(config)
+        topic_filter = TopicFilter(config, metrics)
         source = OffloadSource(store.dispatch_source, options.topics, topic_filter)
-        dispatcher = MessageStoreDispatcher(config, source, flat_files, index, topic_filter, clock)
+        dispatcher = MessageStoreDispatcher(
+            config, source, flat_files, index, topic_filter, clock, metrics
+        )
         job = _Job(store, source, flat_files, index, dispatcher, metadata, topic_filter, clock)
         job.segments_before = job.segment_count()
         yield job

@@ -1,0 +1,331 @@
+"""offload --follow: a store that grows, whatever happens meanwhile, and how it says how it is."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.command_line import tieredstore
+from tests.kit.followed import Steps, fill, options, put, tiered_bodies
+from tests.kit.local_stores import plain, put_all, running, small_config
+from tieredstore.config import load_broker_conf
+from tieredstore.contracts.tier_status import TierStatus
+from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.jobs.offloading.job import follow_store, offload_store
+from tieredstore.jobs.offloading.watch import BEHIND_MESSAGES, ROUNDS, OffloadWatch
+from tieredstore.jobs.stopping import StopSignal
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.record import Message
+from tieredstore.service_thread import ServiceState
+from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
+
+NAMES = ["--broker", "labBroker", "--cluster", "LabCluster"]
+TOPICS = (
+    b'{"topicConfigTable":{"A":{"topicName":"A"},"COMPACT":{"topicName":"COMPACT",'
+    b'"attributes":{"cleanup.policy":"COMPACTION"}}}}'
+)
+
+
+def test_follow_takes_what_is_added_until_it_is_stopped(
+    growing: DefaultMessageStore, tmp_path: Path
+) -> None:
+    stop = StopSignal()
+    put(growing, 0, 10)
+    growing.shutdown()
+    totals: list[int] = []
+
+    def add() -> None:
+        again = DefaultMessageStore(load_broker_conf(tmp_path / "broker.conf").config)
+        again.load()
+        again.start()
+        put(again, 10, 5)
+        again.shutdown()
+
+    clock = Steps([add, lambda: None, stop.set])
+    report = follow_store(
+        options(tmp_path / "store"),
+        lambda so_far: totals.append(so_far.done),
+        stop=stop,
+        clock=clock,
+    )
+    assert (report.messages, report.stopped) == (15, True)
+    assert totals[:2] == [10, 15]
+    where = ["--tier", f"file://{tmp_path / 'tier'}"]
+    bodies = [
+        row["body"] for row in tieredstore("cat", *where, "--topic", "T", "--output", "ndjson").rows
+    ]
+    assert bodies == [f"body {number}" for number in range(15)]
+    assert tieredstore("query", *where, "--topic", "T", "--key", "k14").code == 0
+
+
+def test_keys_that_are_not_uploaded_yet_are_found_with_the_state(
+    growing: DefaultMessageStore, tmp_path: Path
+) -> None:
+    put(growing, 0, 10)
+    growing.shutdown()
+    stop = StopSignal()
+    where = ["--tier", f"file://{tmp_path / 'tier'}", "--topic", "T", "--key", "k3"]
+    conf = tmp_path / "index.conf"
+    conf.write_text("tieredStoreIndexFileMaxHashSlotNum=40\ntieredStoreIndexFileMaxIndexNum=100\n")
+    answers: list[Any] = []
+
+    def ask() -> None:
+        answers.append(tieredstore("query", *where))
+        state = ["--state", tmp_path / "state"]
+        answers.append(tieredstore("query", *where, *state))
+        answers.append(tieredstore("query", *where, *state, "--config", conf, "--output", "ndjson"))
+        stop.set()
+
+    follow_store(options(tmp_path / "store", config=conf), stop=stop, clock=Steps([ask]))
+    alone, unknown_shape, known = answers
+    assert alone.code == 3
+    assert "no index segments" in alone.err
+    assert unknown_shape.code == 3
+    assert "--config" in unknown_shape.err
+    assert [row["keys"] for row in known.rows] == [["k3"]]
+    assert tieredstore("query", *where).code == 0
+
+
+@pytest.mark.parametrize("store_type", ["default", "defaultRocksDB"])
+def test_follow_says_how_far_it_is_behind_a_running_store_and_why(
+    tmp_path: Path, store_type: str
+) -> None:
+    """As beside a Java broker: the checkpoint moves when the owner flushes, and seldom."""
+    clock = Steps([])
+    never = 2**31 - 1
+    quiet = {"flush_interval_commit_log_ms": never, "flush_interval_consume_queue_ms": never}
+    config = small_config(tmp_path / "store", store_type=store_type, **quiet)
+    stop = StopSignal()
+    notes: list[str] = []  # of each round
+
+    with running(config, clock) as store:
+        put_all(store, [plain(number=number) for number in range(10)])
+        store.flush()
+        clock.advance(60_000)
+        put_all(store, [plain(number=number) for number in range(10, 17)])
+        put_all(store, [plain("New"), plain("rmq_sys_never")])  # one that goes to no tier
+
+        def flush_then_put() -> None:
+            store.flush()
+            clock.advance(20_000)  # what was held back is old enough for a small batch then
+            put_all(store, [plain(number=17)])
+
+        clock.steps += [lambda: None, flush_then_put, store.flush, stop.set]
+        report = follow_store(
+            options(tmp_path / "store"),
+            lambda progress: notes.append(progress.note),
+            stop=stop,
+            clock=clock,
+        )
+    first, second = (
+        f"later than the store's checkpoint (up to 2096-10-02T07:{time}Z, which a Java broker "
+        "moves about once a minute)"
+        for time in ("06:40.000", "07:40.000")
+    )
+    assert notes == [
+        f"8 messages, 0 s behind: 8 {first}",
+        f"8 messages, 20 s behind: 8 {first}",
+        f"1 message, 0 s behind: 1 {second}",
+        "1 message, 20 s behind: 1 waiting for a batch to fill",
+    ]
+    assert report.messages == 18
+    assert report.fields()["behind"] == {
+        "messages": 1,
+        "seconds": 40.0,
+        "held_back_messages": 0,
+        "checkpoint": 4_000_000_120_000,
+        "reason": "1 left for the next run",
+    }
+
+
+def test_l15_follow_goes_on_with_the_others_when_a_topic_is_not_the_one_in_the_tier(
+    tmp_path: Path,
+) -> None:
+    """As when a Java broker's topic was deleted and made again: its offsets begin at 0."""
+    store = tmp_path / "store"
+    fill(store, Message("A", b"first"), Message("B", b"one"))
+    assert offload_store(options(store)).messages == 2
+    log = min((store / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    data[data.index(b"first")] ^= 1
+    log.write_bytes(data)
+    fill(store, Message("A", b"more"), Message("B", b"two"))
+    stop = StopSignal()
+    notes: list[str] = []
+    clock = Steps([lambda: fill(store, Message("B", b"three")), lambda: None, stop.set])
+    report = follow_store(
+        options(store), lambda progress: notes.append(progress.note), stop=stop, clock=clock
+    )
+    assert report.messages == 2
+    [(key, error)] = report.failed
+    assert key.topic == "A"
+    assert isinstance(error, Corrupt)
+    assert notes
+    assert all("is not the one in the local store" in note for note in notes)
+    assert tiered_bodies(tmp_path, "B") == ["one", "two", "three"]
+    assert tiered_bodies(tmp_path, "A") == ["first"]
+
+
+def test_follow_tries_a_store_again_that_cannot_be_read_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    fill(store, Message("A", b"first"))
+    stop = StopSignal()
+    scan = MessageStoreDispatcher.scan
+    rounds: list[int] = []
+
+    def fails_at_first(self: MessageStoreDispatcher, force: bool = False) -> Any:
+        rounds.append(len(rounds))
+        if len(rounds) < 3:
+            raise Unavailable("the state's disk is full")
+        return scan(self, force)
+
+    monkeypatch.setattr(MessageStoreDispatcher, "scan", fails_at_first)
+    told: list[tuple[ServiceState, int]] = []
+
+    def look() -> None:
+        [service] = watch.list_services()
+        told.append((service.state, service.failures))
+
+    clock = Steps([look, look, look, stop.set])
+    watch = OffloadWatch(clock)
+    report = follow_store(options(store), stop=stop, watch=watch, clock=clock)
+    assert (len(rounds), report.messages, report.failed) == (4, 1, [])
+    assert told == [
+        (ServiceState.FAILED, 1),
+        (ServiceState.FAILED, 2),
+        (ServiceState.RUNNING, 0),
+    ]
+
+
+def test_a_watched_offload_says_how_it_is(growing: DefaultMessageStore, tmp_path: Path) -> None:
+    """With the dispatcher's and the provider's metrics; a round that hangs makes it late."""
+    stop = StopSignal()
+    put(growing, 0, 10)
+    growing.shutdown()
+    found: list[tuple[TierStatus | None, float, float, ServiceState]] = []
+
+    def look() -> None:
+        clock.advance(10 * SCAN_PERIOD_MS)
+        behind = watch.metrics.value(BEHIND_MESSAGES)
+        rounds = watch.metrics.value(ROUNDS, result="good")
+        found.append((watch.tier, behind, rounds, watch.list_services()[0].state))
+
+    clock = Steps([look, stop.set])
+    watch = OffloadWatch(clock)
+    assert watch.list_services()[0].state is ServiceState.STOPPED
+    follow_store(options(tmp_path / "store"), stop=stop, watch=watch, clock=clock)
+    [(tier, behind, rounds, state)] = found
+    assert tier is not None
+    assert (tier.is_writer, tier.fenced, tier.failing_queues) == (True, None, 0)
+    assert (tier.queues, tier.behind_messages) == (1, 0)
+    assert (behind, rounds, state) == (0, 1, ServiceState.LATE)
+    names = {name for name, _, _ in watch.metrics.snapshot()}
+    assert "rocketmq_tiered_store_provider_rpc_latency" in names
+    assert "rocketmq_tiered_store_dispatch_latency" in names
+
+
+def test_metrics_and_health_are_served_while_it_follows(small: Path) -> None:
+    root = small.parent
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tieredstore.cli.main", "-v", "offload", str(small)),
+            *("--tier", f"file://{root / 'tier'}", "--state", str(root / "state")),
+            *("--broker", "b", "--cluster", "c", "--follow", "--metrics-port", "0"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    place = None
+    for line in process.stderr:
+        place = re.search(r"http://127\.0\.0\.1:\d+", line) or place
+        if "19 messages" in line:
+            break
+    assert place is not None
+
+    def ask(path: str) -> bytes:
+        with urllib.request.urlopen(place[0] + path, timeout=30) as answer:
+            return bytes(answer.read())
+
+    try:
+        until = time.monotonic() + 60
+        while json.loads(ask("/health"))["tier"] is None and time.monotonic() < until:
+            time.sleep(0.05)
+        health = json.loads(ask("/health"))
+        assert health["status"] == "up"
+        assert health["tier"]["behind_messages"] == 0
+        assert health["services"] == [{"name": "offload", "state": "running"}]
+        metrics = ask("/metrics").decode()
+        assert f'{BEHIND_MESSAGES}{{node_type="offload"}} 0.0' in metrics
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("wrong", [["--metrics-port", "0"], ["--follow", "--metrics-port", "x"]])
+def test_a_metrics_port_is_of_a_run_that_follows(small: Path, wrong: list[str]) -> None:
+    root = small.parent
+    where = ["--tier", f"file://{root / 'tier'}", "--state", str(root / "state")]
+    assert tieredstore("offload", small, *where, *NAMES, *wrong).code == 2
+    assert not (root / "tier").exists()
+
+
+@pytest.mark.parametrize("left", [None, b"", TOPICS[:40]])
+def test_t01_follow_goes_on_while_the_topics_are_being_written(
+    tmp_path: Path, left: bytes | None
+) -> None:
+    """A broker that writes them in place has no backup of them at its first change."""
+    store = tmp_path / "store"
+    (store / "config").mkdir(parents=True)
+    path = store / "config" / "topics.json"
+    path.write_bytes(TOPICS)
+
+    def tear() -> None:
+        fill(store, Message("A", b"second"), Message("COMPACT", b"never"))
+        path.unlink()
+        if left is not None:
+            path.write_bytes(left)
+
+    fill(store, Message("A", b"first"), Message("COMPACT", b"never"))
+    stop = StopSignal()
+    clock = Steps([tear, lambda: path.write_bytes(TOPICS), stop.set])
+    report = follow_store(options(store), stop=stop, clock=clock)
+    assert (report.messages, report.failed) == (2, [])
+    assert tiered_bodies(tmp_path, "A") == ["first", "second"]
+    assert list((tmp_path / "tier").rglob("COMPACT")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_follow_ends_cleanly_on_a_signal(small: Path, number: signal.Signals) -> None:
+    root = small.parent
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tieredstore.cli.main", "offload", str(small)),
+            *("--tier", f"file://{root / 'tier'}", "--state", str(root / "state")),
+            *("--broker", "b", "--cluster", "c", "--follow", "--output", "json"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert "19 messages" in process.stderr.readline()
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(out)["stopped"] is True
+    assert json.loads(out)["messages"] == 19
+    assert tieredstore("verify", "--tier", f"file://{root / 'tier'}").code == 0

@@ -1,0 +1,73 @@
+"""What an offload that follows its store tells of itself, to those who watch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.tier_status import TierStatus
+from tieredstore.jobs.offloading.behind import Behind
+from tieredstore.metrics import Metrics
+from tieredstore.service_thread import ServiceHealth, ServiceState
+from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS
+
+BEHIND_MESSAGES = "rocketmq_tiered_store_x_offload_behind_messages"
+BEHIND_SECONDS = "rocketmq_tiered_store_x_offload_behind_seconds"
+HELD_BACK_MESSAGES = "rocketmq_tiered_store_x_offload_held_back_messages"
+FAILING_QUEUES = "rocketmq_tiered_store_x_offload_failing_queues"
+STUCK_QUEUES = "rocketmq_tiered_store_x_offload_stuck_queues"
+ROUNDS = "rocketmq_tiered_store_x_offload_rounds_total"
+GOOD_ROUND_SECONDS = "rocketmq_tiered_store_x_offload_last_good_round_timestamp_seconds"
+_LATE_AFTER_MS = 3 * SCAN_PERIOD_MS
+
+
+@dataclass(slots=True)
+class OffloadWatch:
+    """How a followed store's offload is; set by the job once a round, read by any thread.
+
+    metrics: the dispatcher's and the provider's, under the names that a broker of ours has, and
+    those of this module. tier: as it was after the last round; None before the first.
+    """
+
+    clock: Clock = SYSTEM_CLOCK
+    metrics: Metrics = field(default_factory=Metrics)
+    tier: TierStatus | None = None
+    _ended_ms: int | None = None
+    _failures: int = 0
+    _error: Exception | None = None
+
+    def begin(self) -> None:
+        """Note that the job is open, and its first round begins."""
+        self._ended_ms = self.clock.monotonic_ms()
+
+    def end_round(
+        self, tier: TierStatus, behind: Behind | None, stuck_queues: int, error: Exception | None
+    ) -> None:
+        """Note that a round ended. behind: as it was when a round last went well; stuck_queues: how
+        many cannot go on; error: why the round ended early."""
+        self.tier = tier
+        self._error = error
+        self._failures = 0 if error is None else self._failures + 1
+        self._ended_ms = self.clock.monotonic_ms()
+        gauge = self.metrics.gauge
+        gauge(FAILING_QUEUES, tier.failing_queues)
+        gauge(STUCK_QUEUES, stuck_queues)
+        if behind is not None:
+            gauge(BEHIND_MESSAGES, behind.messages)
+            gauge(BEHIND_SECONDS, behind.seconds)
+            gauge(HELD_BACK_MESSAGES, behind.held_back_messages)
+        self.metrics.count(ROUNDS, result="good" if error is None else "failed")
+        if error is None:
+            gauge(GOOD_ROUND_SECONDS, self.clock.now_ms() / 1000)
+
+    def list_services(self) -> list[ServiceHealth]:
+        """Tell how the job is: FAILED while its rounds fail, LATE when one takes much longer than
+        the time between two, STOPPED before the first one begins."""
+        ended_ms, failures, error = self._ended_ms, self._failures, self._error
+        if ended_ms is None:
+            return [ServiceHealth("offload", ServiceState.STOPPED)]
+        late_ms = max(self.clock.monotonic_ms() - ended_ms - _LATE_AFTER_MS, 0)
+        state = ServiceState.LATE if late_ms else ServiceState.RUNNING
+        if error is not None:
+            state = ServiceState.FAILED
+        return [ServiceHealth("offload", state, failures, late_ms, error)]
