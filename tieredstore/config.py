@@ -398,6 +398,15 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = field(name="tieredStoreAdopt", default=False)
 
+    backup_interval_ms: Annotated[
+        int,
+        _int32(
+            "Ours. How often topics, groups and consumer offsets that have changed are copied into "
+            "the tier, ms; 0 for never. `tieredstore restore` makes a store of them.",
+            0,
+        ),
+    ] = field(name="tieredStoreBackupInterval", default=60_000)
+
     # Tier: segments
     commit_log_max_size_bytes: Annotated[
         int, _int64("Largest commit log segment, bytes.", runtime=True)

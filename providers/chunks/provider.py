@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult
 from tieredstore.contracts.segment import Capabilities, SegmentId, SegmentListing
 from tieredstore.providers import naming
+from tieredstore.providers.chunks.backups import ObjectBackups
 from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.epochs.epoch import WRITER_FOLDER, ChunkWriterEpoch
 from tieredstore.providers.chunks.epochs.fencing import check_fencing
@@ -169,6 +171,22 @@ class ChunkProvider:
     def find_last_writer(self, broker_name: str) -> str | None:
         """Describe the last writer below a broker prefix; None when there was none."""
         return self._writers.describe_last(broker_name)
+
+    def list_backups(self, broker_name: str) -> Sequence[BackupName]:
+        return self._backups(broker_name).list()
+
+    def read_backup(self, broker_name: str, name: BackupName) -> bytes | None:
+        return self._backups(broker_name).read(name)
+
+    def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
+        self._backups(broker_name).write(name, data)
+
+    def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
+        self._backups(broker_name).delete(names)
+
+    def _backups(self, broker_name: str) -> ObjectBackups:
+        naming.check_name(broker_name, "broker name")
+        return ObjectBackups(self._client, f"{self._cluster_folder}/{broker_name}")
 
     def run_maintenance(self, *, sweep: bool = True) -> MaintenanceReport:
         """Merge, seal and collect what is due below the brokers whose epoch is held, now and in

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import (
     Buffer,
@@ -15,7 +16,7 @@ from tieredstore.contracts.segment import (
     WriteResult,
     Written,
 )
-from tieredstore.errors import Fenced
+from tieredstore.errors import Fenced, Unavailable
 from tieredstore.providers import checks, naming
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class MemoryProvider:
         self._writers: dict[str, MemoryWriterEpoch] = {}
         self._last_owners: dict[str, str] = {}
         self._epoch_count = 0
+        self._backups: dict[tuple[str, BackupName], bytes] = {}
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> MemoryProvider:
@@ -82,6 +84,25 @@ class MemoryProvider:
     def find_last_writer(self, broker_name: str) -> str | None:
         """Describe the last writer below a broker prefix; None when there was none."""
         return self._last_owners.get(broker_name)
+
+    def list_backups(self, broker_name: str) -> Sequence[BackupName]:
+        naming.check_name(broker_name, "broker name")
+        with self._lock:
+            return sorted(name for broker, name in self._backups if broker == broker_name)
+
+    def read_backup(self, broker_name: str, name: BackupName) -> bytes | None:
+        return self._backups.get((broker_name, name))
+
+    def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
+        naming.check_name(broker_name, "broker name")
+        with self._lock:
+            if self._backups.setdefault((broker_name, name), data) is not data:
+                raise Unavailable(f"memory tier: backup {name} is there already")
+
+    def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
+        with self._lock:
+            for name in names:
+                self._backups.pop((broker_name, name), None)
 
     def close(self) -> None:
         """Keep the contents: the same object may be used again."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import numpy as np
 
+from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import (
     Buffer,
@@ -29,6 +30,7 @@ from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFiles
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.properties import find_near_setting
 from tieredstore.providers import checks, naming
+from tieredstore.providers.posix.backups import PosixBackups
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.listing import list_clusters, list_segments
 from tieredstore.providers.posix.probes import probe_posix
@@ -148,6 +150,22 @@ class PosixProvider:
         """Describe the last writer below a broker prefix; None when there was none."""
         naming.check_name(broker_name, "broker name")
         return describe_last_writer(f"{self._cluster_directory}/{broker_name}")
+
+    def list_backups(self, broker_name: str) -> Sequence[BackupName]:
+        return self._backups(broker_name).list()
+
+    def read_backup(self, broker_name: str, name: BackupName) -> bytes | None:
+        return self._backups(broker_name).read(name)
+
+    def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
+        self._backups(broker_name).write(name, data)
+
+    def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
+        self._backups(broker_name).delete(names)
+
+    def _backups(self, broker_name: str) -> PosixBackups:
+        naming.check_name(broker_name, "broker name")
+        return PosixBackups(f"{self._cluster_directory}/{broker_name}")
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
         """Run the probes of `tieredstore doctor` on the file system, below the root."""

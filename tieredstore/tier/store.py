@@ -23,6 +23,7 @@ from tieredstore.contracts.wrapping import find_layer
 from tieredstore.disk.forks import tell_of_forks
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import MonitoredServices, ServiceHealth
+from tieredstore.tier.backup import TierBackup
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -100,6 +101,7 @@ class TieredMessageStore(TieredReads):
             check_writer=flat_files.check_writer,
             confirm_writer=flat_files.confirm_writer,
         )
+        self.backup = TierBackup(config, provider, self._state, clock, metadata.flush)
         self._threads = ThreadPoolExecutor(READ_THREADS, "tiered-fetch")
         topic_filter = TopicFilter(config, metrics)
         fetcher = MessageStoreFetcher(
@@ -180,6 +182,8 @@ class TieredMessageStore(TieredReads):
                 self._provider, self._metadata, self._config.broker_name, self._state
             )
             opened.enter_context(writer)
+            self.backup.become_writer(writer)
+            opened.callback(self.backup.finish)
             if source is not None:
                 check_adoption(source, self._config, self._provider, self._metadata)
                 forget_deleted(source, self._metadata, self._config.broker_name)
@@ -230,6 +234,7 @@ class TieredMessageStore(TieredReads):
             self.dispatcher.start()
             self._closing.callback(self.expiry.stop)
             self.expiry.start()
+            self.backup.start()
 
     def shutdown(self) -> None:
         """Stop expiring and uploading, then the index (which uploads what it has), then close the
@@ -248,9 +253,9 @@ class TieredMessageStore(TieredReads):
         self._closing.pop_all()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how each background loop is: those of the index, the upload and the expiry, then
-        those of the next store and of the provider, where these say."""
-        own = (self.index, self._dispatcher, self.expiry)
+        """Tell how each background loop is: those of the index, the upload, the expiry and the
+        backup, then those of the next store and of the provider, where these say."""
+        own = (self.index, self._dispatcher, self.expiry, self.backup)
         health = [found for service in own if service is not None for found in service.health()]
         provider = find_layer(self._provider, MonitoredServices)
         return [*health, *super().health(), *(provider.health() if provider is not None else ())]

@@ -132,6 +132,12 @@ class TierWriter:
         """Leave these to the next epoch, when this one is released."""
         self._left_ends = ends
 
+    @property
+    def epoch_number(self) -> int:
+        """Of the epoch, greater than all before; 0 where epochs have none."""
+        epoch = find_layer(self._epoch, NumberedEpoch)
+        return 0 if epoch is None else epoch.number
+
     def expect_helpers(self) -> int | None:
         """Let other processes write beside the epoch. Returns its number, by which they know it;
         None where there is nothing of that kind."""

@@ -470,7 +470,7 @@ def test_each_background_loop_says_how_it_is(world: World) -> None:
     def states() -> dict[str, ServiceState]:
         return {health.name: health.state for health in world.store.health()}
 
-    names = {"tiered-index", "tiered-dispatcher", "tiered-expiry"}
+    names = {"tiered-index", "tiered-dispatcher", "tiered-expiry", "tiered-backup"}
     assert states() == dict.fromkeys(names, ServiceState.STOPPED)
     world.store.start()
     assert states() == dict.fromkeys(names, ServiceState.RUNNING)

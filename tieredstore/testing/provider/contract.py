@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tieredstore.contracts.backups import BackupKind, BackupName, BackupPlace
 from tieredstore.contracts.segment import (
     Capabilities,
     FileSegment,
@@ -31,7 +32,7 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.contracts.wrapping import find_layer
-from tieredstore.errors import Corrupt, Fenced, Invalid
+from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
 from tieredstore.testing.provider.samples import (
     UNUSABLE_PATHS,
     UNUSABLE_TOPICS,
@@ -447,6 +448,36 @@ class ProviderContract:
         epoch = provider.acquire_writer("broker-a")
         assert list(provider.list()) == []
         epoch.release()
+
+    def test_backups_are_kept_beside_the_segments(self, provider: SegmentProvider) -> None:
+        place = find_layer(provider, BackupPlace)
+        if place is None:
+            pytest.skip("an option: this provider keeps no backups")
+        names = [
+            BackupName(0, 1, BackupKind.CONFIG),
+            BackupName(3, 1, BackupKind.METADATA),
+            BackupName(3, 2, BackupKind.CONFIG),
+            BackupName(12, 1, BackupKind.CONFIG),
+        ]
+        assert place.list_backups("broker-a") == []
+        assert place.read_backup("broker-a", names[0]) is None
+        for name in reversed(names):
+            place.write_backup("broker-a", name, str(name).encode() * 1_000)
+        again = find_layer(self.reopen(provider), BackupPlace)
+        assert again is not None
+        assert list(again.list_backups("broker-a")) == names
+        assert [again.read_backup("broker-a", name) for name in names] == [
+            str(name).encode() * 1_000 for name in names
+        ]
+        assert again.list_backups("broker-b") == []
+        assert list(provider.list()) == []
+        with pytest.raises(Unavailable, match="already"):
+            place.write_backup("broker-a", names[0], b"another")
+        for _ in range(2):
+            place.delete_backups("broker-a", names[:3])
+        assert list(place.list_backups("broker-a")) == names[3:]
+        with pytest.raises(Invalid):
+            place.list_backups("..")
 
     # Threads
 
