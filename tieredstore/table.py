@@ -78,6 +78,7 @@ class Tier:
     report = jobs.report
     copy = jobs.copy
     rebuild_metadata = jobs.rebuild_metadata
+    restore = jobs.restore
     rebuild_index = jobs.rebuild_index
     compact_index = jobs.compact_index
 

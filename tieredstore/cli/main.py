@@ -41,6 +41,7 @@ VERBS = {
     "query": "Find messages by key or message id.",
     "rebuild": "Make anew what a tier or its state has lost.",
     "report": "Say what a tier holds and costs, as a page and tables.",
+    "restore": "Make a broker's store from its tier, when its disk was lost.",
     "send": "Send messages to a running broker.",
     "stat": "Summarise a tier.",
     "store": "Check and recover a broker's local store.",

@@ -16,6 +16,7 @@ from tieredstore.jobs.api import (
     rebuild_index,
     rebuild_metadata,
     report,
+    restore,
     verify,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "rebuild_index",
     "rebuild_metadata",
     "report",
+    "restore",
     "verify",
 ]

@@ -328,6 +328,30 @@ def rebuild_metadata(
         return run_rebuild_metadata(run, location, state, options)
 
 
+def restore(
+    tier: Tier,
+    store: str | Path,
+    *,
+    config: str | Path | None = None,
+    take_over: bool = False,
+    progress: ProgressCallback | None = None,
+    stop: StopSignal | None = None,
+) -> JobReport:
+    """Make a broker's store directory from its tier alone, when its disk was lost.
+
+    store: a directory that is empty, or is not there. config: the broker's broker.conf; without it
+    the store gets the shape that the backup says. Raises Corrupt (no backup is whole), Fenced.
+    """
+    from tieredstore.jobs.restoring import run_restore
+
+    location, store = find_location(tier), Path(store)
+    identity = identify_tier(location) | {"store": str(store.absolute())}
+    with start_run("restore", identity, has_journal=False, progress=progress, stop=stop) as run:
+        return run_restore(
+            run, location, store, config=Path(config) if config else None, take_over=take_over
+        )
+
+
 def rebuild_index(
     tier: Tier,
     *,

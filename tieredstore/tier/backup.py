@@ -83,6 +83,7 @@ class TierBackup:
         self._there: list[BackupName] | None = None
         self._copied: dict[BackupKind, Mapping[str, str]] = {}
         self._metadata_due_ms = 0
+        self._is_used = False
         self._loop = ServiceThread(
             "tiered-backup",
             self._run_while_writer,
@@ -105,13 +106,18 @@ class TierBackup:
     def start(self) -> None:
         """Begin to copy at the interval."""
         if self._writer is not None:
+            self._is_used = True
             self._loop.start()
 
-    def finish(self) -> None:
-        """End with what has changed copied; what fails then is said and left. Idempotent."""
-        is_used, writer = self._loop.is_running, self._writer
+    def stop(self) -> None:
+        """End the loop after the copy in progress; `finish` follows. Idempotent."""
         self._loop.stop()
-        if is_used and writer is not None:
+
+    def finish(self) -> None:
+        """Copy what has changed, as the last thing before the right to write is given back. What
+        fails then is said and left. Does nothing without a `start`. Idempotent."""
+        writer = self._writer
+        if self._is_used and writer is not None:
             try:
                 writer.confirm()
                 self._flush_metadata()

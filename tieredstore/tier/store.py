@@ -234,6 +234,7 @@ class TieredMessageStore(TieredReads):
             self.dispatcher.start()
             self._closing.callback(self.expiry.stop)
             self.expiry.start()
+            self._closing.callback(self.backup.stop)
             self.backup.start()
 
     def shutdown(self) -> None:

@@ -52,6 +52,7 @@ class World:
         backup = TierBackup(self.config, self.provider, self.state, self.clock, self.metadata.flush)
         backup.become_writer(self.writer)
         self.open_ones.callback(backup.finish)
+        self.open_ones.callback(backup.stop)
         return backup
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.metadata_store import (
     NEVER_WRITTEN_MS,
     FileSegmentMetadata,
@@ -13,6 +14,7 @@ from tieredstore.contracts.metadata_store import (
     TopicMetadata,
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.jobs.metadata.former import NOTHING_FORMER, FormerMetadata
 from tieredstore.jobs.metadata.index import FoundIndex, TopicIds
 from tieredstore.jobs.metadata.queues import FoundQueue
 from tieredstore.message.names import INDEX_TOPIC, index_path, queue_path
@@ -28,6 +30,7 @@ class Found:
     index: Sequence[FoundIndex]
     ids: TopicIds
     moment_ms: int
+    former: FormerMetadata = NOTHING_FORMER
 
     def fill(self, store: MetadataStore) -> None:
         """Put all into an empty store, in one write."""
@@ -41,6 +44,8 @@ class Found:
             for queue in self.queues:
                 if queue.segments:
                     store.add_queue(queue.topic, queue.queue_id)
+            for key in self.former.queues:
+                store.add_queue(*key)
             for entry in self.segments():
                 store.put_segment(entry)
 
@@ -61,6 +66,12 @@ class Found:
                     if segment.begin_ms == NEVER_WRITTEN_MS
                     else segment.end_ms,
                 )
+        present = {
+            QueueKey(queue.topic, queue.queue_id)
+            for queue in self.queues
+            if queue.segments or queue.findings
+        }
+        yield from self.former.make_segments(self.broker, present, self.moment_ms)
         for index in self._index():
             yield self._index_entry(index)
 

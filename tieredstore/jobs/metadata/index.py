@@ -74,16 +74,18 @@ class FoundIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Index segments to look at, all their items."""
+    """Index segments to look at, all their items. known_until_ms: no items of those that end before
+    that, epoch ms: what they say of topics is known."""
 
     location: TierLocation
     extents: tuple[SegmentExtent, ...]
     probes: Probes
+    known_until_ms: int = 0
 
     @property
     def key(self) -> str:
         sizes = [(extent.base_offset, extent.size_bytes) for extent in self.extents]
-        digest = hashlib.sha256(repr(sizes).encode())
+        digest = hashlib.sha256(repr((sizes, self.known_until_ms)).encode())
         for part in (self.probes.rows, self.probes.topic_of, repr(self.probes.topics).encode()):
             digest.update(hashlib.sha256(part).digest())
         return digest.hexdigest()[:24]
@@ -127,19 +129,25 @@ def find_index(task: IndexTask) -> list[FoundIndex]:
     """Find what the index segments of a task say. Raises Unavailable."""
     provider = task.location.connect()
     try:
-        return find_each_index(provider, task.extents, task.probes)
+        return find_each_index(provider, task.extents, task.probes, task.known_until_ms)
     finally:
         provider.close()
 
 
 def find_each_index(
-    provider: SegmentProvider, extents: Iterable[SegmentExtent], probes: Probes
+    provider: SegmentProvider,
+    extents: Iterable[SegmentExtent],
+    probes: Probes,
+    known_until_ms: int = 0,
 ) -> list[FoundIndex]:
-    """Find what some index segments say of the topics of probes. Raises Unavailable."""
-    return [_find(provider, extent, Tally(probes)) for extent in extents]
+    """Find what some index segments say of the topics of probes, as `IndexTask` has it. Raises
+    Unavailable."""
+    return [_find(provider, extent, Tally(probes), known_until_ms) for extent in extents]
 
 
-def _find(provider: SegmentProvider, extent: SegmentExtent, tally: Tally) -> FoundIndex:
+def _find(
+    provider: SegmentProvider, extent: SegmentExtent, tally: Tally, known_until_ms: int
+) -> FoundIndex:
     segment = provider.open(extent.id, extent.listing)
     try:
         if extent.size_bytes <= HEADER_SIZE:
@@ -150,6 +158,9 @@ def _find(provider: SegmentProvider, extent: SegmentExtent, tally: Tally) -> Fou
         return FoundIndex(extent.base_offset, extent.size_bytes, str(error))
     finally:
         segment.close()
+    begin_ms, end_ms = header.begin_timestamp_ms, header.end_timestamp_ms
+    if 0 < end_ms < known_until_ms:
+        return FoundIndex(extent.base_offset, extent.size_bytes, None, begin_ms, end_ms, end_ms)
     latest_s = 0
     for items in read_items(provider, [extent]):
         tally.add(items)
@@ -158,9 +169,9 @@ def _find(provider: SegmentProvider, extent: SegmentExtent, tally: Tally) -> Fou
         extent.base_offset,
         extent.size_bytes,
         None,
-        header.begin_timestamp_ms,
-        header.end_timestamp_ms,
-        max(header.end_timestamp_ms, header.begin_timestamp_ms + latest_s * 1000),
+        begin_ms,
+        end_ms,
+        max(end_ms, begin_ms + latest_s * 1000),
         tally.topic_ids,
         tally.votes,
     )
@@ -185,9 +196,15 @@ def list_undecided_topics(topics: Iterable[str], found: Sequence[FoundIndex]) ->
     return [topic for topic in topics if topic not in voted] if unnamed_ids else []
 
 
-def topic_ids(topics: Iterable[str], found: Sequence[FoundIndex]) -> TopicIds:
+def topic_ids(
+    topics: Iterable[str],
+    found: Sequence[FoundIndex],
+    former: Mapping[str, int] | None = None,
+) -> TopicIds:
     """Choose an id for each topic: the one that most items of its messages have, the younger one of
-    two; for the others, ids that no item has, in the order of `topics`."""
+    two; for the others the one that it had formerly, else ids that no item has, in the order of
+    `topics`."""
+    former = former or {}
     count: Counter[tuple[str, int]] = Counter()
     for index in found:
         for topic, topic_id, votes in index.votes:
@@ -200,6 +217,13 @@ def topic_ids(topics: Iterable[str], found: Sequence[FoundIndex]) -> TopicIds:
             taken.add(topic_id)
     ballots = Counter(topic for topic, _ in count)
     highest = max((topic_id for index in found for topic_id in index.topic_ids), default=-1)
+    highest = max(highest, *former.values()) if former else highest
+    topics = list(topics)
+    for topic in topics:
+        topic_id = former.get(topic, -1)
+        if topic not in ids and topic_id >= 0 and topic_id not in taken:
+            ids[topic] = topic_id
+            taken.add(topic_id)
     assigned = []
     for topic in topics:
         if topic not in ids:

@@ -13,6 +13,7 @@ import msgspec
 from tieredstore.clock import SYSTEM_CLOCK, Clock, ManualClock
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
+from tieredstore.jobs.metadata.former import NOTHING_FORMER, FormerMetadata
 from tieredstore.jobs.metadata.found import Found
 from tieredstore.jobs.metadata.index import (
     FoundIndex,
@@ -55,14 +56,15 @@ def run_rebuild_metadata(
     state: Path,
     options: RebuildOptions | None = None,
     *,
+    former: FormerMetadata = NOTHING_FORMER,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
     """Make the metadata of a broker's part of a tier, in a state directory (a broker's
     `storePathRootDir`), from the tier alone. Returns the report (`docs/jobs.md`).
 
     The broker is that of `location`, or the only one there. Holds the writer epoch
-    meanwhile. Raises Invalid (no such broker, metadata that is there), Fenced (a
-    writer lives), Unavailable.
+    meanwhile. former: what metadata of an earlier time knew. Raises Invalid (no such broker,
+    metadata that is there), Fenced (a writer lives), Unavailable.
     """
     options = options or RebuildOptions()
     with ExitStack() as stack:
@@ -93,9 +95,9 @@ def run_rebuild_metadata(
             run, location, listed, "queues", exact_times=options.exact_times, spread=0
         )
         extents = catalogue.indexes.get(broker, ())
-        index = _find_index(run, location, extents, "index", queues)
-        ids = _topic_ids(run, location, state, listed, queues, extents, index)
-        found = Found(broker, queues, index, ids, moment_ms)
+        index = _find_index(run, location, extents, "index", queues, former.taken_ms)
+        ids = _topic_ids(run, location, state, listed, queues, extents, index, former)
+        found = Found(broker, queues, index, ids, moment_ms, former)
         kept: list[Path] = []
         if not options.dry_run:
             confirm_writer()  # what was listed under this right counts
@@ -150,10 +152,11 @@ def _find_index(
     extents: Sequence[SegmentExtent],
     stage: str,
     queues: Iterable[FoundQueue],
+    known_until_ms: int = 0,
 ) -> list[FoundIndex]:
     probes = Probes.of(queues)
     groups = gather_groups(extents, lambda extent: extent.size_bytes, TASK_BYTES)
-    tasks = [IndexTask(location, group, probes) for group in groups]
+    tasks = [IndexTask(location, group, probes, known_until_ms) for group in groups]
     return list(chain.from_iterable(run.map(stage, find_index, tasks, list[FoundIndex])))
 
 
@@ -165,14 +168,16 @@ def _topic_ids(
     queues: Sequence[FoundQueue],
     extents: Sequence[SegmentExtent],
     index: Sequence[FoundIndex],
+    former: FormerMetadata,
 ) -> TopicIds:
     """Asks more messages of the topics whose ends no item of the index names: what came last may
     not be in it yet, what came first not any more."""
-    topics = sorted({queue.topic for queue in queues})
+    topics = sorted({*(queue.topic for queue in queues), *(key.topic for key in former.queues)})
     votes = [*index, *find_unsealed(state, location.config, Probes.of(queues))]
-    if others := set(list_undecided_topics(topics, votes)):
+    undecided = list_undecided_topics(topics, votes)
+    if others := {topic for topic in undecided if topic not in former.topic_ids}:
         again = [queue for queue in listed if queue.topic in others]
         more = _find_queues(run, location, again, "queues again", exact_times=False, spread=SPREAD)
         votes += _find_index(run, location, extents, "index again", more)
         votes += find_unsealed(state, location.config, Probes.of(more))
-    return topic_ids(topics, votes)
+    return topic_ids(topics, votes, former.topic_ids)

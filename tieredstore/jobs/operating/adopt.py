@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,30 +23,37 @@ from tieredstore.tier_url import as_url
 def adopt_tier(
     url: str,
     state: Path,
-    config: Path,
+    config: Path | None,
     *,
     cluster: str | None = None,
     broker: str | None = None,
+    properties: Mapping[str, str] | None = None,
     yes: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
     """Let the broker of a configuration, whose commit log is gone, go on at the tier's offsets:
     what a start with `tieredStoreAdopt=true` does, without the start. state: the broker's
-    `storePathRootDir`, with the tier's metadata in it. yes: do it; without, only say so.
+    `storePathRootDir`, with the tier's metadata in it. config: a broker.conf, properties: settings
+    of one that beat it. yes: do it; without, only say so.
 
     One file is written, the first of the commit log; whoever stops before it has changed nothing.
     Raises Invalid for a local store that has a commit log, or a tier without messages of the
     broker; what `open_part` and the store raise.
     """
     url = as_url(url)
-    loaded = load_config(config, cluster=cluster, broker=broker)
+    loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
     placed = place_tier(loaded.config, url, state=state)
     refuse_slave(placed)
     if placed.storage_level is StorageLevel.DISABLE:
         raise Invalid("tieredStorageLevel is DISABLE: the broker has no tier to go on behind")
     check_directory(state)
     refuse_broker(state)
-    _check_new(placed, state)
+    if not has_metadata(state):
+        raise Invalid(
+            f"state {state}: no {METADATA_FILE} in it; `tieredstore rebuild metadata` makes it",
+            path=str(state),
+        )
+    check_no_log(placed, state)
     location = TierLocation(url, placed, placed.broker_name, state)
     with open_part(location, writes=False, clock=clock) as part:
         if not has_history(part.metadata):
@@ -59,12 +67,13 @@ def adopt_tier(
     return report
 
 
-def _check_new(config: StoreConfig, state: Path) -> None:
-    if not (state / METADATA_FILE).exists() and not (state / f"{METADATA_FILE}.bak").exists():
-        raise Invalid(
-            f"state {state}: no {METADATA_FILE} in it; `tieredstore rebuild metadata` makes it",
-            path=str(state),
-        )
+def has_metadata(state: Path) -> bool:
+    """Tell whether a state directory has the metadata of a tier."""
+    return any((state / f"{METADATA_FILE}{suffix}").exists() for suffix in ("", ".bak"))
+
+
+def check_no_log(config: StoreConfig, state: Path) -> None:
+    """Raise Invalid for a local store that has a commit log."""
     folder = Path(config.store_path_commit_log or state / "commitlog")
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     if files:

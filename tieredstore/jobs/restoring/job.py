@@ -1,0 +1,154 @@
+"""The job: the newest backup, the metadata made from the tier, and a commit log that begins behind
+all that was. Messages stay where they are: reads of history go to the tier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.backups import BackupKind
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.disk.errors import wrap_os_errors
+from tieredstore.disk.file_operations import FILES
+from tieredstore.errors import Corrupt
+from tieredstore.jobs.metadata.former import NOTHING_FORMER, FormerMetadata
+from tieredstore.jobs.metadata.job import RebuildOptions, find_only_broker, run_rebuild_metadata
+from tieredstore.jobs.operating.adopt import adopt_tier, check_no_log
+from tieredstore.jobs.restoring.backups import (
+    FoundBackup,
+    find_backup,
+    read_former_metadata,
+    require_backup,
+)
+from tieredstore.jobs.restoring.offsets import OFFSET_FILES, FittedOffsets, fit_offsets
+from tieredstore.jobs.restoring.target import check_empty, claim_directory
+from tieredstore.jobs.run import JobRun
+from tieredstore.jobs.target import refuse_broker, refuse_slave
+from tieredstore.scan.location import TierLocation, place_tier
+from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier_url import show_url
+
+_FROM_REBUILD = ("topics", "queues", "segments", "messages", "size_bytes", "damage", "findings")
+
+
+def run_restore(
+    run: JobRun,
+    location: TierLocation,
+    store: Path,
+    *,
+    config: Path | None = None,
+    take_over: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[str, object]:
+    """Make a broker's store directory (`storePathRootDir`) from its tier alone. Returns the report
+    (`docs/cli.md`).
+
+    The broker is that of `location`, or the only one there. config: its broker.conf; without it the
+    shape of the store is what the backup says. A run after one that was killed goes on. Raises
+    Invalid for a directory that is not empty or a tier without a backup, Corrupt when all backups
+    are damaged, Fenced when a writer lives, Unavailable.
+    """
+    check_empty(store)
+    with closing(location.connect()) as provider:
+        broker = location.broker or find_only_broker(provider)
+        backup = require_backup(provider, broker)
+        tier_config = msgspec.structs.replace(location.config, broker_name=broker)
+        former, former_name = _find_former(provider, tier_config)
+        listed = _list_queues(provider, broker)
+    placed = place_tier(tier_config, location.url, state=store)
+    refuse_slave(placed)
+    located = TierLocation(location.url, tier_config, broker)
+    source = {
+        "tier": show_url(location.url),
+        "cluster": placed.broker_cluster_name,
+        "broker": broker,
+    }
+    with claim_directory(store, source):
+        refuse_broker(store)
+        check_no_log(placed, store)
+        made: Mapping[str, Any] = dict.fromkeys(_FROM_REBUILD[:-1], 0) | {"findings": []}
+        queues: list[dict[str, Any]] = []
+        settings = None if config is not None else backup.archive.manifest.notes
+
+        def adopt(*, yes: bool) -> dict[str, Any]:
+            return adopt_tier(
+                location.url,
+                store,
+                config,
+                cluster=placed.broker_cluster_name,
+                broker=broker,
+                properties=settings,
+                yes=yes,
+                clock=clock,
+            )
+
+        if listed:
+            options = RebuildOptions(force=True, take_over=take_over)
+            made = run_rebuild_metadata(run, located, store, options, former=former, clock=clock)
+            queues = cast("list[dict[str, Any]]", adopt(yes=False)["queues"])
+        fitted = _write_config(backup, placed, store, listed | _read_ends(queues))
+        adopted = adopt(yes=True) if queues else {"log_begin": None, "problems": []}
+    return run.report(
+        {
+            **source,
+            "store": str(store),
+            "backup": str(backup.name),
+            "taken_timestamp": backup.archive.manifest.taken_ms,
+            "metadata_backup": former_name,
+            "damaged_backups": list(backup.damaged),
+            "backup_bytes": backup.size_bytes,
+            "files": sorted(backup.archive.contents),
+            **{name: made[name] for name in _FROM_REBUILD},
+            "log_begin": adopted["log_begin"],
+            "queue_ends": queues,
+            "offsets_kept": fitted.kept,
+            "offsets_dropped": fitted.dropped,
+            "offsets_lowered": fitted.lowered,
+            "problems": adopted["problems"],
+        }
+    )
+
+
+def _find_former(provider: SegmentProvider, config: StoreConfig) -> tuple[FormerMetadata, str]:
+    """What the last metadata knew, and from which backup: "" without one that is whole, since all
+    but little of it is made from the tier."""
+    try:
+        found = find_backup(provider, config.broker_name, BackupKind.METADATA)
+        if found is not None:
+            return read_former_metadata(found, config), str(found.name)
+    except Corrupt:
+        pass
+    return NOTHING_FORMER, ""
+
+
+def _list_queues(provider: SegmentProvider, broker: str) -> dict[QueueKey, int | None]:
+    """List the queues that have segments; the end of none is known yet."""
+    paths = {listing.id.path for listing in provider.list(broker)}
+    parts = (path.split("/") for path in paths)
+    return {QueueKey(topic, int(queue_id)): None for _, topic, queue_id in parts}
+
+
+def _read_ends(queues: list[dict[str, Any]]) -> dict[QueueKey, int | None]:
+    return {QueueKey(row["topic"], row["queue_id"]): int(row["end_offset"]) for row in queues}
+
+
+def _write_config(
+    backup: FoundBackup, config: StoreConfig, store: Path, ends: Mapping[QueueKey, int | None]
+) -> FittedOffsets:
+    topic_filter = TopicFilter(config)
+    fitted = FittedOffsets()
+    folder = store / "config"
+    with wrap_os_errors("write", folder):
+        FILES.make_directory(folder)
+        for name, data in backup.archive.contents.items():
+            if name in OFFSET_FILES:
+                data = fit_offsets(data, ends, topic_filter.is_filtered, fitted)  # noqa: PLW2901
+            FILES.replace_file(folder / name, data)
+    return fitted
