@@ -75,7 +75,7 @@ async def consume(broker: ServedBroker, offset: int) -> list[tuple[int, bytes]]:
     async with await RemotingClient.open(broker.address) as client:
         await join(client, "c")
         while (response := await pull_messages(client, offset)).code == ResponseCode.SUCCESS:
-            records = split_records(response.body)
+            records = split_records(response.body_bytes)
             found += [(record.queue_offset, bytes(record.body)) for record in records]
             offset = found[-1][0] + 1
     return found

@@ -181,6 +181,19 @@ def test_a_store_without_files_in_config_has_no_backup(world: World) -> None:
     assert world.start().run_once() == []
 
 
+def test_a_sweep_of_garbage_leaves_backups_alone(tmp_path: Path) -> None:
+    provider = chunk_provider()
+    world = World(tmp_path, provider)
+    for turn in range(3):  # those of former epochs too
+        world.write("topics.json", f"topics {turn}")
+        backup = world.start()
+        made = backup.run_once()
+        provider.run_maintenance(sweep=True)
+        assert made[0] in world.names()
+        world.stop()
+    assert len(world.names()) == 2
+
+
 class LateWriter:
     """Two processes over one object store."""
 

@@ -164,6 +164,18 @@ def test_h02_a_restore_that_was_cut_off_goes_on(
     assert world.read("T") == [*enumerate(T), (9, b"new")]
 
 
+def test_a_broker_that_runs_is_left_alone(world: TieredLocal) -> None:
+    world.store.backup.run_once()
+    target = world.root / "another"
+    arguments = ("restore", "--tier", world.root / "tier", "--store", target)
+    ran = tieredstore(*arguments)
+    assert (ran.code, "live writer" in one_line(ran)) == (5, True)
+    assert not list(target.rglob("commitlog/*"))
+    world.close()
+    assert tieredstore(*arguments).code == 0
+    world.open()
+
+
 def test_a_restore_that_was_cut_off_goes_on_with_its_own_tier_only(world: TieredLocal) -> None:
     lose_all(world)
     (world.root / "store").mkdir()
