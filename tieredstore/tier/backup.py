@@ -9,6 +9,7 @@ what stays on its disk (delayed messages, transactions): that is lost with it.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -84,6 +85,7 @@ class TierBackup:
         self._copied: dict[BackupKind, Mapping[str, str]] = {}
         self._metadata_due_ms = 0
         self._is_used = False
+        self._lock = threading.Lock()  # one round at a time
         self._loop = ServiceThread(
             "tiered-backup",
             self._run_while_writer,
@@ -134,10 +136,11 @@ class TierBackup:
         """Copy what has changed; returns the backups made. The metadata goes once an hour, and when
         `is_last`. Raises Fenced when the right to write is lost, Unavailable."""
         now_ms = self._clock.now_ms()
-        made = self._copy(BackupKind.CONFIG, CONFIG_FILES)
-        if is_last or now_ms >= self._metadata_due_ms:
-            made += self._copy(BackupKind.METADATA, (METADATA_NAME,))
-            self._metadata_due_ms = now_ms + METADATA_INTERVAL_MS
+        with self._lock:
+            made = self._copy(BackupKind.CONFIG, CONFIG_FILES)
+            if is_last or now_ms >= self._metadata_due_ms:
+                made += self._copy(BackupKind.METADATA, (METADATA_NAME,))
+                self._metadata_due_ms = now_ms + METADATA_INTERVAL_MS
         return made
 
     def _run_while_writer(self) -> None:
