@@ -84,7 +84,7 @@ def unpack_files(data: bytes, version: int, origin: str) -> FileArchive:
                     contents[member.name] = file.read()
         manifest = msgspec.json.decode(contents.pop(MANIFEST), type=Manifest)
     except _DAMAGES as error:
-        raise Corrupt(f"{origin}: no backup of config/: {error!r}", path=origin) from error
+        raise Corrupt(f"{origin}: no whole backup: {error!r}", path=origin) from error
     if manifest.format_version > version:
         raise Invalid(
             f"{origin}: expected format version {version} or older, found "

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -60,7 +60,7 @@ def run_restore(
         broker = location.broker or find_only_broker(provider)
         backup = require_backup(provider, broker)
         tier_config = msgspec.structs.replace(location.config, broker_name=broker)
-        former, former_name = _find_former(provider, tier_config)
+        former, former_name, damaged = _find_former(provider, tier_config)
         listed = _list_queues(provider, broker)
     placed = place_tier(tier_config, location.url, state=store)
     refuse_slave(placed)
@@ -92,9 +92,13 @@ def run_restore(
         if listed:
             options = RebuildOptions(force=True, take_over=take_over)
             made = run_rebuild_metadata(run, located, store, options, former=former, clock=clock)
-            queues = cast("list[dict[str, Any]]", adopt(yes=False)["queues"])
+            with closing(location.connect()) as provider:  # what the last writer left at its end
+                backup = require_backup(provider, broker)
+        has_messages = bool(made["queues"] or former.queues)
+        if has_messages:
+            queues = adopt(yes=False)["queues"]
         fitted = _write_config(backup, placed, store, listed | _read_ends(queues))
-        adopted = adopt(yes=True) if queues else {"log_begin": None, "problems": []}
+        adopted = adopt(yes=True) if has_messages else {"log_begin": None, "problems": []}
     return run.report(
         {
             **source,
@@ -102,7 +106,7 @@ def run_restore(
             "backup": str(backup.name),
             "taken_timestamp": backup.archive.manifest.taken_ms,
             "metadata_backup": former_name,
-            "damaged_backups": list(backup.damaged),
+            "damaged_backups": [*backup.damaged, *damaged],
             "backup_bytes": backup.size_bytes,
             "files": sorted(backup.archive.contents),
             **{name: made[name] for name in _FROM_REBUILD},
@@ -116,16 +120,18 @@ def run_restore(
     )
 
 
-def _find_former(provider: SegmentProvider, config: StoreConfig) -> tuple[FormerMetadata, str]:
-    """What the last metadata knew, and from which backup: "" without one that is whole, since all
-    but little of it is made from the tier."""
+def _find_former(
+    provider: SegmentProvider, config: StoreConfig
+) -> tuple[FormerMetadata, str, tuple[str, ...]]:
+    """What the last metadata knew, from which backup ("" without one that is whole: all but little
+    of it is made from the tier), and what is wrong with later ones."""
     try:
         found = find_backup(provider, config.broker_name, BackupKind.METADATA)
         if found is not None:
-            return read_former_metadata(found, config), str(found.name)
-    except Corrupt:
-        pass
-    return NOTHING_FORMER, ""
+            return read_former_metadata(found, config), str(found.name), found.damaged
+    except Corrupt as error:
+        return NOTHING_FORMER, "", (str(error),)
+    return NOTHING_FORMER, "", ()
 
 
 def _list_queues(provider: SegmentProvider, broker: str) -> dict[QueueKey, int | None]:

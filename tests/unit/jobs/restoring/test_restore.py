@@ -223,7 +223,8 @@ def test_metadata_that_has_no_backup_is_made_from_the_tier(
     for path in backups_of(world, "metadata"):
         path.unlink() if damage is None else path.write_bytes(damage)
     ran = restore(world)
-    assert (ran.code, ran.record["metadata_backup"]) == (0, "")
+    assert (ran.code, ran.record["metadata_backup"]) == (0 if damage is None else 1, "")
+    assert len(ran.record["damaged_backups"]) == (damage is not None)
     world.open()
     assert world.put("T", b"new") == [9]
     assert world.read("T") == [*enumerate(T), (9, b"new")]
@@ -244,6 +245,35 @@ def test_a_queue_whose_messages_have_all_expired_goes_on_where_it_was(world: Tie
     assert world.put("K", b"new") == [4]
     world.upload()
     assert world.read("K") == [(4, b"new")]
+
+
+def test_a_tier_whose_messages_are_all_gone_is_as_one_that_never_had_any(
+    world: TieredLocal,
+) -> None:
+    lose_all(world)
+    for path in backups_of(world, "metadata"):
+        path.unlink()
+    for topic in ("T", "K"):
+        shutil.rmtree(next((world.root / "tier").rglob(topic)))
+    ran = restore(world, "--broker", "broker-a")
+    assert ran.code == 0, ran.err
+    assert ran.record["log_begin"] is None
+    assert offsets_of(world) == {"T@g": {"0": 0, "1": 0}, "K@g": {"0": 0}}
+    world.open()
+    assert world.put("K", b"new") == [0]
+
+
+def test_a_queue_that_cannot_be_opened_keeps_its_offsets_and_no_other_from_going_on(
+    world: TieredLocal,
+) -> None:
+    lose_all(world)
+    for path in (world.root / "tier").rglob("K/0/CONSUME_QUEUE/*"):
+        path.write_bytes(b"x" * path.stat().st_size)
+    ran = restore(world)
+    assert ran.code == 1
+    assert offsets_of(world)["K@g"] == {"0": 2}
+    world.open()
+    assert world.put("T", b"new") == [9]
 
 
 def test_a_broker_without_a_message_in_the_tier_gets_its_topics(tmp_path: Path) -> None:
