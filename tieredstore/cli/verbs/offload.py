@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ from tieredstore.cli.output.tables import STAGES_TABLE, USAGE_TABLE, Tables
 if TYPE_CHECKING:
     from tieredstore.errors import TieredStoreError
 
-_log = logging.getLogger(__name__)
 PLAN: Tables = {
     "plan": ("topic", "queue_id", "from_offset", "until_offset", "message_bytes", "segments")
 }
@@ -82,6 +80,8 @@ def command(
         raise click.UsageError("--follow and --recovered exclude each other")
     if metrics_port is not None and not follow:
         raise click.UsageError("--metrics-port needs --follow")
+    import logging
+
     from tieredstore import jobs
     from tieredstore.cli.composition import check_target
     from tieredstore.cli.watching import serve_watch
@@ -94,7 +94,8 @@ def command(
         if metrics_port is not None:
             watch = how["watch"] = OffloadWatch()
             port = stack.enter_context(serve_watch(metrics_host, metrics_port, watch))
-            _log.info("/metrics and /health at http://%s:%d", metrics_host, port)
+            log = logging.getLogger(__name__)
+            log.info("/metrics and /health at http://%s:%d", metrics_host, port)
         report = jobs.offload(
             tier.tier,
             store,
