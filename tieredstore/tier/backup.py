@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -82,6 +82,7 @@ class TierBackup:
         self._flush_metadata = flush_metadata
         self._writer: TierWriter | None = None
         self._there: list[BackupName] | None = None
+        self._sequence = 0
         self._copied: dict[BackupKind, Mapping[str, str]] = {}
         self._metadata_due_ms = 0
         self._is_used = False
@@ -152,31 +153,33 @@ class TierBackup:
 
     def _copy(self, kind: BackupKind, names: tuple[str, ...]) -> list[BackupName]:
         place, writer = self._place, self._writer
-        contents = read_files(self._folder, names)
-        if place is None or writer is None or not contents:
+        if place is None or writer is None:
             return []
+        contents = read_files(self._folder, names)
         hashes = hash_files(contents)
-        if self._copied.get(kind) == hashes:
+        if not contents or self._copied.get(kind) == hashes:
             return []
         writer.check()
         broker = self._config.broker_name
-        if self._there is None:
-            self._there = list(place.list_backups(broker))
-        made = self._choose_name(writer.epoch_number, kind)
+        there = self._there if self._there is not None else [*place.list_backups(broker)]
+        made = self._choose_name(there, writer.epoch_number, kind)
         notes = note_settings(self._config)
         _, data = pack_files(contents, BACKUP_VERSION, taken_ms=self._clock.now_ms(), notes=notes)
-        self._there.append(made)  # also when nobody knows whether it is: no name is used twice
+        self._there = None  # nobody knows, unless all of this ends well
         place.write_backup(broker, made, data)
         writer.confirm()
         self._copied[kind] = hashes
-        old = sorted(name for name in self._there if name.kind is kind)[:-KEPT_BACKUPS]
+        there.append(made)
+        old = sorted(name for name in there if name.kind is kind)[:-KEPT_BACKUPS]
         place.delete_backups(broker, old)
-        self._there = [name for name in self._there if name not in old]
+        self._there = [name for name in there if name not in old]
         return [made]
 
-    def _choose_name(self, epoch: int, kind: BackupKind) -> BackupName:
-        used = (name.sequence for name in self._there or () if name.epoch == epoch)
-        return BackupName(epoch, max(used, default=0) + 1, kind)
+    def _choose_name(self, there: Sequence[BackupName], epoch: int, kind: BackupKind) -> BackupName:
+        """One that no write had, also none that failed and may still arrive."""
+        used = (name.sequence for name in there if name.epoch == epoch)
+        self._sequence = max(self._sequence, *used, 0) + 1
+        return BackupName(epoch, self._sequence, kind)
 
 
 def read_files(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:

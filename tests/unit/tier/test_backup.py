@@ -223,26 +223,40 @@ def test_w03_who_lost_the_right_copies_nothing_and_deletes_nothing(tmp_path: Pat
 
 
 class LosingClient(MemoryObjectClient):
-    """Applies the next write of a backup and loses its reply."""
+    """Fails the next writes of backups: their replies are lost, or they are not applied."""
 
     lost = 0
+    is_applied = True
+
+    def request(self, operation: str, key: str) -> None:
+        if not self.is_applied:
+            self._lose(operation, key)
 
     def reply(self, operation: str, key: str) -> None:
+        if self.is_applied:
+            self._lose(operation, key)
+
+    def _lose(self, operation: str, key: str) -> None:
         if operation == "PUT" and ".backups" in key and self.lost:
             self.lost -= 1
             raise Unavailable(f"{key}: no reply")
 
 
-def test_a_lost_reply_costs_one_more_backup(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_after_a_lost_reply_no_name_is_used_twice_and_two_are_kept(
+    tmp_path: Path, is_applied: bool
+) -> None:
     client = LosingClient()
+    client.is_applied = is_applied
     world = World(tmp_path, chunk_provider(client))
     backup = world.start()
+    backup.run_once()
+    world.write("topics.json", "topics 2")
     client.lost = 1
     with pytest.raises(Unavailable):
         backup.run_once()
-    [made] = backup.run_once()
-    assert made.sequence == 2
-    world.write("topics.json", "topics 2")
-    backup.run_once()
-    assert [name.sequence for name in world.names()] == [2, 3]
+    [made] = [name for name in backup.run_once() if name.kind is BackupKind.CONFIG]
+    assert made.sequence == 3
+    assert [name.sequence for name in world.names()] == ([2, 3] if is_applied else [1, 3])
+    assert world.contents()["topics.json"] == b"topics 2"
     world.stop()
