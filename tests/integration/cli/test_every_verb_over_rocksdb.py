@@ -18,9 +18,10 @@ OF_BROKERS = frozenset(
     {
         ("broker",), ("dev",), ("send",), ("tail",), ("config", "backup"), ("config", "restore"),
         ("topic", "create"), ("topic", "delete"), ("topic", "list"), ("completion",), ("man",),
+        ("restore",),
     }
 )  # fmt: skip
-"""Verbs that take neither."""
+"""Verbs that take neither, and one that needs what a broker has left in its tier."""
 
 
 def _walk(command: click.Command, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -49,6 +50,8 @@ def test_every_verb_takes_a_rocksdb_store_or_its_tier(public_rocksdb: Path, tmp_
     table = tmp_path / "table"
     # In this order: later ones need what earlier ones made. With what its answer has to hold.
     runs: list[tuple[tuple[str, ...], list[object], dict[str, object]]] = [
+        (("config", "check"), conf[1:], {}),
+        (("config", "show"), conf, {}),
         (("store", "stat"), [store], {"messages": manifest_count}),
         (("store", "check"), [store, *conf], {"recovery_needed": False}),
         (("offload",), [store, *tier, *state, *conf], {"messages": count}),

@@ -33,13 +33,18 @@ def tiered(public_a_manifest: Manifest) -> dict[str, list[dict[str, Any]]]:
     return messages
 
 
+def without_warnings(text: str) -> list[str]:
+    """The lines but for what is told of Java's broker.conf."""
+    return [line for line in text.splitlines() if "broker.conf: keys that are not" not in line]
+
+
 def test_cat_gives_every_tiered_message_with_its_body(
     where: list[str], tiered: dict[str, list[dict[str, Any]]]
 ) -> None:
     count = 0
     for topic, expected in tiered.items():
         ran = tieredstore("cat", *where, "--topic", topic, "--body", "sha256", "--output", "ndjson")
-        assert (ran.code, ran.err) == (0, "")
+        assert (ran.code, without_warnings(ran.err)) == (0, [])
         expected = sorted(expected, key=lambda row: (row["queueId"], row["queueOffset"]))
         count += len(expected)
         assert len(ran.rows) == len(expected)
@@ -170,8 +175,8 @@ def test_what_is_not_there_is_exit_code_3_and_one_line(where: list[str]) -> None
         "query", *where, "--topic", "pub_multi", "--key", "no-such-key", "--output", "json"
     )
     assert (ran.code, ran.record) == (3, [])
-    assert ran.err.count("\n") == 1
-    assert "no-such-key" in ran.err
+    [line] = without_warnings(ran.err)
+    assert "no-such-key" in line
 
 
 def test_reading_verbs_change_no_file(public_a: Path) -> None:

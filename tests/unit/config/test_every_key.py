@@ -181,6 +181,9 @@ TESTS = {
     "tieredStoreFilePath": f"{NAMES}::test_tier_file_path_is_the_root_of_a_posix_tier",
     "tieredStoreBacklog": f"{UPLOAD}::test_backlog_is_what_of_a_queue_goes_to_the_tier_at_first",
     "tieredStoreAdopt": f"{UPLOAD}::test_adopt_lets_a_new_local_store_go_on_behind_the_tier",
+    "tieredStoreBackupInterval": (
+        f"{REST}::test_backup_interval_is_how_often_topics_and_offsets_are_copied_into_the_tier"
+    ),
     "tieredStoreCommitLogMaxSize": (
         f"{UPLOAD}::test_commit_log_max_size_is_the_largest_commit_log_segment"
     ),

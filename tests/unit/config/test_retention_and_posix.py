@@ -8,7 +8,9 @@ import pytest
 
 from tests.kit.configured_broker import HOUR_MS, T0, MakeBroker, SteppedClock, conf
 from tieredstore import registry
+from tieredstore.contracts.backups import BackupPlace
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.contracts.wrapping import find_layer
 from tieredstore.providers.posix.calls import PosixCalls
 
 COMMIT_LOG, _, INDEX = FileSegmentType
@@ -134,3 +136,30 @@ def test_posix_max_open_files_is_how_many_segments_stay_open(tmp_path: Path, lim
     inside = [link for link in open_files() if link.startswith(str(tmp_path))]
     provider.close()
     assert len(inside) == limit
+
+
+@pytest.mark.parametrize("interval_ms", [1000, 60_000])
+def test_backup_interval_is_how_often_topics_and_offsets_are_copied_into_the_tier(
+    broker: MakeBroker, tmp_path: Path, interval_ms: int
+) -> None:
+    clock = SteppedClock(T0)
+    made = broker(
+        clock=clock,
+        tieredBackendServiceProvider="posix",
+        tieredStoreBackupInterval=interval_ms,
+        at=tmp_path,
+    )
+    topics = tmp_path / "store" / "config" / "topics.json"
+    topics.parent.mkdir(exist_ok=True)
+    topics.write_text("{}")
+    made.store.backup.start()
+    try:
+        assert clock.await_waits(1) == [T0 + interval_ms]
+        clock.advance(1000)
+        ran = interval_ms <= 1000
+        assert len(clock.await_waits(2 if ran else 1)) == (2 if ran else 1)
+        place = find_layer(made.store.flat_files.provider, BackupPlace)
+        assert place is not None
+        assert bool(place.list_backups("broker-a")) == ran
+    finally:
+        made.store.backup.stop()
