@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import click
 
-from tieredstore.cli.options.collecting import collect
+from tieredstore.cli.options.collecting import Settings, collect
 from tieredstore.cli.output.rows import Output, OutputFormat
+
+_WIDE: Settings = {
+    "flag": "--wide",
+    "is_flag": True,
+    "help": "Tables with all columns, whole and exact, however wide.",
+}
 
 output_option = collect(
     "out",
-    lambda output: Output(OutputFormat(output)),
+    lambda output, wide: Output(OutputFormat(output), is_wide=wide),
     {
         "output": {
             "flag": "--output",
@@ -17,16 +23,17 @@ output_option = collect(
             "default": OutputFormat.TABLE.value,
             "show_default": True,
             "help": "How to print.",
-        }
+        },
+        "wide": _WIDE,
     },
 )
-"""Adds --output; the command gets the `Output` `out`."""
+"""Adds --output and --wide; the command gets the `Output` `out`."""
 
 
-def _make_message_output(**given: str | None) -> object:
+def _make_message_output(*, wide: bool, **given: str | None) -> object:
     from tieredstore.cli.output.messages import MessageOutput
 
-    return MessageOutput(**given)  # type: ignore[arg-type]
+    return MessageOutput(**given, is_wide=wide)  # type: ignore[arg-type]
 
 
 message_output_options = collect(
@@ -57,9 +64,11 @@ message_output_options = collect(
             "show_default": True,
             "help": "How to print.",
         },
+        "wide": _WIDE,
     },
 )
-"""Adds --body, --columns, --format and --output; the command gets the `MessageOutput` `out`."""
+"""Adds --body, --columns, --format, --output and --wide; the command gets the `MessageOutput`
+`out`."""
 
 body_option = click.option(
     "--body",

@@ -7,7 +7,9 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
-from tieredstore.cli.output.rows import Output, OutputFormat, Row, encode, escape, plain_text
+from tieredstore.cli.output.cells import escape, plain_text
+from tieredstore.cli.output.rows import Output, OutputFormat, encode
+from tieredstore.cli.output.table import Row
 from tieredstore.cli.output.template import Template
 from tieredstore.cli.suggesting import hint_at
 from tieredstore.errors import Invalid
@@ -45,6 +47,8 @@ class MessageOutput:
         template: str | None = None,
         body: str = BodyForm.TEXT.value,
         stream: BinaryIO | None = None,
+        *,
+        is_wide: bool = False,
     ) -> None:
         self.form = MessageForm(output)
         self._template = None if template is None else Template(template)
@@ -60,7 +64,7 @@ class MessageOutput:
         is_json = self.form is MessageForm.JSON
         is_table = self.form is MessageForm.TABLE and self._template is None
         lines = OutputFormat.TABLE if is_table else OutputFormat.NDJSON
-        self._out = Output(OutputFormat.JSON if is_json else lines, stream)
+        self._out = Output(OutputFormat.JSON if is_json else lines, stream, is_wide=is_wide)
 
     def fields(self, table_columns: Sequence[str]) -> tuple[str, ...]:
         """Return the fields of `scan.rows.COLUMNS` that rows have to have. table_columns: those of
@@ -73,24 +77,28 @@ class MessageOutput:
             names = self._columns_of(table_columns)
         return tuple(dict.fromkeys(name.partition(".")[0] for name in names))
 
-    def write(self, table_columns: Sequence[str], rows: Iterable[Row]) -> int:
-        """Write the rows of messages. Returns their number."""
+    def write(
+        self, table_columns: Sequence[str], rows: Iterable[Row], *, is_live: bool = False
+    ) -> int:
+        """Write the rows of messages. is_live: each is to be seen when it comes. Returns their
+        number."""
         columns = self._columns_of(table_columns)
         if self._template is not None:
-            return self._out.lines(self._fill(self._template, rows))
+            return self._out.lines(self._fill(self._template, rows), is_live=is_live)
         match self.form:
             case MessageForm.CSV:
-                return self._out.lines(_csv_lines(columns, rows), heads=1)
+                return self._out.lines(_csv_lines(columns, rows), heads=1, is_live=is_live)
             case MessageForm.TSV:
-                return self._out.lines(_tsv_lines(columns, rows), heads=1)
+                return self._out.lines(_tsv_lines(columns, rows), heads=1, is_live=is_live)
             case MessageForm.VERTICAL:
-                return self._out.lines(_blocks(columns, rows))
+                return self._out.lines(_blocks(columns, rows), is_live=is_live)
             case MessageForm.RAW:
-                return self._out.lines(map(_body_of, rows))
+                return self._out.lines(map(_body_of, rows), is_live=is_live)
             case _:
                 if self._columns is not None:
                     rows = (_pick(row, columns) for row in rows)
-                return self._out.rows(columns, rows)
+                keeps_all = self._columns is not None
+                return self._out.rows(columns, rows, keeps_all=keeps_all, is_live=is_live)
 
     def _columns_of(self, table_columns: Sequence[str]) -> Sequence[str]:
         if self._columns is not None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from typing import BinaryIO, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import BinaryIO
 
+import click
 import orjson
 
 from tieredstore.cli.exits import OutputClosed
+from tieredstore.cli.output.screen import find_screen
+from tieredstore.cli.output.table import Row, Table, field_lines
 from tieredstore.errors import TieredStoreError
-from tieredstore.scan.times import format_time
-
-Row: TypeAlias = Mapping[str, object]
 
 _WIDTH_SAMPLE_ROWS = 200
-_CELL_CHARACTERS = 100
 
 
 class OutputFormat(enum.StrEnum):
@@ -29,20 +27,33 @@ class OutputFormat(enum.StrEnum):
 
 
 class Output:
-    """Writes to standard output; rows go out as they come, with bounded memory."""
+    """Writes to standard output; rows go out as they come, with bounded memory. is_wide: tables
+    are not made to fit the terminal, and nothing in them is cut."""
 
-    def __init__(self, format: OutputFormat, stream: BinaryIO | None = None) -> None:
+    def __init__(
+        self, format: OutputFormat, stream: BinaryIO | None = None, *, is_wide: bool = False
+    ) -> None:
         self.format = format
         self._stream = sys.stdout.buffer if stream is None else stream
+        self._is_wide = is_wide
+        self._screen = None if is_wide else find_screen(self._stream)
 
-    def rows(self, columns: Sequence[str], rows: Iterable[Row]) -> int:
-        """Write all rows; a table shows `columns` only, JSON every field. Returns the number of
-        rows."""
+    def rows(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Row],
+        *,
+        keeps_all: bool = False,
+        is_live: bool = False,
+    ) -> int:
+        """Write all rows; a table shows `columns` only, JSON every field. keeps_all: none of them
+        is left out where there is little room. is_live: each row is to be seen when it comes, not
+        when those behind it are known. Returns the number of rows."""
         match self.format:
             case OutputFormat.TABLE:
-                return self._table(columns, rows)
+                return self._table(columns, rows, keeps_all=keeps_all, is_live=is_live)
             case OutputFormat.NDJSON:
-                return self._write_each(rows, b"", b"\n", b"")
+                return self._write_each(rows, b"", b"\n", b"", is_live=is_live)
             case OutputFormat.JSON:
                 return self._write_each(rows, b"[\n", b",\n", b"\n]\n")
 
@@ -55,22 +66,23 @@ class Output:
             return
         tables = lists or {}
         plain = {name: value for name, value in record.items() if name not in tables}
-        width = max(map(len, plain), default=0)
-        for name, value in plain.items():
-            self.line(f"{name:<{width}}  {cell(name, value)}")
+        for line in field_lines(plain, self._screen, is_whole=self._is_wide):
+            self.line(line)
         for name, columns in tables.items():
             rows = record[name]
             if isinstance(rows, list) and rows:
                 self.line("")
-                self._table(columns, rows)
+                self._table(columns, rows, keeps_all=False, is_live=False)
         self.flush()
 
-    def lines(self, lines: Iterable[bytes], *, heads: int = 0) -> int:
+    def lines(self, lines: Iterable[bytes], *, heads: int = 0, is_live: bool = False) -> int:
         """Write lines. Returns their number without the first `heads`."""
         count = -heads
         for line in lines:
             self._write(line + b"\n")
             count += 1
+            if is_live:
+                self.flush()
         self.flush()
         return count
 
@@ -89,7 +101,15 @@ class Output:
         except BrokenPipeError:
             raise OutputClosed from None
 
-    def _write_each(self, rows: Iterable[Row], start: bytes, between: bytes, end: bytes) -> int:
+    def _write_each(
+        self,
+        rows: Iterable[Row],
+        start: bytes,
+        between: bytes,
+        end: bytes,
+        *,
+        is_live: bool = False,
+    ) -> int:
         count = 0
         self._write(start)
         try:
@@ -99,6 +119,8 @@ class Output:
                 self._write(encode(row))
                 if not start:
                     self._write(between)
+                if is_live:
+                    self.flush()
                 count += 1
         except TieredStoreError:
             # What was found so far is whole JSON; the exit code says that it is not all.
@@ -109,29 +131,21 @@ class Output:
         self.flush()
         return count
 
-    def _table(self, columns: Sequence[str], rows: Iterable[Row]) -> int:
-        cells = ([cell(name, row.get(name)) for name in columns] for row in rows)
-        sample = list(islice(cells, _WIDTH_SAMPLE_ROWS))
-        if not sample:
-            self.flush()
-            return 0
-        heads = list(columns)
-        widths = [max(len(line[i]) for line in [heads, *sample]) for i in range(len(columns))]
-        right = [_is_number_column(line[i] for line in sample) for i in range(len(columns))]
+    def _table(
+        self, columns: Sequence[str], rows: Iterable[Row], *, keeps_all: bool, is_live: bool
+    ) -> int:
+        table = Table(columns, self._screen, is_whole=self._is_wide, keeps_all=keeps_all)
         count = 0
-        for line in chain([heads], sample, cells):
-            padded = (
-                text.rjust(width) if to_right else text.ljust(width)
-                for text, width, to_right in zip(line, widths, right, strict=True)
-            )
-            self.line("  ".join(padded).rstrip())
+        for line in table.lines(rows, sample_rows=0 if is_live else _WIDTH_SAMPLE_ROWS):
+            self.line(line)
             count += 1
+            if is_live:
+                self.flush()
         self.flush()
-        return count - 1
-
-
-def _is_number_column(cells: Iterator[str]) -> bool:
-    return all(text == "" or text.lstrip("-").replace(".", "", 1).isdigit() for text in cells)
+        if table.left_out:
+            names = ", ".join(table.left_out)
+            click.echo(f"tieredstore: no room for {names}; --wide shows all", err=True)
+        return max(count - table.head_lines, 0)
 
 
 def encode(value: object) -> bytes:
@@ -143,36 +157,3 @@ def encode(value: object) -> bytes:
         import json
 
         return json.dumps(value, separators=(",", ":")).encode()
-
-
-def cell(name: str, value: object) -> str:
-    """Return one value on one line: times in ISO 8601, control characters escaped, long text
-    cut."""
-    text = plain_text(name, value)
-    if not text.isprintable():
-        text = escape(text[: _CELL_CHARACTERS + 1])
-    return text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 1] + "…"
-
-
-def plain_text(name: str, value: object) -> str:
-    """Return one value as text: times in ISO 8601, the items of a list behind one another."""
-    if value is None:
-        return ""
-    if name.endswith("timestamp") and isinstance(value, int):
-        return format_time(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.6f}" if name.endswith("_usd") else f"{value:.3f}"
-    if isinstance(value, list):
-        value = " ".join(map(str, value))
-    elif isinstance(value, Mapping):
-        value = " ".join(f"{key}={item}" for key, item in value.items())
-    return str(value)
-
-
-def escape(text: str) -> str:
-    """Return a text with its control characters escaped, as Python writes them."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

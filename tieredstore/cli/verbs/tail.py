@@ -69,7 +69,7 @@ def command(
 
 
 def _line(row: dict[str, object]) -> str:
-    from tieredstore.cli.output.rows import cell
+    from tieredstore.cli.output.cells import cell
 
     place = f"{row['queue_id']}@{row['queue_offset']}"
     cells = (cell(name, row[name]) for name in ("store_timestamp", "tags", "keys", "body"))

@@ -28,7 +28,7 @@ TABLE = ("queue_id", "queue_offset", "body")
 
 def printed(**options: str) -> str:
     stream = io.BytesIO()
-    out = MessageOutput(**options, stream=stream)
+    out = MessageOutput(**options, stream=stream)  # type: ignore[arg-type]
     fields = set(out.fields(TABLE))
     rows = [{name: value for name, value in row.items() if name in fields} for row in ROWS]
     assert out.write(TABLE, rows) == len(ROWS)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tieredstore import registry
-from tieredstore.cli.output.rows import cell
+from tieredstore.cli.output.cells import cell
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.usage import Prices, RequestUsage, Usage, read_usage, usage_fields

@@ -1,0 +1,124 @@
+"""Tables that fit a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from tieredstore.cli.output.cells import measure, shorten
+from tieredstore.cli.output.human import human_size, human_time
+from tieredstore.cli.output.screen import Screen
+from tieredstore.cli.output.table import Table, field_lines
+
+MESSAGES: list[dict[str, object]] = [
+    {
+        "queue_offset": 7,
+        "store_timestamp": 1_795_266_316_182,
+        "msg_id": f"{'0' * 28}{number:04}",
+        "body": f"body {number} " * 20,
+    }
+    for number in range(3)
+]
+NAMES = ("queue_offset", "store_timestamp", "msg_id", "body")
+
+
+def lay_out(width: int, *, keeps_all: bool = False) -> tuple[list[str], list[str]]:
+    table = Table(NAMES, Screen(width), keeps_all=keeps_all)
+    return list(table.lines(MESSAGES, sample_rows=10)), table.left_out
+
+
+def test_the_body_takes_what_the_others_leave() -> None:
+    lines, left_out = lay_out(120)
+    assert not left_out
+    assert {len(line) for line in lines[2:]} == {120}
+    assert f"{'0' * 28}0000" in lines[2]
+    assert lines[2].endswith("…")
+
+
+def test_ids_are_shortened_in_the_middle_before_a_column_goes() -> None:
+    lines, left_out = lay_out(70)
+    assert not left_out
+    assert len(lines[-1]) == 70
+    assert "…00002  body 2" in lines[-1]
+    assert "2026-11-21 13:05:16" in lines[-1]  # numbers and times are whole
+    lines, left_out = lay_out(58)
+    assert left_out == ["msg_id"]
+    assert max(map(len, lines)) == 58
+
+
+def test_a_column_that_was_asked_for_stays() -> None:
+    lines, left_out = lay_out(58, keeps_all=True)
+    assert not left_out
+    assert "…" in lines[-1]
+    assert len(lines[-1]) > 58
+
+
+def test_a_head_of_two_lines_stands_over_its_column() -> None:
+    table = Table(("queue_id", "topic"), Screen(12))
+    rows: list[dict[str, object]] = [{"queue_id": 12, "topic": "orders"}]
+    assert list(table.lines(rows, sample_rows=1)) == [
+        "queue",
+        "   id  topic",
+        "   12  orders",
+    ]
+    assert table.head_lines == 2
+
+
+def test_characters_of_two_cells_count_twice() -> None:
+    rows: list[dict[str, object]] = [
+        {"tags": "订单", "body": "x" * 90},
+        {"tags": "ab", "body": "y"},
+    ]
+    lines = list(Table(("tags", "body"), Screen(40)).lines(rows, sample_rows=2))
+    assert [measure(line) for line in lines] == [10, 40, 7]
+    assert shorten("订单订单", 5, in_the_middle=False) == "订单…"
+    assert measure(shorten("订单订单订单", 8, in_the_middle=True)) <= 8
+
+
+def test_without_rows_there_is_no_head() -> None:
+    assert list(Table(NAMES, Screen(80)).lines([], sample_rows=10)) == []
+
+
+def test_rows_that_come_one_by_one_have_the_usual_widths() -> None:
+    rows = iter(MESSAGES)
+    lines = Table(NAMES, None).lines(rows, sample_rows=0)
+    head, first = next(lines), next(lines)
+    assert next(rows) is MESSAGES[1]  # no row was waited for
+    assert head.index("body") == first.index("body 0")
+
+
+def test_words_that_mean_good_or_bad_have_a_colour() -> None:
+    rows: list[dict[str, object]] = [
+        {"probe": "ok", "verdict": "ok"},
+        {"probe": "b", "verdict": "unsafe"},
+    ]
+    head, good, bad = Table(("probe", "verdict"), Screen(80, True)).lines(rows, sample_rows=2)
+    assert head == "\x1b[1mprobe  verdict\x1b[0m"
+    assert good == "ok     \x1b[32mok     \x1b[0m"
+    assert "\x1b[31munsafe" in bad
+
+
+def test_a_long_field_goes_on_below_itself_and_a_null_one_has_no_line() -> None:
+    fields: dict[str, object] = {"bytes": 12_345, "none": None, "tier": "x" * 60}
+    assert list(field_lines(fields, Screen(50))) == [
+        "bytes  12,345 (12 kB)",
+        f"tier   {'x' * 43}",
+        f"       {'x' * 17}",
+    ]
+    assert list(field_lines(fields, None))[1] == "none   "
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (9_949, "9.9 kB"), (9_950, "10 kB"),
+        (999_499, "999 kB"), (999_500, "1.0 MB"), (268_435_456, "268 MB"), (-2_800, "-2.8 kB"),
+        (2**70, "1181 EB"),
+    ],
+)  # fmt: skip
+def test_sizes_have_two_digits_at_least(size_bytes: int, text: str) -> None:
+    assert human_size(size_bytes) == text
+
+
+def test_times_end_at_the_second_and_what_is_none_is_a_number() -> None:
+    assert human_time(1_795_266_316_999) == "2026-11-21 13:05:16"
+    assert human_time(-5) == "-5"

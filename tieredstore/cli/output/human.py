@@ -1,0 +1,37 @@
+"""Values as people read them on a terminal: sizes in units, times to the second."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tieredstore.scan.times import format_time
+
+_UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
+
+
+def human_size(size_bytes: int) -> str:
+    """Return a size in decimal units, with two digits at least: `999 B`, `2.8 kB`, `268 MB`."""
+    size: float = abs(size_bytes)
+    if size < 1000:
+        return f"{size_bytes} B"
+    for unit in _UNITS:
+        size /= 1000
+        if size < 999.5 or unit == _UNITS[-1]:
+            break
+    sign = "-" if size_bytes < 0 else ""
+    return f"{sign}{size:.1f} {unit}" if size < 9.95 else f"{sign}{size:.0f} {unit}"
+
+
+def human_time(time_ms: int) -> str:
+    """Return a time (epoch ms) in UTC to the second: `2026-11-21 13:05:16`."""
+    return format_time(time_ms).partition(".")[0].replace("T", " ").removesuffix("Z")
+
+
+def is_size(name: str) -> bool:
+    """Tell whether a field of this name is a size in bytes."""
+    return name == "bytes" or name.endswith("_bytes")
+
+
+def is_time(name: str) -> bool:
+    """Tell whether a field of this name is a time in epoch ms."""
+    return name.endswith("timestamp")
