@@ -38,18 +38,18 @@ def test_ids_are_shortened_in_the_middle_before_a_column_goes() -> None:
     lines, left_out = lay_out(70)
     assert not left_out
     assert len(lines[-1]) == 70
-    assert "…00002  body 2" in lines[-1]
+    assert "…000000002  body 2" in lines[-1]
     assert "2026-11-21 13:05:16" in lines[-1]  # numbers and times are whole
-    lines, left_out = lay_out(58)
+    lines, left_out = lay_out(50)
     assert left_out == ["msg_id"]
-    assert max(map(len, lines)) == 58
+    assert max(map(len, lines)) <= 50
 
 
 def test_a_column_that_was_asked_for_stays() -> None:
-    lines, left_out = lay_out(58, keeps_all=True)
+    lines, left_out = lay_out(50, keeps_all=True)
     assert not left_out
     assert "…" in lines[-1]
-    assert len(lines[-1]) > 58
+    assert len(lines[-1]) > 50
 
 
 def test_a_head_of_two_lines_stands_over_its_column() -> None:
