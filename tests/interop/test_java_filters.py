@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from tests.kit.java import JavaTools
-from tieredstore.broker.pull.filters import SqlFilter
 from tieredstore.errors import Invalid
 from tieredstore.message.encoding import encode_record
+from tieredstore.message.filters.sql import SqlFilter
 from tieredstore.message.properties import encode_properties
 from tieredstore.message.record import Message, decode_record
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tieredstore.errors import Invalid
 
 if TYPE_CHECKING:
+    from tieredstore.cli.messages.where import WhereFilter
     from tieredstore.message.record import StoredMessage
     from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
     from tieredstore.scan.read.batch import MessageBatch
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MessageChoice:
-    """Tells which messages of a queue are wanted. tags: TAGS values, empty for all messages."""
+    """Tells which messages of a queue are wanted. tags: TAGS values, empty for all messages.
+    where: what else is said of them."""
 
     tags: frozenset[str] = frozenset()
+    where: WhereFilter | None = None
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
@@ -29,15 +32,27 @@ class MessageChoice:
 
     def takes(self, message: StoredMessage) -> bool:
         """Tell whether a message is wanted: a unit only has the hash of its tags."""
-        return not self.tags or message.tags in self.tags
+        if self.tags and message.tags not in self.tags:
+            return False
+        return self.where is None or self.where.takes(message)
 
     def select(self, batch: MessageBatch) -> MessageBatch:
         """Return the messages of a batch that are wanted."""
-        if not self.tags:
+        if not self.tags and self.where is None:
             return batch
         import numpy as np
 
         return batch.select(np.fromiter(map(self.takes, batch.messages()), np.bool_, len(batch)))
+
+    def explain_nothing(self) -> str:
+        """Return what is to be said where no message was found, empty if there is nothing."""
+        from tieredstore.cli.messages.where import FIELDS
+        from tieredstore.cli.suggesting import hint_at
+
+        strangers = [] if self.where is None else self.where.find_strangers()
+        return "".join(
+            f"; none has a property {name!r}{hint_at(name, FIELDS)}" for name in strangers
+        )
 
 
 def names_one_topic(topics: Sequence[str]) -> bool:

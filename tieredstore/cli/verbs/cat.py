@@ -18,6 +18,7 @@ from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.scan.times import parse_time, require_order
 
 if TYPE_CHECKING:
+    from tieredstore.cli.messages.where import WhereFilter
     from tieredstore.cli.output.messages import MessageOutput
 
 
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 )
 @time_options
 @click.option("--tag", metavar="T", help="Only messages with this tag; `A || B`: both.")
+@click.option(
+    "--where",
+    metavar="EXPRESSION",
+    help="Only messages for which it is true: \"keys = 'k' AND body CONTAINS 'paid'\".",
+)
 @click.option("--limit", metavar="N", type=click.IntRange(min=0), help="At most so many messages.")
 @click.option(
     "--tail", metavar="N", type=click.IntRange(1, MOST_MESSAGES), help="The N stored last, in all."
@@ -46,6 +52,7 @@ def command(
     since: str | None,
     until: str | None,
     tag: str | None,
+    where: str | None,
     limit: int | None,
     tail: int | None,
     reverse: bool,
@@ -65,7 +72,7 @@ def command(
     since_ms = None if since is None else parse_time(since, now)
     until_ms = None if until is None else parse_time(until, now)
     require_order(since_ms, until_ms)
-    choice = MessageChoice(parse_tags(tag))
+    choice = MessageChoice(parse_tags(tag), _parse_where(where))
     columns = MESSAGE_COLUMNS if names_one_topic(topics) else ("topic", *MESSAGE_COLUMNS)
     with open_tier(tier) as opened:
         queues = choose_queues(opened.catalogue(), topics, queue, opened.broker)
@@ -86,7 +93,16 @@ def command(
             with closing(rows):
                 found = out.write(columns, rows if limit is None else islice(rows, limit))
         if not found and limit != 0:
-            click.echo(f"tieredstore: {_name(topics)} no such message", err=True)
+            text = f"tieredstore: {_name(topics)} no such message{choice.explain_nothing()}"
+            click.echo(text, err=True)
+
+
+def _parse_where(where: str | None) -> WhereFilter | None:
+    if where is None:
+        return None
+    from tieredstore.cli.messages.where import WhereFilter
+
+    return WhereFilter(where)
 
 
 def _name(topics: list[str]) -> str:

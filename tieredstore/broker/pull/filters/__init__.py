@@ -6,11 +6,11 @@ import functools
 from typing import Final
 
 from tieredstore.broker.clients import SQL92, TAG, Subscription
-from tieredstore.broker.pull.filters.sql import SqlFilter
 from tieredstore.broker.pull.filters.tags import ExactTagFilter
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.contracts.message_store import MessageFilter
 from tieredstore.errors import Invalid
+from tieredstore.message.filters.sql import SqlFilter
 
 __all__ = ["MAX_KEPT_CHARACTERS", "ExactTagFilter", "SqlFilter", "make_filter"]
 

@@ -6,7 +6,8 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from tieredstore.broker.pull.filters.sql_expressions import (
+from tieredstore.errors import Invalid
+from tieredstore.message.filters.expressions import (
     Cast,
     Constant,
     Equal,
@@ -19,8 +20,7 @@ from tieredstore.broker.pull.filters.sql_expressions import (
     Property,
     TextTest,
 )
-from tieredstore.broker.pull.filters.sql_values import MAX_INTEGER, MAX_LONG, Long
-from tieredstore.errors import Invalid
+from tieredstore.message.filters.values import MAX_INTEGER, MAX_LONG, Long
 
 MAX_EXPRESSION_CHARACTERS: Final = 8_192
 MAX_PARTS: Final = 512
@@ -31,46 +31,52 @@ _KEYWORDS: Final = frozenset(
     {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"}
     | {"CONTAINS", "STARTSWITH", "ENDSWITH"}
 )
-_TOKENS: Final = re.compile(
-    r"""(?P<blank>[ \t\n\r\f]+|--[^\n\r]*[\n\r]|/\*.*?\*/)
+_GRAMMAR: Final = r"""(?P<blank>[ \t\n\r\f]+|--[^\n\r]*[\n\r]|/\*.*?\*/)
     |(?P<decimal>(?:[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?
         |[0-9]+[eE][+-]?[0-9]+))
     |(?P<whole>0|[1-9][0-9]*[lL]?)
     |(?P<text>'(?:''|[^'])*')
     |(?P<word>[a-zA-Z_$][a-zA-Z0-9_$]*)
-    |(?P<symbol><>|<=|>=|[=<>(),+-])""",
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
+    |(?P<symbol><>|<=|>=|[=<>(),+-])"""
+_PREFIXED: Final = r"""(?P<prefixed>properties\.[^\s=<>(),']+)
+    |"""
+_FLAGS: Final = re.VERBOSE | re.DOTALL | re.ASCII
+_TOKENS: Final = re.compile(_GRAMMAR, _FLAGS)
+_TOKENS_WITH_PREFIX: Final = re.compile(_PREFIXED + _GRAMMAR, _FLAGS)
 _ORDER: Final = ("<", "<=", ">", ">=")
 _TEXT_TESTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 
 
 class _Token(NamedTuple):
-    kind: str  # of _TOKENS; "keyword" for a reserved word, "end" behind the last
+    kind: str  # of the groups; "keyword" for a reserved word, "end" behind the last
     text: str  # in upper case for a keyword
     position: int
 
 
-def parse_expression(expression: str) -> Expression:
-    """Parse a SQL92 filter. Raises Invalid, which names the position and what was expected."""
+def parse_expression(expression: str, *, has_prefix: bool = False) -> Expression:
+    """Parse a SQL92 filter. has_prefix: whether `properties.NAME` is a name as well, which goes on
+    up to a blank, a comma, a parenthesis, a quote or a comparison. Raises Invalid, which names the
+    position and what was expected."""
     if len(expression) > MAX_EXPRESSION_CHARACTERS:
         raise Invalid(
             f"filter: expected at most {MAX_EXPRESSION_CHARACTERS} characters, found "
             f"{len(expression)}"
         )
-    return _Parser(expression).parse()
+    return _Parser(expression, _TOKENS_WITH_PREFIX if has_prefix else _TOKENS).parse()
 
 
-def _split(expression: str) -> list[_Token]:
+def _split(expression: str, pattern: re.Pattern[str]) -> list[_Token]:
     tokens = []
     position = 0
     while position < len(expression):
-        found = _TOKENS.match(expression, position)
+        found = pattern.match(expression, position)
         if found is None:
             raise Invalid(f"filter, character {position}: unexpected {expression[position]!r}")
         kind, text = str(found.lastgroup), found[0]
         if kind == "word" and text.upper() in _KEYWORDS:
             kind, text = "keyword", text.upper()
+        if kind == "prefixed":
+            kind = "word"
         if kind != "blank":
             tokens.append(_Token(kind, text, position))
         position = found.end()
@@ -79,8 +85,8 @@ def _split(expression: str) -> list[_Token]:
 
 
 class _Parser:
-    def __init__(self, expression: str) -> None:
-        self._tokens = _split(expression)
+    def __init__(self, expression: str, pattern: re.Pattern[str]) -> None:
+        self._tokens = _split(expression, pattern)
         self._next = 0
         self._parts = 0
         self._depth = 0

@@ -6,14 +6,13 @@ it. A message matches when the whole is True.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, Protocol
 
-from tieredstore.broker.pull.filters.sql_values import (
+from tieredstore.message.filters.values import (
     EvaluationFailed,
     Value,
-    compare,
     compare_order,
+    is_equal,
     negate,
 )
 
@@ -21,12 +20,18 @@ MAX_STEPS: Final = 10_000
 """Steps of one evaluation: one for each part, and one for each 64 characters that it searches."""
 
 
+class Named(Protocol):
+    """What a message says under a name: its properties, or all its fields."""
+
+    def get(self, name: str, /) -> Value: ...
+
+
 class Message:
     """The properties of a message, and the steps that are left for it."""
 
     __slots__ = ("properties", "steps_left")
 
-    def __init__(self, properties: Mapping[str, str], steps: int = MAX_STEPS) -> None:
+    def __init__(self, properties: Named, steps: int = MAX_STEPS) -> None:
         self.properties = properties
         self.steps_left = steps
 
@@ -149,7 +154,7 @@ class Equal(_Boolean):
         left, right = self.left.evaluate(message), self.right.evaluate(message)
         if left is None:
             return True if right is None else None
-        return False if right is None else compare(left, right) == 0
+        return False if right is None else is_equal(left, right)
 
 
 class Ordered(_Boolean):
@@ -183,7 +188,11 @@ class In(_Boolean):
     def evaluate(self, message: Message) -> Value:
         message.charge()
         value = self.part.evaluate(message)
-        return None if value is None else (value in self.texts) is not self.is_not
+        if value is None:
+            return None
+        if isinstance(value, tuple):
+            return (not self.texts.isdisjoint(value)) is not self.is_not
+        return (value in self.texts) is not self.is_not
 
 
 class TextTest(_Boolean):
@@ -197,14 +206,19 @@ class TextTest(_Boolean):
 
     def evaluate(self, message: Message) -> Value:
         value = self.part.evaluate(message)
+        if isinstance(value, tuple):
+            return any(self._test(one, message) for one in value) is not self.is_not
         if not self.search or not isinstance(value, str):
             message.charge()
             return False
-        message.charge(1 + len(value) // 64)
+        return self._test(value, message) is not self.is_not
+
+    def _test(self, text: str, message: Message) -> bool:
+        message.charge(1 + len(text) // 64)
         if self.kind == "CONTAINS":
-            found = self.search in value
-        elif self.kind == "STARTSWITH":
-            found = value.startswith(self.search)
-        else:
-            found = value.endswith(self.search)
-        return found is not self.is_not
+            return self.search in text
+        return (
+            text.startswith(self.search)
+            if self.kind == "STARTSWITH"
+            else text.endswith(self.search)
+        )

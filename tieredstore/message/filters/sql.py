@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tieredstore.broker.pull.filters.sql_expressions import Message
-from tieredstore.broker.pull.filters.sql_parser import parse_expression
-from tieredstore.broker.pull.filters.sql_values import EvaluationFailed
+from tieredstore.message.filters.expressions import Message
+from tieredstore.message.filters.parser import parse_expression
+from tieredstore.message.filters.values import EvaluationFailed
 
 if TYPE_CHECKING:
     from tieredstore.message.record import StoredMessage

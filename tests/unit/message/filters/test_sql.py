@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tieredstore.broker.pull.filters import SqlFilter
 from tieredstore.errors import Invalid
 from tieredstore.message.encoding import encode_record
+from tieredstore.message.filters.sql import SqlFilter
 from tieredstore.message.record import Message, StoredMessage, decode_record
 
 PROPERTIES = {

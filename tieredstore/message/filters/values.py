@@ -1,7 +1,8 @@
 """Values of SQL92 filters, compared as RocketMQ compares them.
 
 A property is text; a constant is text, a number or a truth value. Numbers have Java's types, since
-these decide how a text beside them is read: a text beside an Integer has to be one too.
+these decide how a text beside them is read: a text beside an Integer has to be one too. A field may
+have several texts, of which one is enough.
 """
 
 from __future__ import annotations
@@ -24,11 +25,21 @@ class Long(int):
 
 Number: TypeAlias = int | float
 Known: TypeAlias = str | bool | Number
-Value: TypeAlias = Known | None
+Several: TypeAlias = tuple[str, ...]
+Value: TypeAlias = Known | Several | None
 
 
 class EvaluationFailed(Exception):
     """Two values cannot be compared, or the limit is reached: the message does not match."""
+
+
+def is_equal(left: Known | Several, right: Known | Several) -> bool:
+    """Tell whether two values are equal; of several, whether one is. Raises EvaluationFailed."""
+    if isinstance(left, tuple):
+        return any(is_equal(one, right) for one in left)
+    if isinstance(right, tuple):
+        return any(compare(left, one) == 0 for one in right)
+    return compare(left, right) == 0
 
 
 def compare(left: Known, right: Known) -> int:
@@ -51,8 +62,10 @@ def compare(left: Known, right: Known) -> int:
     return _compare_numbers(left, right)
 
 
-def compare_order(left: Known, right: Known) -> int:
+def compare_order(left: Known | Several, right: Known | Several) -> int:
     """Compare for `<`, `<=`, `>` and `>=`: two texts are numbers then. Raises EvaluationFailed."""
+    if isinstance(left, tuple) or isinstance(right, tuple):
+        raise EvaluationFailed("several values have no order")
     if isinstance(left, str) and isinstance(right, str):
         return _compare_numbers(read_double(left), read_double(right))
     return compare(left, right)
