@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
@@ -16,9 +16,9 @@ from tieredstore.providers.chunks.reading.cache import ByteCache, WriteCache
 from tieredstore.providers.chunks.reading.hedging import Hedge
 from tieredstore.providers.chunks.settings import ChunkSettings
 
-_CARRIER_BYTES: Final = 64 << 10
+CARRIER_BYTES: Final = 64 << 10
 """Of a write that carries units, at most, to be read whole for the sake of one of them."""
-_CARRIERS_BYTES: Final = 16 << 20
+CARRIERS_BYTES: Final = 16 << 20
 
 
 class ObjectGone(Corrupt):
@@ -36,6 +36,20 @@ class Range(NamedTuple):
     carrier_bytes: int = 0
 
 
+def cut_ranges(
+    folder: str, chain: Chain, position: int, length: int, part_bytes: int
+) -> Iterator[Range]:
+    """Yield the ranges of objects that hold bytes of a segment, each of `part_bytes` at most."""
+    for extent in chain.find_extents(position, length):
+        first, last = max(position, extent.start), min(position + length, extent.end)
+        while first < last:
+            end = min(first + part_bytes, last)
+            start = first - extent.start + extent.skip
+            carrier_bytes = extent.skip + extent.length if extent.is_carried else 0
+            yield Range(make_key(folder, extent.name), start, end - first, carrier_bytes)
+            first = end
+
+
 class ChunkReader:
     """`written`: contents of objects, by key, that need not be asked for.
 
@@ -47,7 +61,7 @@ class ChunkReader:
         self._client = client
         self._settings = settings
         self._written = written
-        self._carriers = ByteCache(_CARRIERS_BYTES)
+        self._carriers = ByteCache(CARRIERS_BYTES)
         self._pool = ThreadPoolExecutor(settings.read_threads, "tiered-read")
         self._is_closed = False
         self._running_count = 0
@@ -102,14 +116,7 @@ class ChunkReader:
             self._ended.wait_for(lambda: not self._running_count, timeout_ms / 1000)
 
     def _ranges(self, folder: str, chain: Chain, position: int, length: int) -> Iterable[Range]:
-        for extent in chain.find_extents(position, length):
-            first, last = max(position, extent.start), min(position + length, extent.end)
-            while first < last:
-                end = min(first + self._settings.read_part_bytes, last)
-                start = first - extent.start + extent.skip
-                carrier_bytes = extent.skip + extent.length if extent.is_carried else 0
-                yield Range(make_key(folder, extent.name), start, end - first, carrier_bytes)
-                first = end
+        return cut_ranges(folder, chain, position, length, self._settings.read_part_bytes)
 
     def _get_all(self, ranges: Sequence[Range]) -> list[bytes]:
         """One of them in the calling thread, which would only wait."""
@@ -148,7 +155,7 @@ class ChunkReader:
         if content is not None:
             return content
         with self._settings.limit_retries():
-            if not 0 < part.carrier_bytes <= _CARRIER_BYTES:
+            if not 0 < part.carrier_bytes <= CARRIER_BYTES:
                 return self._get_whole(part)
             carrier = self._get_whole(Range(part.key, 0, part.carrier_bytes))
         self._carriers.put(part.key, carrier)

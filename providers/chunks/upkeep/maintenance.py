@@ -32,7 +32,7 @@ _RETRY_MS = 30_000
 _LONGEST_PASSING_MS = 600_000
 _TICK_MS = 1_000
 _WORK_LATE_MS = 900_000
-_GATHER_MS = 60_000
+GATHER_MS = 60_000
 _DRAIN_SHARE = 0.75
 """The rest is for giving the epoch back."""
 _log = logging.getLogger(__name__)
@@ -273,7 +273,7 @@ class Maintenance:
         """Look after the brokers whose epochs are held, and bring up what becomes due."""
         for broker_name, epoch in self._writers.get_held_epochs().items():
             self._keep_epoch(broker_name, epoch)
-        self._take_due(gather_ms=_GATHER_MS)
+        self._take_due(gather_ms=GATHER_MS)
 
     def _keep_epoch(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
         try:

@@ -44,6 +44,16 @@ later."""
 _log = logging.getLogger(__name__)
 
 
+def find_most_pending(config: StoreConfig, preferred_bytes: int) -> int:
+    """Find how many messages may be appended before they are committed, where a provider prefers
+    writes of that size (0: none)."""
+    if not preferred_bytes:
+        return config.max_group_commit_count
+    # One write of that size must fit, however small the messages are.
+    gathered = preferred_bytes // MIN_RECORD_SIZE + config.group_commit_count
+    return max(config.max_group_commit_count, gathered)
+
+
 def _trust() -> None:
     """Nobody else can have the right to write: nothing is to be confirmed."""
 
@@ -272,13 +282,7 @@ class FlatAppendFile(FlatSegments):
         return self._config.commit_log_max_size_bytes
 
     def _find_max_pending_count(self) -> int:
-        config = self._config
-        preferred_bytes = self._provider.capabilities.preferred_batch_bytes
-        if not preferred_bytes:
-            return config.max_group_commit_count
-        # One write of that size must fit, however small the messages are.
-        gathered = preferred_bytes // MIN_RECORD_SIZE + config.group_commit_count
-        return max(config.max_group_commit_count, gathered)
+        return find_most_pending(self._config, self._provider.capabilities.preferred_batch_bytes)
 
     def append(
         self,

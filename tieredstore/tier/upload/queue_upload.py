@@ -33,11 +33,10 @@ from tieredstore.tier.upload.local_records import (
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus, StoredUpload
 from tieredstore.tier.upload.position import check_last_message, check_not_ahead
 from tieredstore.tier.upload.queue_state import QueueState
+from tieredstore.tier.upload.rules import goes_at_once, is_deferred, is_gathered
 
 NEW_QUEUE_LOOK_BACK_MS = 120_000
 """How far back `tieredStoreBacklog=recent` begins."""
-DEFERRED_BYTES = 1 << 20
-"""An upload of at most so much may wait, in memory, for a look that it shares with others."""
 
 DISPATCHED_METRIC = "rocketmq_tiered_store_messages_dispatch_total"
 DAMAGED_METRIC = "rocketmq_tiered_store_x_damaged_local_messages_total"
@@ -241,7 +240,7 @@ class QueueUpload:
         left = available.max_offset - current
         if left <= 0:
             return False
-        if force or not self._config.group_commit or left > self._config.group_commit_count:
+        if force or goes_at_once(self._config, left):
             return True
         if state.oldest_offset != current:
             try:
@@ -299,11 +298,11 @@ class QueueUpload:
                     break  # what was gathered goes first; the next batch begins with the bad one
                 batches.append(file.append_batch(units, records))
                 size += len(batches[-1].buffer)
-                if size >= self._gather_bytes:
+                if is_gathered(size, self._gather_bytes):
                     break
             is_last = file.consume_queue_max_offset >= available.max_offset
             ends: StoredEnds | None = None
-            if defers and is_last and size <= DEFERRED_BYTES:
+            if defers and is_deferred(size, is_last=is_last):
                 ends = file.store()
                 is_done = ends is not None
             else:

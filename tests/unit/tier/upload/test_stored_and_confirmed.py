@@ -32,7 +32,7 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.topic_filter import TopicFilter
-from tieredstore.tier.upload import queue_upload
+from tieredstore.tier.upload import rules
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 from tieredstore.tier.upload.queue_upload import DISPATCHED_METRIC
@@ -330,7 +330,7 @@ def test_what_another_visit_let_count_meanwhile_counts_once(server: ManualClock)
 def test_a_large_upload_does_not_wait_in_memory(
     server: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_upload, "DEFERRED_BYTES", 100)
+    monkeypatch.setattr(rules, "DEFERRED_BYTES", 100)
     node = Node(server)
     put_all(node, 4)
     outcomes = make_dispatcher(node, 1).scan(force=True)

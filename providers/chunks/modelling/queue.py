@@ -1,0 +1,307 @@
+"""ModelledChunks: the objects that a queue's writes would make, and the requests for them.
+
+The chains, the policy, the parts, the cuts of reads and the cache of writes are those of the chunk
+log itself; only the object store is missing, and contents have a length and no bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from tieredstore.contracts.request_model import Deletions, Requests
+from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.providers.chunks.lives.carried import make_carried_extent
+from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.names import (
+    WHOLE_NAME,
+    CarriedUnits,
+    Life,
+    find_queue_folder,
+    make_carried_name,
+    make_carrier_name,
+    make_key,
+    make_merged_name,
+    parse_object_name,
+)
+from tieredstore.providers.chunks.reading.blocks import BlockReader
+from tieredstore.providers.chunks.reading.cache import ByteCache, WriteCache
+from tieredstore.providers.chunks.reading.reader import (
+    CARRIER_BYTES,
+    CARRIERS_BYTES,
+    Range,
+    cut_ranges,
+)
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS
+from tieredstore.providers.chunks.upkeep.maintenance import GATHER_MS
+from tieredstore.providers.chunks.upkeep.parts import Copied, plan_parts
+
+_LIFE = Life(1, 1)
+_LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
+
+
+class _Length:
+    """A content of which only the length counts."""
+
+    __slots__ = ("_length",)
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, part: slice) -> _Length:
+        return _Length(len(range(*part.indices(self._length))))
+
+
+def _content(length: int) -> bytes:
+    return cast("bytes", _Length(length))
+
+
+@dataclass(slots=True)
+class _Segment:
+    """base_offset: of its first byte in its file."""
+
+    type: FileSegmentType
+    base_offset: int = 0
+    chain: Chain = field(default_factory=Chain)
+
+    @property
+    def folder(self) -> str:
+        return f"queue/{self.type.name}/{self.base_offset:020d}"
+
+
+class ModelledChunks:
+    """A queue as a chunk log would hold it. Not thread-safe."""
+
+    def __init__(self, settings: ChunkSettings, limits: ClientLimits, share: float) -> None:
+        """share: of the caches, which queues fill together."""
+        self._settings = settings
+        self._limits = limits
+        self._now_ms = 0
+        self._share = share
+        self.reopen()
+        self._files: dict[FileSegmentType, list[_Segment]] = {
+            file_type: [_Segment(file_type)] for file_type in (_LOG, _UNITS)
+        }
+        self._requests: Requests = Counter()
+        self._deletions: Deletions = Counter()
+
+    def reopen(self) -> None:
+        """Begin with nothing in memory."""
+        settings, share = self._settings, self._share
+        self._written = WriteCache(
+            int(settings.write_cache_bytes * share),
+            settings.write_cache_age_ms,
+            lambda: self._now_ms,
+        )
+        self._carriers = ByteCache(int(CARRIERS_BYTES * share))
+        self._blocks = BlockReader(
+            ByteCache(int(settings.block_cache_bytes * share)),
+            settings.block_bytes,
+            settings.read_gap_bytes,
+        )
+
+    @property
+    def requests(self) -> Requests:
+        return self._requests
+
+    @property
+    def deletions(self) -> Deletions:
+        return self._deletions
+
+    @property
+    def object_count(self) -> int:
+        return sum(
+            not extent.is_carried
+            for segments in self._files.values()
+            for segment in segments
+            for extent in segment.chain.extents
+        )
+
+    # Writing
+
+    def append(self, log_bytes: int, unit_bytes: int, now_ms: int) -> None:
+        """Write messages and their units in one object."""
+        self._pass_time(now_ms)
+        log, units = self._files[_LOG][-1], self._files[_UNITS][-1]
+        start, first = log.chain.size_bytes, units.chain.size_bytes
+        place = CarriedUnits(units.base_offset, _LIFE, first, first + unit_bytes)
+        name = _LIFE.name(make_carrier_name(start, start + log_bytes, place))
+        key = make_key(log.folder, name)
+        carrier = key.removeprefix(f"{find_queue_folder(log.folder)}/")
+        log.chain = log.chain.append_extent(Extent(start, start + log_bytes, name, now_ms))
+        units.chain = units.chain.append_extent(
+            make_carried_extent(place, carrier, log_bytes, now_ms)
+        )
+        self._count("PutObject", _LOG)
+        if log_bytes < self._settings.policy.part_bytes:
+            self._written.put(key, _content(log_bytes + unit_bytes))
+        else:
+            self._written.put(key, _content(unit_bytes), position=log_bytes)
+        self._work(log)
+        self._work(units)
+
+    def roll(self, file_type: FileSegmentType, now_ms: int) -> None:
+        """Seal a file's last segment; its content becomes one object."""
+        self._pass_time(now_ms)
+        segment = self._files[file_type][-1]
+        self._count("PutObject", file_type)
+        segment.chain = replace(segment.chain, marked=True)
+        self._work(segment)
+        end = segment.base_offset + segment.chain.size_bytes
+        self._files[file_type].append(_Segment(file_type, end))
+
+    def expire(self) -> Requests:
+        """It is listed before and behind the tombstone; each deletion is confirmed."""
+        objects = max(len(self._files[_LOG][0].chain.extents), 1)
+        return Counter(
+            {
+                ("ListObjectsV2", _LOG.name): 2,
+                ("PutObject", _LOG.name): 1,
+                ("DeleteObjects", _LOG.name): -(-objects // MAX_DELETED_KEYS),
+                ("HeadObject", "EPOCH"): 2,
+            }
+        )
+
+    def settle(self, now_ms: int) -> None:
+        self._pass_time(now_ms)
+
+    def _pass_time(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        for segments in self._files.values():
+            for segment in segments:
+                if segment.chain.garbage:
+                    self._collect(segment)
+
+    # Upkeep
+
+    def _work(self, segment: _Segment) -> None:
+        policy = self._settings.policy
+        chain = segment.chain
+        while not chain.sealed:
+            run = policy.next_run(chain.extents, is_closed=chain.marked)
+            if run is None or (chain.marked and chain.size_bytes <= policy.target_bytes):
+                break
+            chain = self._merge(segment, run)
+        if chain.marked and not chain.sealed and chain.extents:
+            self._make(segment, chain.extents, WHOLE_NAME)
+            segment.chain = chain.with_whole(self._now_ms, _LIFE)
+
+    def _merge(self, segment: _Segment, run: Sequence[Extent]) -> Chain:
+        start, end = run[0].start, run[-1].end
+        self._make(segment, run, make_merged_name(start, end))
+        merged = segment.chain.with_merged(start, end, self._now_ms, _LIFE)
+        assert merged is not None
+        segment.chain = merged
+        return merged
+
+    def _make(self, segment: _Segment, run: Sequence[Extent], short_name: str) -> None:
+        start, end = run[0].start, run[-1].end
+        parts = plan_parts(run, self._limits)
+        if any(isinstance(part, Copied) for part in parts):
+            self._count("CreateMultipartUpload", segment.type)
+            for part in parts:
+                if isinstance(part, Copied):
+                    self._count("UploadPartCopy", segment.type)
+                else:
+                    self._read(segment, part.start, part.end - part.start)
+                    self._count("UploadPart", segment.type)
+            self._count("CompleteMultipartUpload", segment.type)
+        else:
+            self._read(segment, start, end - start)
+            self._count("PutObject", segment.type)
+            if end - start < self._settings.policy.part_bytes:
+                key = make_key(segment.folder, _LIFE.name(short_name))
+                self._written.put(key, _content(end - start))
+        for extent in run:
+            key = make_key(segment.folder, extent.name)
+            self._written.forget(key, extent.skip, extent.length)
+
+    def _collect(self, segment: _Segment) -> None:
+        covered_ms = {
+            found.name: found.covered_ms
+            for found in segment.chain.garbage
+            if found.covered_ms + self._settings.grace_ms <= self._now_ms
+        }
+        due = list(covered_ms)
+        if not due:
+            return
+        if segment.type is _LOG:
+            self._store_units(segment, due)
+        segment.chain = segment.chain.drop_garbage(frozenset(due))
+        self._written.drop(make_key(segment.folder, name) for name in due)
+        due_ms = max(covered_ms.values()) + self._settings.grace_ms
+        self._deletions[due_ms // GATHER_MS] += len(due)
+
+    def _store_units(self, log: _Segment, names: Iterable[str]) -> None:
+        wanted: dict[int, set[str]] = {}
+        for name in names:
+            found = parse_object_name(name)
+            if found is not None and found.units is not None:
+                key = make_key(log.folder, name)
+                carrier = key.removeprefix(f"{find_queue_folder(log.folder)}/")
+                called = make_carried_name(found.units.life, carrier)
+                wanted.setdefault(found.units.base_offset, set()).add(called)
+        for units in self._files[_UNITS]:
+            carried = wanted.get(units.base_offset)
+            while carried and (
+                run := self._settings.policy.find_run_of(units.chain.extents, carried)
+            ):
+                self._merge(units, run)
+
+    # Reading
+
+    def read(self, file_type: FileSegmentType, position: int, length: int) -> list[int]:
+        found: list[int] = []
+        for segment in self._files[file_type]:
+            first = max(position - segment.base_offset, 0)
+            last = min(position + length - segment.base_offset, segment.chain.size_bytes)
+            if first < last and file_type is _LOG:
+                found += self._ask(segment, [(first, last - first)])
+            elif first < last:
+                found += self._read_blocks(segment, first, last - first)
+        return found
+
+    def _read_blocks(self, segment: _Segment, position: int, length: int) -> list[int]:
+        asked: list[int] = []
+
+        def fetch(wanted: list[tuple[int, int]]) -> list[bytes]:
+            asked.extend(self._ask(segment, wanted))
+            return [bytes(size) for _, size in wanted]
+
+        size_bytes = segment.chain.size_bytes
+        self._blocks.read(segment.base_offset, size_bytes, position, length, fetch)
+        return asked
+
+    def _ask(self, segment: _Segment, wanted: Iterable[tuple[int, int]]) -> list[int]:
+        requests = [self._find_requests(segment, *part) for part in wanted]
+        return [request.length for part in requests for request in part]
+
+    def _find_requests(self, segment: _Segment, position: int, length: int) -> list[Range]:
+        """The requests for what is not in memory."""
+        found: list[Range] = []
+        part_bytes = self._settings.read_part_bytes
+        for part in cut_ranges(segment.folder, segment.chain, position, length, part_bytes):
+            if self._written.get(part.key, part.position, part.length) is not None:
+                continue
+            carrier = self._carriers.get(part.key)
+            if carrier is not None and part.position + part.length <= len(carrier):
+                continue
+            if 0 < part.carrier_bytes <= CARRIER_BYTES:
+                part = Range(part.key, 0, part.carrier_bytes)  # noqa: PLW2901
+                self._carriers.put(part.key, _content(part.length))
+            found.append(part)
+        return found
+
+    def _read(self, segment: _Segment, position: int, length: int) -> None:
+        for request in self._find_requests(segment, position, length):
+            self._count("GetObject", _LOG if f"/{_LOG.name}/" in request.key else _UNITS)
+
+    def _count(self, operation: str, file_type: FileSegmentType) -> None:
+        self._requests[operation, file_type.name] += 1

@@ -1,0 +1,88 @@
+"""The model of uploads against the store itself, both over a simulated clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cost.simulation import HOUR_MS, Load, Scheme, simulate
+from tests.kit.modelled_uploads import predict_uploads
+from tieredstore.contracts.request_model import Requests
+
+OF_STARTS = (("EPOCH", "PutObject"), ("EPOCH", "GetObject"), ("EPOCH", "ListObjectsV2"))
+
+
+def _load(queues: int, interval_ms: float, hours: float) -> Load:
+    return Load(queues, queues, 1024, interval_ms, int(hours * HOUR_MS))
+
+
+def _of_segments(requests: Requests) -> Requests:
+    """Those that make objects, or read them to do so."""
+    made = ("Put", "Upload", "Create", "Complete", "Get")
+    return Counter(
+        {
+            (operation, kind): count
+            for (operation, kind), count in requests.items()
+            if operation.startswith(made) and kind in {"COMMIT_LOG", "CONSUME_QUEUE"}
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("load", "keys"),
+    [
+        pytest.param(_load(3, 5_000, 8), {}, id="slow queues"),
+        pytest.param(_load(3, 5_000, 3), {"adaptive_commit_max_interval_ms": 0}, id="every 30 s"),
+        pytest.param(_load(1, 1, 0.1), {}, id="a fast queue"),
+        pytest.param(
+            _load(2, 1_000, 6),
+            {
+                "commit_log_rolling_interval_hours": 1,
+                "commit_log_rolling_minimum_size_bytes": 1_000_000,
+            },
+            id="rolled by age",
+        ),
+        pytest.param(
+            _load(2, 20, 0.5), {"commit_log_max_size_bytes": 20_000_000}, id="rolled by size"
+        ),
+        pytest.param(_load(1, 5, 0.3), {"group_commit_size_bytes": 1 << 20}, id="small batches"),
+    ],
+)
+def test_the_model_counts_what_the_store_asks_for(
+    load: Load, keys: dict[str, object], tmp_path: Path
+) -> None:
+    scheme = Scheme("kept", keys=keys)
+    real = simulate(scheme, load, tmp_path)
+    predicted, queues = predict_uploads(scheme, load)
+    made = _of_segments(predicted)
+    assert made.keys() == _of_segments(real.requests).keys()
+    for kind, count in _of_segments(real.requests).items():
+        # The simulation merges once a minute, the model when there is something to be merged.
+        assert made[kind] == pytest.approx(count, rel=0.02, abs=1), kind
+    assert sum(queue.log_bytes for queue in queues) == real.uploaded_bytes
+    # With looks and deletions, less what a start asks for.
+    wanted = sum(
+        count
+        for (operation, kind), count in real.requests.items()
+        if kind != "OTHER" and (kind, operation) not in OF_STARTS
+    )
+    assert sum(predicted.values()) == pytest.approx(wanted, rel=0.1)
+
+
+def test_what_waits_is_lost_with_the_disk_and_no_longer_than_the_interval_and_a_scan() -> None:
+    slow = _load(1, 5_000, 4)
+    for seconds in (60, 300, 600):
+        scheme = Scheme("kept", keys={"adaptive_commit_max_interval_ms": seconds * 1000})
+        _, [queue] = predict_uploads(scheme, slow)
+        assert seconds * 1000 < queue.loss_ms <= seconds * 1000 + scheme.scan_ms
+
+
+def test_longer_intervals_never_take_more_requests() -> None:
+    slow = _load(2, 3_000, 10)
+    counts = []
+    for seconds in (30, 60, 120, 300, 600, 1200):
+        scheme = Scheme("kept", keys={"adaptive_commit_max_interval_ms": seconds * 1000})
+        counts.append(sum(predict_uploads(scheme, slow)[0].values()))
+    assert counts == sorted(counts, reverse=True)

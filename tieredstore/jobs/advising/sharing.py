@@ -1,0 +1,74 @@
+"""What queues of a broker have in common: looks at the writer epoch, and deletions.
+
+A queue that stands for others is one of many whose commits are spread evenly over time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from tieredstore.contracts.request_model import Requests
+from tieredstore.tier.upload.visits import STORED_TOGETHER
+
+if TYPE_CHECKING:
+    from tieredstore.contracts.request_model import RequestModel
+    from tieredstore.jobs.advising.uploads import QueueUploads
+
+
+class Counted(NamedTuple):
+    """Uploads of a queue, and how many it stands for: 1 for itself alone."""
+
+    uploads: QueueUploads
+    stands_for: int = 1
+
+
+def count_shared(queues: Iterable[Counted], model: RequestModel, scans: int) -> Requests:
+    """Count the looks and deletions of so many scans of the dispatcher, all at one time."""
+    queues = list(queues)
+    looks = float(sum(counted.uploads.looks * counted.stands_for for counted in queues))
+    shared = _Gathered()
+    deleted = _Gathered()
+    for uploads, stands_for in queues:
+        shared.add(uploads.deferred, stands_for)
+        deleted.add(uploads.deletions, stands_for)
+    looks += shared.count(scans, STORED_TOGETHER)
+    periods = max(len(deleted.exact), *(len(one.uploads.deletions) for one in queues), 1)
+    deletions = deleted.count(periods, model.delete_batch)
+    found: Requests = Counter()
+    if model.capabilities.conditional:
+        # What makes garbage of them is confirmed before each deletion.
+        found["HeadObject", "EPOCH"] = round(looks + deletions)
+    if deletions:
+        found["DeleteObjects", "COMMIT_LOG"] = round(deletions)
+    return found
+
+
+class _Gathered:
+    """Things by the period that they fall into: known ones, and those spread evenly."""
+
+    def __init__(self) -> None:
+        self.exact: defaultdict[int, int] = defaultdict(int)
+        self.spread = 0.0
+
+    def add(self, by_period: Counter[int], stands_for: int) -> None:
+        if stands_for > 1:
+            self.spread += by_period.total() * stands_for
+            return
+        for period, count in by_period.items():
+            self.exact[period] += count
+
+    def count(self, periods: int, together: int) -> float:
+        """How many requests take all of them, each at most `together` of one period."""
+        if not periods:
+            return 0.0
+        often = self.spread / periods
+        # Of few that are spread it is not known whether they meet.
+        alone = max(1 - math.exp(-often), often / together)
+        found = alone * (periods - len(self.exact))
+        ceil: Callable[[float], float] = math.ceil if not self.spread else float
+        return found + sum(
+            max(ceil((count + often) / together), 1) for count in self.exact.values()
+        )
