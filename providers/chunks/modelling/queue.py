@@ -158,7 +158,7 @@ class ModelledChunks:
         self._files[file_type].append(_Segment(file_type, end))
 
     def expire(self) -> Requests:
-        """It is listed before and behind the tombstone; each deletion is confirmed."""
+        """Count what a deletion takes: listings around the tombstone, each step confirmed."""
         objects = max(len(self._files[_LOG][0].chain.extents), 1)
         return Counter(
             {

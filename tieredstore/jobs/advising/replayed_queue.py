@@ -35,7 +35,7 @@ class _ReplayedSegment:
         return self._queue.make(self._type, position, length)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Nothing is at hand: the model tells what is in memory when it is asked."""
+        """Return None: the model tells what is in memory when it is asked."""
         del position, length
         return None
 

@@ -61,7 +61,7 @@ class _Gathered:
             self.exact[period] += count
 
     def count(self, periods: int, together: int) -> float:
-        """How many requests take all of them, each at most `together` of one period."""
+        """Count the requests that take all of them, each at most `together` of one period."""
         if not periods:
             return 0.0
         often = self.spread / periods
