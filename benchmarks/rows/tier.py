@@ -30,12 +30,19 @@ SMALL_FILES = {
 }
 
 
-def make_local(folder: Path, count: int, *, queues: int = QUEUES, **changes: object) -> None:
+def make_local(
+    folder: Path,
+    count: int,
+    *,
+    queues: int = QUEUES,
+    body_bytes: int = BODY_BYTES,
+    **changes: object,
+) -> None:
     """A local store with `count` messages, round robin over the queues."""
     store = DefaultMessageStore(config(folder, **changes))
     store.load()
     store.start()
-    data = body(BODY_BYTES)
+    data = body(body_bytes)
     for number in range(count):
         assert store.put_message(message(number % queues, data, number)).ok
     store.shutdown()

@@ -2,15 +2,17 @@
 
 A `Reading` yields the segment reads of one step and is sent their bytes, in order. `Steps` yield
 such a step or a `Wait` for something that is no segment; a reading is the simple case. `run` drives
-both in the calling thread; `run_async` takes what is at hand without blocking and sends the rest of
-a step to a pool, all at once. An error of a step is thrown into the generator, which may handle it.
+both in the calling thread, and with a pool the reads of a step side by side; `run_async` takes what
+is at hand without blocking and sends the rest of a step to a pool, all at once. An error of a step
+is thrown into the generator, which may handle it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -50,17 +52,19 @@ Reading: TypeAlias = Generator[list[SegmentRead], list[memoryview], T]
 Steps: TypeAlias = "Generator[list[SegmentRead] | Wait[Any], Any, T]"
 
 
-def run(steps: Steps[T]) -> T:
-    """Drive the steps of a read, blocking. Raises what the generator raises."""
+def run(steps: Steps[T], executor: Executor | None = None) -> T:
+    """Drive the steps of a read, blocking. executor: where the reads of a step but one are done, so
+    that together they wait once (None: one after the other). Raises what the generator raises."""
     try:
         step = next(steps)
         while True:
             try:
-                found = (
-                    step.now()
-                    if isinstance(step, Wait)
-                    else [read.read_blocking() for read in step]
-                )
+                if isinstance(step, Wait):
+                    found = step.now()
+                elif executor is None or len(step) < 2:
+                    found = [read.read_blocking() for read in step]
+                else:
+                    found = _read_side_by_side(step, executor)
             except TieredStoreError as error:
                 step = steps.throw(error)
             else:
@@ -70,6 +74,27 @@ def run(steps: Steps[T]) -> T:
         return result
     finally:
         steps.close()  # what it holds is given up now, also when the caller is interrupted
+
+
+def _read_side_by_side(step: list[SegmentRead], executor: Executor) -> list[memoryview]:
+    found = [read.read_nowait() for read in step]
+    missing = [index for index, data in enumerate(found) if data is None]
+    others: list[tuple[int, Future[memoryview]]] = []
+    try:
+        for index in missing[1:]:
+            with contextlib.suppress(RuntimeError):  # it was shut down: this thread reads
+                others.append((index, executor.submit(step[index].read_blocking)))
+        for index in missing[:1]:
+            found[index] = step[index].read_blocking()
+        for index, other in others:
+            # What no thread of the pool has begun is not waited for: they may all be busy.
+            found[index] = step[index].read_blocking() if other.cancel() else other.result()
+    finally:
+        for _, other in others:
+            other.cancel()
+    return [
+        step[index].read_blocking() if data is None else data for index, data in enumerate(found)
+    ]
 
 
 async def run_async(steps: Steps[T], executor: Executor | None = None) -> T:

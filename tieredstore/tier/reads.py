@@ -81,7 +81,7 @@ class TieredReads(PluginMessageStore):
     # Gets
 
     def get(self, request: GetRequest) -> GetMessageResult:
-        return run(self._get_in_steps(request))
+        return run(self._get_in_steps(request), self._executor)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
         return await run_async(self._get_in_steps(request), self._executor)

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 READ_THREADS = 8
 """Threads in which the reads of coroutines wait for the backend."""
 
+AHEAD_THREADS = 8
+"""Threads that read ahead of sequential readers; others never wait behind them."""
+
 _DEFAULT_RETENTION_HOURS = StoreConfig().file_reserved_time_hours
 _log = logging.getLogger(__name__)
 
@@ -103,9 +106,18 @@ class TieredMessageStore(TieredReads):
         )
         self.backup = TierBackup(config, provider, self._state, clock, metadata.flush)
         self._threads = ThreadPoolExecutor(READ_THREADS, "tiered-fetch")
+        self._ahead_threads = ThreadPoolExecutor(AHEAD_THREADS, "tiered-ahead")
         topic_filter = TopicFilter(config, metrics)
         fetcher = MessageStoreFetcher(
-            config, flat_files, self.index, metadata, topic_filter, clock, metrics, self._threads
+            config,
+            flat_files,
+            self.index,
+            metadata,
+            topic_filter,
+            clock,
+            metrics,
+            self._threads,
+            self._ahead_threads,
         )
         super().__init__(
             next_store, config, flat_files, fetcher, topic_filter, metrics, self._threads
@@ -168,6 +180,7 @@ class TieredMessageStore(TieredReads):
             if self._is_enabled:
                 self._load_tier(opened)
             opened.callback(self._threads.shutdown)
+            opened.callback(self._ahead_threads.shutdown, cancel_futures=True)
             self._closing = opened.pop_all()
         tell_of_forks(self)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,8 +16,14 @@ import numpy as np
 from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageResult, MessageFilter
-from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId
+from tieredstore.contracts.segment import (
+    Capabilities,
+    FileSegment,
+    FileSegmentType,
+    SegmentId,
+)
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.errors import Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
@@ -43,7 +52,7 @@ class CountingSegment(WrapperSegment):
         self._provider = provider
 
     def read(self, position: int, length: int) -> memoryview:
-        self._provider.before_read(self.id)
+        self._provider.before_read(self.id, length)
         return super().read(position, length)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
@@ -57,24 +66,61 @@ class CountingProvider(WrapperProvider):
         self._memory = MemoryProvider()
         super().__init__(self._memory)
         self.reads: list[SegmentId] = []
+        self.read_bytes: Counter[FileSegmentType] = Counter()
         self.is_down = False
         self.is_slow = True
+        self.is_object_store = False
         self.on_read: Callable[[], object] = lambda: None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        known = super().capabilities
+        return replace(known, rewritable=known.rewritable and not self.is_object_store)
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
         return CountingSegment(segment, self)
 
-    def before_read(self, id: SegmentId) -> None:
+    def before_read(self, id: SegmentId, length: int) -> None:
         self.reads.append(id)
+        self.read_bytes[id.type] += length
         self.on_read()
         if self.is_down:
             raise Unavailable(f"{id}: the backend is down")
+
+    def forget_reads(self) -> None:
+        self.reads.clear()
+        self.read_bytes.clear()
 
     def reads_of(self, type: FileSegmentType) -> int:
         return sum(read.type is type for read in self.reads)
 
     def content(self, type: FileSegmentType, base: int = 0, queue_id: int = 0) -> bytearray:
         return self._memory._contents[SegmentId(f"{BROKER}/{TOPIC}/{queue_id}", type, base)]
+
+
+class AtOnce(Executor):
+    """Runs what it is given before it returns."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*args, **kwargs))
+        return done
+
+
+class Later(Executor):
+    """Keeps what it is given until it is told to do it."""
+
+    def __init__(self) -> None:
+        self.kept: list[Callable[[], Any]] = []
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.kept.append(lambda: work(*args, **kwargs))
+        return Future()
+
+    def do_all(self) -> None:
+        kept, self.kept = self.kept, []
+        for work in kept:
+            work()
 
 
 class AllTopics:
@@ -114,8 +160,12 @@ class Tier:
         self.topic_filter = AllTopics()
         self.new_fetcher()
 
-    def new_fetcher(self, **changes: object) -> MessageStoreFetcher:
-        """A fetcher with an empty cache, perhaps with another configuration."""
+    def new_fetcher(
+        self, *, ahead: Executor | None = None, **changes: object
+    ) -> MessageStoreFetcher:
+        """A fetcher with an empty cache, perhaps with another configuration. ahead: runs what is
+        fetched ahead of readers, as on a backend whose reads wait for a network."""
+        self.provider.is_object_store = ahead is not None
         self.config = msgspec.structs.replace(self.config, **changes)
         self.fetcher = MessageStoreFetcher(
             self.config,
@@ -125,7 +175,9 @@ class Tier:
             cast("TopicFilter", self.topic_filter),  # a fetcher asks nothing else of one
             self.clock,
             self.metrics,
+            ahead=ahead,
         )
+        self.provider.is_object_store = False
         return self.fetcher
 
     @property
@@ -138,6 +190,11 @@ class Tier:
         found = self.flat_files.get(TOPIC, queue_id)
         assert found is not None
         return found
+
+    @property
+    def file_key(self) -> QueueKey:
+        """That of queue 0."""
+        return QueueKey(TOPIC, 0)
 
     def add(
         self,

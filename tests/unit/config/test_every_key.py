@@ -222,10 +222,10 @@ TESTS = {
     "tieredStoreDispatchThreads": f"{UPLOAD}::test_dispatch_threads_upload_at_once",
     "readAheadCacheEnable": f"{READS}::test_read_ahead_cache_enable_keeps_what_was_read_ahead",
     "readAheadMessageCountThreshold": (
-        f"{READS}::test_read_ahead_message_count_threshold_is_how_many_messages_are_read_ahead"
+        f"{READS}::test_read_ahead_message_count_threshold_is_how_many_messages_one_read_brings_at_most"
     ),
     "readAheadMessageSizeThreshold": (
-        f"{READS}::test_read_ahead_message_size_threshold_is_how_many_bytes_are_read_ahead"
+        f"{READS}::test_read_ahead_message_size_threshold_is_how_many_bytes_one_read_brings_at_most"
     ),
     "readAheadCacheExpireDuration": (
         f"{READS}::test_read_ahead_cache_expire_duration_is_how_long_a_block_waits_for_a_reader"

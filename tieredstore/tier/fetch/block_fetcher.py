@@ -3,104 +3,41 @@ whoever waits for it."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.errors import Busy, TieredStoreError
-from tieredstore.tier.fetch.block_reading import read_block
+from tieredstore.tier.fetch.block_reading import count_reaching, read_named
+from tieredstore.tier.fetch.flights import NO_LIMIT, Fetch, Flight, SingleFlight
+from tieredstore.tier.fetch.places import Places
+from tieredstore.tier.fetch.read_ahead import Block
+from tieredstore.tier.joined_reading import join_readings
 from tieredstore.tier.reading import Reading, Steps, Wait, run
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from tieredstore.clock import Clock
     from tieredstore.config import StoreConfig
     from tieredstore.contracts.dispatch_source import QueueKey
     from tieredstore.metrics import Metrics
-    from tieredstore.tier.fetch.read_ahead import Block, ReadAheadCache
+    from tieredstore.tier.fetch.read_ahead import ReadAheadCache
     from tieredstore.tier.flat.message_file import FlatMessageFile
 
 BAD_MESSAGES = "rocketmq_tiered_store_x_bad_messages_total"
 READ_ERRORS = "rocketmq_tiered_store_x_read_errors_total"
 
-_NO_LIMIT = 2**63 - 1
+READS_AROUND: Final = 32
+"""Most reads around the cache at a time: each brings what one get may answer."""
+
+SLOW_MS: Final = 5
+"""What takes so long was not at hand: it pays to fetch the next ones before they are asked for."""
+
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """A block that a get needs: up to `count` messages of `file` from `start` on.
-
-    room_bytes: most that the block may weigh in the cache; 0 when it is not to be kept there.
-    """
-
-    file: FlatMessageFile
-    key: QueueKey
-    start: int
-    count: int
-    room_bytes: int
-
-    @property
-    def keep(self) -> bool:
-        return self.room_bytes > 0
-
-
-class Flight:
-    """A fetch that is under way, planned to bring [start, end); who wants a part of it waits.
-
-    `landed` completes with the block, with the error that the backend gave, or with None when the
-    leader gave up without an answer: those who waited then fetch for themselves.
-    """
-
-    __slots__ = ("end", "landed", "leader_thread", "start")
-
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-        self.leader_thread = threading.get_ident()
-        self.landed: Future[Block | TieredStoreError | None] = Future()
-
-    def wait(self) -> Block | TieredStoreError | None:
-        """Wait for what lands. Raises Busy in the thread of the leader: it is a coroutine there,
-        which goes on only when this call returns."""
-        if self.leader_thread == threading.get_ident():
-            raise Busy("a coroutine of this thread is fetching")
-        return self.landed.result()
-
-    async def wait_async(self) -> Block | TieredStoreError | None:
-        """Wait for what lands, in a coroutine."""
-        # Shielded: a reader that gives up must not cancel the flight of the others.
-        return await asyncio.shield(asyncio.wrap_future(self.landed))
-
-
-class SingleFlight:
-    """At most one fetch of a queue offset at a time. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._flights: dict[QueueKey, list[Flight]] = {}
-
-    def join(self, key: QueueKey, start: int, end: int) -> tuple[Flight, bool]:
-        """Join the flight that brings `start`. Returns it, and whether the caller leads it: then
-        the caller must `land` it."""
-        with self._lock:
-            flights = self._flights.setdefault(key, [])
-            for flight in flights:
-                if flight.start <= start < flight.end:
-                    return flight, False
-            flight = Flight(start, end)
-            flights.append(flight)
-            return flight, True
-
-    def land(self, key: QueueKey, flight: Flight, landed: Block | TieredStoreError | None) -> None:
-        """End a flight."""
-        with self._lock:
-            flights = self._flights[key]
-            flights.remove(flight)
-            if not flights:
-                del self._flights[key]
-        flight.landed.set_result(landed)
 
 
 def report_failure(metrics: Metrics, key: QueueKey, offset: int, error: TieredStoreError) -> None:
@@ -111,122 +48,183 @@ def report_failure(metrics: Metrics, key: QueueKey, offset: int, error: TieredSt
 
 
 class BlockFetcher:
-    """Thread-safe. Coroutines and threads share fetches; `executor` runs those ahead of readers. A
-    failed fetch is counted and logged, and answered with None.
+    """Thread-safe. Coroutines and threads share fetches; `ahead` runs those ahead of readers, whose
+    reads of one step are done side by side in `executor`. A failed fetch is counted and logged, and
+    answered with None.
     """
 
     def __init__(
         self,
         config: StoreConfig,
         cache: ReadAheadCache,
+        clock: Clock,
         metrics: Metrics,
-        executor: Executor | None,
+        executor: Executor | None = None,
+        ahead: Executor | None = None,
     ) -> None:
         self._config = config
         self._cache = cache
+        self._clock = clock
         self._metrics = metrics
         self._executor = executor
-        self._flights = SingleFlight()
-        self._ahead: set[tuple[QueueKey, int]] = set()
+        self._ahead = ahead
+        self.flights = SingleFlight()
+        self._around = Places(READS_AROUND)
         # Bounds what waits in the executor's queue.
         self._pending = threading.BoundedSemaphore(config.max_pending_limit)
 
-    def fetch(self, fetch: Fetch) -> Steps[Block | None]:
-        """Fetch a block that holds `fetch.start`."""
+    def fetch(
+        self, file: FlatMessageFile, key: QueueKey, offset: int, plan: Callable[[], Fetch]
+    ) -> Steps[Block | None]:
+        """Fetch a block that holds `offset`: the one that is on its way, else what `plan` says."""
         while True:
-            flight, leads = self._join(fetch)
-            if flight is None or leads:
-                return (yield from self._lead(fetch, flight))
-            try:
-                landed = yield Wait(flight.wait, flight.wait_async)
-            except Busy:
-                return (yield from self._lead(fetch, None))
+            flight = self.flights.find(key, offset, file)
+            if flight is None:
+                fetch = plan()
+                if not fetch.keep:
+                    return (yield from self._read_around(fetch))
+                flight = self._join(fetch)
+            if flight.lead():
+                landed = yield from self._lead(flight)
+            else:
+                try:
+                    landed = yield Wait(flight.wait, flight.wait_async)
+                except Busy:
+                    return (yield from self._read_around(plan()))
             if isinstance(landed, TieredStoreError):
                 return None
-            if landed is not None and _serves(landed, fetch):
-                return cast("Block", landed)
+            if landed is not None and landed.start <= offset < landed.end:
+                return landed
 
-    def fetch_ahead(self, fetch: Fetch) -> None:
-        """Fetch into the cache in the background what a reader will want next, once. Nothing is
-        done without an executor."""
-        place = (fetch.key, fetch.start)
-        if self._executor is None or not fetch.keep or place in self._ahead:
+    def fetch_ahead(self, fetches: Iterable[Fetch]) -> None:
+        """Fetch into the cache in the background what a reader will want next. Nothing is done
+        without an executor for it; then nothing is planned either."""
+        if self._ahead is None:
             return
-        self._ahead.add(place)
-
-        def finish_fetch() -> None:
+        for fetch in fetches:
+            flight = self._join(fetch)
+            if flight.fetch is not fetch:
+                continue
             try:
-                flight, leads = self._join(fetch)
-                # Who is under way already is not waited for: it may be a coroutine, whose reads
-                # wait in the executor behind this.
-                if leads:
-                    run(self._lead(fetch, flight))
-            finally:
-                self._ahead.discard(place)
+                self._ahead.submit(self._fly, flight)
+            except RuntimeError:  # shut down meanwhile
+                if flight.lead():
+                    self._end(fetch, has_come=False)
+                    self.flights.land(flight, None)
 
-        try:
-            self._executor.submit(finish_fetch)
-        except RuntimeError:  # shut down meanwhile
-            self._ahead.discard(place)
+    def _join(self, fetch: Fetch) -> Flight:
+        self._cache.reserve(fetch.reserved_bytes)
+        flight = self.flights.join(fetch)
+        if flight.fetch is not fetch:  # another reader came first
+            self._end(fetch, has_come=False)
+        return flight
 
-    def _join(self, fetch: Fetch) -> tuple[Flight | None, bool]:
-        if not fetch.keep:
-            return None, True
-        return self._flights.join(fetch.key, fetch.start, fetch.start + fetch.count)
+    def _fly(self, flight: Flight) -> None:
+        # Who leads it already is not waited for: it may be a coroutine.
+        if flight.lead():
+            run(self._lead(flight), self._executor)
 
-    def _lead(self, fetch: Fetch, flight: Flight | None) -> Steps[Block | None]:
+    def _lead(self, flight: Flight) -> Steps[Block | TieredStoreError | None]:
+        fetch = flight.fetch
         landed: Block | TieredStoreError | None = None
-        is_pending = False
         try:
-            is_pending = yield Wait(lambda: False, self._begin_pending)
-            landed = self._keep_fetched(fetch, (yield from self._read_block(fetch)))
-            return landed
+            landed = block = yield from self._read(fetch)
+            self._cache.put(block)
         except TieredStoreError as error:
             landed = error
-            report_failure(self._metrics, fetch.key, fetch.start, error)
+        finally:
+            self._end(fetch, has_come=isinstance(landed, Block))
+            self.flights.land(flight, landed)
+        return landed
+
+    def _end(self, fetch: Fetch, *, has_come: bool) -> None:
+        self._cache.reserve(-fetch.reserved_bytes)
+        if not has_come and fetch.trail is not None:
+            fetch.trail.give_up(fetch)
+
+    def _read_around(self, fetch: Fetch) -> Steps[Block | None]:
+        """Read a block that is not kept: a few at a time, since no cache bounds them."""
+        place = yield from self._around.enter()
+        try:
+            return (yield from self._read(fetch))
+        except TieredStoreError:
             return None
+        finally:
+            place.leave()
+
+    def _read(self, fetch: Fetch) -> Steps[Block]:
+        is_pending = False
+        begun_ms = self._clock.monotonic_ms()
+        try:
+            is_pending = yield Wait(lambda: False, self._begin_pending)
+            block = yield from self._read_block(fetch)
+        except TieredStoreError as error:
+            report_failure(self._metrics, fetch.key, fetch.start, error)
+            raise
         finally:
             if is_pending:
                 self._pending.release()
-            self._land(fetch, flight, landed)
+        block.was_waited_for = self._clock.monotonic_ms() - begun_ms >= SLOW_MS
+        if block.bad_count:
+            self._report_bad(block)
+        return block
 
     async def _begin_pending(self) -> bool:
         if not self._pending.acquire(blocking=False):
             raise Busy(f"{self._config.max_pending_limit} reads of the tier are under way")
         return True
 
-    def _land(
-        self, fetch: Fetch, flight: Flight | None, landed: Block | TieredStoreError | None
-    ) -> None:
-        if flight is not None:
-            self._flights.land(fetch.key, flight, landed)
-
     def _read_block(self, fetch: Fetch) -> Reading[Block]:
-        return read_block(
+        """Read units and messages: two steps, or one where the units are known."""
+        file, start, units = fetch.file, fetch.start, fetch.units
+        if units is None:
+            surplus = fetch.further[1] if fetch.further is not None else 0
+            further = yield from file.read_units(start, fetch.count + surplus)
+            units = further[: fetch.count]
+            if fetch.enough_bytes < NO_LIMIT:
+                units = units[: count_reaching(units, fetch.enough_bytes, fetch.size_bytes)]
+            block = yield from self._read_named(fetch, units)
+        elif fetch.further is None:
+            further = units[:0]
+            block = yield from self._read_named(fetch, units)
+        else:
+            block, further = yield from self._read_both(fetch, units, fetch.further)
+        if fetch.trail is not None:
+            block.trail = fetch.trail
+            fetch.trail.settle(fetch, block, further)
+        return block
+
+    def _read_both(
+        self, fetch: Fetch, units: npt.NDArray[np.void], further: tuple[int, int]
+    ) -> Reading[tuple[Block, npt.NDArray[np.void]]]:
+        """The block of known units, and further units, which may fail."""
+        readings: list[Reading[Any]] = [
+            self._read_named(fetch, units),
+            fetch.file.read_units(*further),
+        ]
+        block, came = yield from join_readings(readings)
+        if isinstance(block, TieredStoreError):
+            raise block
+        return block, units[:0] if isinstance(came, TieredStoreError) else came
+
+    def _read_named(self, fetch: Fetch, units: npt.NDArray[np.void]) -> Reading[Block]:
+        return read_named(
             fetch.file,
             fetch.start,
-            fetch.count,
-            self._config.read_ahead_message_size_threshold_bytes,
-            room_bytes=fetch.room_bytes if fetch.keep else _NO_LIMIT,
+            units,
+            fetch.size_bytes,
+            room_bytes=fetch.room_bytes if fetch.keep else NO_LIMIT,
             check_bodies=self._config.crc_check_enable,
         )
 
-    def _keep_fetched(self, fetch: Fetch, block: Block) -> Block:
-        if fetch.keep:
-            self._cache.put(block)
-        if block.bad_count:
-            topic, queue_id = fetch.key
-            self._metrics.count(BAD_MESSAGES, block.bad_count, topic=topic, queue_id=queue_id)
-            _log.warning(
-                "%s/%d: %d of the queue offsets %d to %d have no usable message in the tier",
-                topic,
-                queue_id,
-                block.bad_count,
-                block.start,
-                block.end - 1,
-            )
-        return block
-
-
-def _serves(block: Block, fetch: Fetch) -> bool:
-    return block.owner is fetch.file and block.start <= fetch.start < block.end
+    def _report_bad(self, block: Block) -> None:
+        topic, queue_id = block.key
+        self._metrics.count(BAD_MESSAGES, block.bad_count, topic=topic, queue_id=queue_id)
+        _log.warning(
+            "%s/%d: %d of the queue offsets %d to %d have no usable message in the tier",
+            topic,
+            queue_id,
+            block.bad_count,
+            block.start,
+            block.end - 1,
+        )

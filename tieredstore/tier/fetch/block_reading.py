@@ -63,7 +63,25 @@ def read_block(
     room_bytes: int = _NO_LIMIT,
     check_bodies: bool = False,
 ) -> Reading[Block]:
-    """Read the messages with queue offsets from `start` on, at most `count` of them.
+    """Read the messages with queue offsets from `start` on, at most `count` of them: their units,
+    then what these name, as `read_named` does."""
+    units = yield from file.read_units(start, count)
+    block = yield from read_named(
+        file, start, units, limit_bytes, room_bytes=room_bytes, check_bodies=check_bodies
+    )
+    return block
+
+
+def read_named(
+    file: ReadableQueue,
+    start: int,
+    units: npt.NDArray[np.void],
+    limit_bytes: int,
+    *,
+    room_bytes: int = _NO_LIMIT,
+    check_bodies: bool = False,
+) -> Reading[Block]:
+    """Read the messages of `units`, the first of which is of queue offset `start`.
 
     Ends before the message with which they would span more than `limit_bytes` of commit log, or
     the block weigh more than `room_bytes`, but holds one at least. The block is empty where there
@@ -71,7 +89,6 @@ def read_block(
     have its CRC. Raises Unavailable, and Corrupt when the bytes of a whole range are missing.
     """
     key = QueueKey(file.topic, file.queue_id)
-    units = yield from file.read_units(start, count)
     if not len(units):
         return _hole(file, key, start)
     if len(units) <= SMALL_BLOCK_MESSAGES and not check_bodies:
@@ -82,9 +99,7 @@ def read_block(
     sizes = units["size"].astype(np.int64)
     ends = offsets + sizes
     if _are_in_order(file, offsets, sizes, ends):
-        spans = ends - offsets[0]
-        weights = spans + MESSAGE_OVERHEAD_BYTES * np.arange(2, len(spans) + 2)
-        count = min(_count_fitting(spans, limit_bytes), _count_fitting(weights, room_bytes))
+        count, _ = find_fitting(units, limit_bytes, room_bytes)
         runs = [_Run(np.arange(count), int(offsets[0]), int(ends[count - 1]))]
     else:
         runs, count = _runs(file, offsets, sizes, min(limit_bytes, room_bytes))
@@ -92,6 +107,23 @@ def read_block(
     if check_bodies:
         found = [_drop_bad_bodies(part) for part in found]
     return _block(file, key, start, start + count, found)
+
+
+def find_fitting(units: npt.NDArray[np.void], limit_bytes: int, room_bytes: int) -> tuple[int, int]:
+    """Find how many units a block takes, one at least, and what it will weigh, where the records
+    follow one another."""
+    spans = units["physical_offset"].astype(np.int64) + units["size"] - units["physical_offset"][0]
+    weights = spans + MESSAGE_OVERHEAD_BYTES * np.arange(2, len(spans) + 2)
+    count = min(_count_fitting(spans, limit_bytes), _count_fitting(weights, room_bytes))
+    return count, int(weights[count - 1])
+
+
+def count_reaching(units: npt.NDArray[np.void], enough_bytes: int, limit_bytes: int) -> int:
+    """Count the units up to and with the one whose message reaches so many bytes; all of them
+    where none does. Sizes that no read brings, since they pass `limit_bytes`, do not count."""
+    sizes = units["size"].astype(np.int64)
+    sums = np.cumsum(np.where((sizes > 0) & (sizes <= limit_bytes), sizes, 0))
+    return min(int(np.searchsorted(sums, enough_bytes)) + 1, len(units))
 
 
 def _count_fitting(sums: Longs, limit: int) -> int:

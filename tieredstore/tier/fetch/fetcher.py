@@ -18,8 +18,9 @@ from tieredstore.contracts.message_store import (
 )
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.metrics import LATENCY_BUCKETS_MS
-from tieredstore.tier.fetch.block_fetcher import BlockFetcher, Fetch, report_failure
+from tieredstore.tier.fetch.block_fetcher import BlockFetcher, report_failure
 from tieredstore.tier.fetch.memory_limit import usable_memory_bytes
+from tieredstore.tier.fetch.planning import BlockPlanner
 from tieredstore.tier.fetch.queries import query_message
 from tieredstore.tier.fetch.read_ahead import Block, ReadAheadCache
 from tieredstore.tier.reading import Reading, Steps, run, run_async
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from tieredstore.tier.topic_filter import TopicFilter
 
 API_LATENCY = "rocketmq_tiered_store_api_latency"
-POP_FETCH_COUNT = 32
-"""Messages fetched for a reader that asks for one at a time."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +49,8 @@ class MessageStoreFetcher(MessageReader):
 
     Each read exists once, as a generator; the blocking calls and the coroutines drive the same
     one. `index` may be None where nobody asks by key. `executor` runs what coroutines would block
-    on (None: the event loop's own).
+    on (None: the event loop's own) and reads that go out together; `ahead` reads what comes next
+    for sequential readers (None: nobody does).
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class MessageStoreFetcher(MessageReader):
         clock: Clock,
         metrics: Metrics,
         executor: Executor | None = None,
+        ahead: Executor | None = None,
     ) -> None:
         self._config = config
         self._flat_files = flat_files
@@ -75,7 +76,8 @@ class MessageStoreFetcher(MessageReader):
             usable_memory_bytes() * config.read_ahead_cache_size_threshold_rate
         )
         self.cache = ReadAheadCache(limit_bytes, config.read_ahead_cache_expire_duration_ms, clock)
-        self._blocks = BlockFetcher(config, self.cache, metrics, executor)
+        self._blocks = BlockFetcher(config, self.cache, clock, metrics, executor, ahead)
+        self._planner = BlockPlanner(config, self.cache, self._blocks.flights)
         # Bytes of an object store are never rewritten; each read of it waits for a network.
         self._reads_wait = not flat_files.provider.capabilities.rewritable
 
@@ -87,7 +89,7 @@ class MessageStoreFetcher(MessageReader):
         OFFSET_FOUND_NULL means that the backend failed: ask again. Raises Invalid for a count
         below 1, nothing else.
         """
-        return run(self.get_in_steps(request))
+        return run(self.get_in_steps(request), self._executor)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
         """Get as `get` does, without blocking the event loop."""
@@ -123,63 +125,27 @@ class MessageStoreFetcher(MessageReader):
         block = self._find_cached(file, key, offset)
         if block is None:
             block = yield from self._blocks.fetch(
-                self._plan(file, key, offset, maximum, request.max_count)
+                file, key, offset, lambda: self._planner.plan_get(file, request, maximum)
             )
             if block is None:
                 return GetMessageResult(
                     GetMessageStatus.OFFSET_FOUND_NULL, offset, minimum, maximum
                 )
-        result = self._collect(request, block, minimum, maximum)
-        if self._reads_wait and self._config.read_ahead_cache_enable and request.max_count > 1:
-            self._read_ahead(file, key, block, result.next_begin_offset, maximum)
+        result, last = self._collect(request, block, minimum, maximum)
+        if self._reads_wait or last.was_waited_for:
+            self._blocks.fetch_ahead(self._planner.plan_ahead(file, last, maximum))
         return result
-
-    def _read_ahead(
-        self, file: FlatMessageFile, key: QueueKey, block: Block, following: int, maximum: int
-    ) -> None:
-        """Begin to fetch what a reader will want next: one block when it is in the second half of
-        its first one, two as soon as it goes on from one block to the next."""
-        count = self._config.read_ahead_message_count_threshold
-        if self.cache.holds(key, block.start - 1, file):
-            starts = [block.end, block.end + count]
-        elif following >= (block.start + block.end) // 2:
-            starts = [block.end]
-        else:
-            return
-        for start in starts:
-            if start < maximum and self.cache.next_start(key, start - 1) != start:
-                self._blocks.fetch_ahead(self._plan(file, key, start, maximum, count))
 
     def _find_cached(self, file: FlatMessageFile, key: QueueKey, offset: int) -> Block | None:
         if not self._config.read_ahead_cache_enable:
             return None
         return self.cache.find(key, offset, file)
 
-    def _plan(
-        self, file: FlatMessageFile, key: QueueKey, offset: int, maximum: int, max_count: int
-    ) -> Fetch:
-        """What to fetch for a reader at `offset`: ahead of it, unless the cache has no room for
-        what one get may answer."""
-        room_bytes = self.cache.room_bytes() if self._config.read_ahead_cache_enable else 0
-        keep = room_bytes >= self._config.max_transfer_bytes_in_memory
-        threshold = self._config.read_ahead_message_count_threshold
-        if not keep:
-            count = min(max_count, threshold)
-        elif max_count == 1:
-            count = min(POP_FETCH_COUNT, threshold)
-        else:
-            count = threshold
-        count = min(count, maximum - offset)
-        if keep:
-            following = self.cache.next_start(key, offset)
-            if following is not None:
-                count = min(count, following - offset)
-        return Fetch(file, key, offset, count, room_bytes if keep else 0)
-
     def _collect(
         self, request: GetRequest, block: Block, minimum: int, maximum: int
-    ) -> GetMessageResult:
-        """Answer from a block and the cached ones behind it, within one window of offsets."""
+    ) -> tuple[GetMessageResult, Block]:
+        """Answer from a block and the cached ones behind it, within one window of offsets. Returns
+        the last one of them too."""
         offset, max_count, limit_bytes = request.offset, request.max_count, request.limit_bytes
         window_end = offset + self._config.read_ahead_message_count_threshold
         max_bytes = min(self._config.max_transfer_bytes_in_memory, limit_bytes)
@@ -188,6 +154,7 @@ class MessageStoreFetcher(MessageReader):
         size_bytes = 0
         current: Block | None = block
         while current is not None:
+            block = current
             taken = current.take(
                 following,
                 max_count - len(messages),
@@ -209,7 +176,7 @@ class MessageStoreFetcher(MessageReader):
         if size_bytes > limit_bytes and len(messages) > 1:  # only the last one reaches a limit
             following = messages.pop().queue_offset
         status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
-        return GetMessageResult(status, following, minimum, maximum, messages)
+        return GetMessageResult(status, following, minimum, maximum, messages), block
 
     def _note_failure(self, key: QueueKey, offset: int, error: TieredStoreError) -> None:
         report_failure(self._metrics, key, offset, error)
@@ -287,7 +254,8 @@ class MessageStoreFetcher(MessageReader):
         and offset. Each has the key: what only has its hash is left out. Raises Unavailable,
         Corrupt."""
         with self._time_operation("query_message", topic):
-            return run(self.query_reading(topic, key, max_count, begin_ms, end_ms))
+            reading = self.query_reading(topic, key, max_count, begin_ms, end_ms)
+            return run(reading, self._executor)
 
     async def query_message_async(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tieredstore.contracts.dispatch_source import QueueKey
     from tieredstore.contracts.message_store import MessageFilter
     from tieredstore.message.record import StoredMessage
+    from tieredstore.tier.fetch.trail import Trail
 
 MESSAGE_OVERHEAD_BYTES = 200
 """What the objects around one message of a block weigh beside its bytes."""
@@ -41,7 +42,8 @@ class Block:
     `offsets[i]` is the queue offset of `messages[i]`, ascending; `ends[i]` the sum of the sizes of
     the messages up to and with `i`, bytes. bad_count: units of the range whose record was unusable;
     other offsets without a message lie in a hole. owner: the object that the bytes were read from;
-    a queue that was deleted and made again has another one.
+    a queue that was deleted and made again has another one. trail: what the block belongs to;
+    was_waited_for: whether it took its time to come.
     """
 
     __slots__ = (
@@ -55,6 +57,8 @@ class Block:
         "owner",
         "read_to",
         "start",
+        "trail",
+        "was_waited_for",
         "weight",
     )
 
@@ -79,6 +83,8 @@ class Block:
         self.offsets = offsets
         self.read_to = start
         self.counted_unread = False
+        self.trail: Trail | None = None
+        self.was_waited_for = False
         self.weight = buffer_bytes + MESSAGE_OVERHEAD_BYTES * (len(messages) + 1)
         self._ends = ends
 
@@ -140,7 +146,8 @@ _CacheKey = tuple["QueueKey", int]
 
 
 class _ExpiringLru(cachetools.Cache[_CacheKey, Block]):
-    """Least recently used first out; `expire` removes what was not accessed for `expire_ms`.
+    """What was read to its end goes first, then what was used least recently; `expire` removes what
+    was not accessed for `expire_ms`.
 
     Access order is expiry order, so expired entries are always at the old end.
     """
@@ -153,6 +160,7 @@ class _ExpiringLru(cachetools.Cache[_CacheKey, Block]):
         self._clock = clock
         self._on_removed = on_removed
         self._accessed_ms: OrderedDict[_CacheKey, int] = OrderedDict()
+        self._spent: dict[_CacheKey, None] = {}
 
     def __getitem__(self, key: _CacheKey) -> Block:
         block = super().__getitem__(key)
@@ -167,14 +175,20 @@ class _ExpiringLru(cachetools.Cache[_CacheKey, Block]):
         block = super().__getitem__(key)
         super().__delitem__(key)
         del self._accessed_ms[key]
+        self._spent.pop(key, None)
         self._on_removed(block)
 
     def popitem(self) -> tuple[_CacheKey, Block]:
-        """Remove and return the least recently used entry."""
-        key = next(iter(self._accessed_ms))
+        """Remove and return the entry that goes first."""
+        key = next(iter(self._spent or self._accessed_ms))
         block = super().__getitem__(key)
         del self[key]
         return key, block
+
+    def let_go(self, key: _CacheKey) -> None:
+        """Note that an entry was read to its end: it goes before all that was not."""
+        if key in self._accessed_ms:
+            self._spent.setdefault(key)
 
     def expire(self) -> None:
         oldest_kept_ms = self._clock.now_ms() - self._expire_ms
@@ -206,7 +220,7 @@ class ReadAheadCache:
         self._lock = threading.Lock()
         self._starts: dict[QueueKey, list[int]] = {}
         self._blocks = _ExpiringLru(limit_bytes, expire_ms, clock, self._note_removal)
-        self._unread_bytes = 0
+        self._unread_bytes = self._reserved_bytes = 0
         self._accesses = self._hits = self._fetched = self._wasted = 0
 
     def find(self, key: QueueKey, offset: int, owner: object) -> Block | None:
@@ -218,10 +232,19 @@ class ReadAheadCache:
             self._hits += block is not None
             return block
 
-    def holds(self, key: QueueKey, offset: int, owner: object) -> bool:
-        """Tell whether a block of that owner has `offset`; not counted as an access."""
+    def find_before(self, key: QueueKey, offset: int, owner: object) -> Block | None:
+        """Find the block of that owner that ends at `offset`, or holds the one before it; not
+        counted as an access."""
         with self._lock:
-            return self._find(key, offset, owner) is not None
+            return self._find(key, offset - 1, owner)
+
+    def find_end(self, key: QueueKey, offset: int, owner: object) -> int:
+        """Find the offset behind the blocks that hold `offset` and follow one another; `offset`
+        itself when none does. Not counted as an access."""
+        with self._lock:
+            while (block := self._find(key, offset, owner)) is not None:
+                offset = block.end
+            return offset
 
     def find_next(self, block: Block) -> Block | None:
         """Find the block that begins where this one ends; not counted as an access."""
@@ -247,7 +270,9 @@ class ReadAheadCache:
     def read_to_end(self, block: Block) -> None:
         """Note that a reader has read this block to its end: it may go without loss."""
         with self._lock:
-            self._uncount_unread(block)
+            if block.counted_unread:
+                self._uncount_unread(block)
+                self._blocks.let_go((block.key, block.start))
 
     def next_start(self, key: QueueKey, offset: int) -> int | None:
         """Start of the first cached block behind `offset`, so that a fetch ends where it begins."""
@@ -260,11 +285,17 @@ class ReadAheadCache:
         """Compute the weight that may be added before unread blocks take more than `FILL_RATIO` of
         the limit.
 
-        Blocks read to their end do not count: evicting them costs their reader nothing.
+        Blocks read to their end do not count: evicting them costs their reader nothing. Those on
+        their way count with what was reserved for them.
         """
         with self._lock:
             self._blocks.expire()
-            return int(self._limit_bytes * FILL_RATIO) - self._unread_bytes
+            return int(self._limit_bytes * FILL_RATIO) - self._unread_bytes - self._reserved_bytes
+
+    def reserve(self, weight: int) -> None:
+        """Set room aside for a block that is on its way; a negative weight gives it back."""
+        with self._lock:
+            self._reserved_bytes += weight
 
     def drop(self, key: QueueKey) -> None:
         """Forget all blocks of a queue."""

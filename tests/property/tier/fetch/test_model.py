@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.kit.tier.fetch import FIRST_TIME_MS, TOPIC, Tier
+from tests.kit.tier.fetch import FIRST_TIME_MS, TOPIC, AtOnce, Tier
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
 from tieredstore.message.tag_filter import TagFilter
 
@@ -30,6 +30,7 @@ class GetsAgainstAList(RuleBasedStateMachine):
         block_bytes=st.integers(1, 20_000),
         cache_bytes=st.integers(1, 400_000),
         is_cached=st.booleans(),
+        is_read_ahead=st.booleans(),
     )
     def begin(
         self,
@@ -40,6 +41,7 @@ class GetsAgainstAList(RuleBasedStateMachine):
         block_bytes: int,
         cache_bytes: int,
         is_cached: bool,
+        is_read_ahead: bool,
     ) -> None:
         self.path = Path(tempfile.mkdtemp())
         self.tier = Tier(
@@ -52,6 +54,8 @@ class GetsAgainstAList(RuleBasedStateMachine):
             read_ahead_cache_enable=is_cached,
             max_transfer_bytes_in_memory=2000,
         )
+        if is_read_ahead:
+            self.tier.new_fetcher(ahead=AtOnce())
         self.tier.add(1, first=first, tags=TAGS, step_ms=STEP_MS)
         self.present = [first]
         self.low, self.high = first, first + 1
@@ -117,6 +121,24 @@ class GetsAgainstAList(RuleBasedStateMachine):
             assert (result.status is GetMessageStatus.FOUND) == bool(found)
             for message in result.messages:
                 assert message.uniq_key == f"u{message.queue_offset}"
+
+    @rule(
+        share=st.floats(0, 1),
+        max_count=st.integers(1, 20),
+        pulls=st.integers(2, 12),
+    )
+    def read_on(self, share: float, max_count: int, pulls: int) -> None:
+        """Pull after pull, as a consumer: nothing is left out, nothing comes twice."""
+        begin = offset = self.low + int((self.high - self.low) * share)
+        found: list[int] = []
+        for _ in range(pulls):
+            if offset >= self.high:
+                break
+            result = self.tier.get(offset, max_count)
+            found += [message.queue_offset for message in result.messages]
+            assert result.next_begin_offset > offset
+            offset = result.next_begin_offset
+        assert found == [n for n in self.present if begin <= n < offset]
 
     @precondition(lambda self: self.present)
     @rule(share=st.floats(-0.1, 1.1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
@@ -14,13 +14,16 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
-from tieredstore.tier.fetch.block_fetcher import SingleFlight
+from tieredstore.tier.fetch.flights import Fetch, SingleFlight
 from tieredstore.tier.fetch.read_ahead import (
     MESSAGE_OVERHEAD_BYTES,
     Block,
     ReadAheadCache,
     Taken,
 )
+
+if TYPE_CHECKING:
+    from tieredstore.tier.flat.message_file import FlatMessageFile
 
 KEY = QueueKey("topic", 0)
 OWNER = object()
@@ -250,18 +253,27 @@ def test_drop_forgets_one_queue_only() -> None:
 
 def test_one_fetch_at_a_time_for_an_offset() -> None:
     flights = SingleFlight()
-    flight, leads = flights.join(KEY, 0, 100)
-    assert leads
-    assert flights.join(KEY, 50, 150) == (flight, False)
-    beyond, leads = flights.join(KEY, 100, 200)
-    assert leads
+    flight = flights.join(fetch_of(0, 100))
+    assert flight.lead()
+    assert not flight.lead()
+    assert flights.join(fetch_of(50, 150)) is flight
+    assert flights.find(KEY, 99, OWNER) is flight
+    assert flights.find(KEY, 99, object()) is None  # a queue that was made again
+    beyond = flights.join(fetch_of(100, 200))
+    assert beyond is not flight
+    assert flights.find_next_start(KEY, 50) == 100
     block = block_of(0, 100)
-    flights.land(KEY, flight, block)
+    flights.land(flight, block)
     assert flight.landed.result(0) is block
-    again, leads = flights.join(KEY, 50, 150)
-    assert leads
+    again = flights.join(fetch_of(50, 150))
+    assert again is not flight
     for open_flight in (beyond, again):
-        flights.land(KEY, open_flight, None)
+        flights.land(open_flight, None)
+    assert flights.find_next_start(KEY, 0) is None
+
+
+def fetch_of(start: int, end: int) -> Fetch:
+    return Fetch(cast("FlatMessageFile", OWNER), KEY, start, end - start, size_bytes=1 << 20)
 
 
 def test_concurrent_readers_keep_the_cache_consistent() -> None:
