@@ -91,6 +91,17 @@ class DispatchSource(Protocol):
         ...
 
 
+@runtime_checkable
+class NotedChanges(Protocol):
+    """A source that knows which queues have got messages, so that nobody need look at all of them.
+    Optional."""
+
+    def take_changed(self) -> Iterable[QueueKey]:
+        """Return the queues of which `queue_range` may show messages that it did not show at the
+        call before; who calls for the first time looks at all `queues` after it. For one caller."""
+        ...
+
+
 class EndOfLife(NamedTuple):
     """Where a queue ended that was deleted with its topic. offset: behind its last message;
     physical_offset: of the commit log, where the deletion is; timestamp_ms: store time of the

@@ -107,6 +107,7 @@ class DefaultMessageStore(StoreReads):
             TopicTableReader(self.root).read,
             self._flush_and_dispatch,
         )
+        self._reput.dispatcher.note_units = self._source.note_units
         self.cleaning = CleanService(
             config,
             self._commit_log,

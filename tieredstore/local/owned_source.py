@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from tieredstore.contracts.dispatch_source import EndOfLife, QueueKey
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OwnedDispatchSource(LocalDispatchSource):
-    """A DispatchSource and a HistorySource. find_end_offsets: see `set_history`."""
+    """A DispatchSource, a HistorySource and a NotedChanges. find_end_offsets: see `set_history`."""
 
     def __init__(
         self,
@@ -26,6 +28,30 @@ class OwnedDispatchSource(LocalDispatchSource):
         super().__init__(store, list_queues, topics, flush)
         self._owned = store
         self.find_end_offsets: Callable[[str], Mapping[int, int]] = lambda _topic: {}
+        self._changed: set[QueueKey] = set()
+        self._changed_lock = threading.Lock()
+        # What was taken, while messages of it may not be on disk; the end of the log then.
+        self._unflushed: set[QueueKey] = set()
+        self._unflushed_until = 0
+
+    def note_units(self, keys: Iterable[QueueKey]) -> None:
+        """Note that queues have new units, once readers see these."""
+        with self._changed_lock:
+            self._changed.update(keys)
+
+    def take_changed(self) -> AbstractSet[QueueKey]:
+        """Return the queues with messages that `queue_range` may not have shown at the last call.
+        Those that are not on disk it does not show yet: their queues are returned once more."""
+        with self._changed_lock:
+            taken, self._changed = self._changed, set()
+        log = self._owned.commit_log
+        # In this order: what is behind it is put after the queues were taken.
+        until, flushed = log.readable_offset, log.flushed_offset
+        found = taken | self._unflushed
+        self._unflushed = set() if flushed >= self._unflushed_until else self._unflushed
+        if flushed < until:
+            self._unflushed, self._unflushed_until = self._unflushed | taken, until
+        return found
 
     @property
     def is_new(self) -> bool:

@@ -24,6 +24,8 @@ class TopicFilter:
         self._metrics = metrics if metrics is not None else Metrics()
         self._lock = threading.Lock()
         self._excluded: dict[str, str] = {}
+        self.version = 0
+        """Another one after each change of what is filtered."""
 
     def is_filtered(self, topic: str) -> bool:
         return self.reason(topic) is not None
@@ -46,6 +48,7 @@ class TopicFilter:
         """Keep a topic out of the tier from now on; what is there stays."""
         with self._lock:
             self._excluded = {**self._excluded, topic: reason}
+            self.version += 1
             self._report(reason)
 
     def include(self, topic: str) -> None:
@@ -54,6 +57,7 @@ class TopicFilter:
             excluded = dict(self._excluded)
             reason = excluded.pop(topic, None)
             self._excluded = excluded
+            self.version += 1
             if reason is not None:
                 self._report(reason)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -55,6 +55,8 @@ class RowDispatcher:
         """Told of each record of a topic with batch queues, and where it is in the log (bytes)."""
         self.sync_log: Callable[[], object] = lambda: None
         """Brings the log to disk, up to where it ends now."""
+        self.note_units: Callable[[Iterable[QueueKey]], object] = lambda _: None
+        """Told of the queues that got units, once gets find these."""
         self.listener: MessageArrivingListener | None = None
         self.counts = TopicCounts()
         self.counts_from: int | None = None
@@ -119,11 +121,11 @@ class RowDispatcher:
             key = self._by_number[int(grouped[start])]
             first = int(queue_offsets[start])
             if first == 0 and self._is_scanning:
-                self._queues.append(groups, int(offsets[0]))
+                self._append(groups, int(offsets[0]))
                 groups.clear()
                 self._begin_again(key, int(offsets[chosen[0]]))
             groups.append(QueueUnits(key, first, units[chosen], times[chosen]))
-        self._queues.append(groups, int(offsets[-1] + sizes[-1]))
+        self._append(groups, int(offsets[-1] + sizes[-1]))
         self._count(columns, order, starts)
         rows = entries.rows
         if self._index.takes_entries(int(offsets[0])) and len(rows):
@@ -134,6 +136,12 @@ class RowDispatcher:
             ends = [*starts[1:], len(order)]
             pieces = [in_order[start:end] for start, end in zip(starts, ends, strict=True)]
             self._tell(self.listener, groups, pieces[-len(groups) :])
+
+    def _append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
+        try:
+            self._queues.append(groups, dispatched_offset)
+        finally:  # an error may leave the first groups there
+            self.note_units([group.key for group in groups])
 
     def _count(self, columns: RowColumns, order: Int64s, starts: Sequence[int]) -> None:
         """Count messages, but those that were counted before an error. order, starts: their groups,
@@ -227,7 +235,7 @@ class RowDispatcher:
             light_from = self.light_queues_from
             is_light = light_from is not None and offset >= light_from
             groups = find_record_units(message, self._delays_ms, with_light_queues=is_light)
-        self._queues.append(groups, offset + size)
+        self._append(groups, offset + size)
         if self._index.takes_entries(offset):
             self._index.put(*_record_entries(message, offset), offset)
         if deletion is not None:

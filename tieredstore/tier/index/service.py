@@ -44,9 +44,11 @@ UPLOAD_LATE_MS = 900_000
 STOP_MS = 2_000
 """How long the upload of what is left may hold up a stop; it is uploaded after the next start."""
 CHECKPOINT_BATCHES = 64
-"""Batches after which the loop (without one, the caller) writes the watermarks."""
-MAX_CHECKPOINT_BATCHES = 256
-"""Batches after which the caller does so, if the loop is busy with an upload."""
+"""Batches after which the loop (without one, the caller) writes the watermarks: so many at least,
+and one for each MARKS_A_BATCH that there are, as all are written each time."""
+MARKS_A_BATCH = 8
+MAX_CHECKPOINT_FACTOR = 4
+"""So many times as many batches, and the caller does so, if the loop is busy with an upload."""
 
 _HOUR_MS = 3_600_000
 _log = logging.getLogger(__name__)
@@ -227,8 +229,9 @@ class IndexStoreService:
             indexed_until = int((rows.offsets + rows.sizes).max())
         writer = self._open_writer()
         added = writer.put((topic_id, queue_id), rows, indexed_until)
-        if writer.batches >= CHECKPOINT_BATCHES:
-            if not self._loop.is_running or writer.batches >= MAX_CHECKPOINT_BATCHES:
+        due = max(CHECKPOINT_BATCHES, writer.mark_count // MARKS_A_BATCH)
+        if writer.batches >= due:
+            if not self._loop.is_running or writer.batches >= due * MAX_CHECKPOINT_FACTOR:
                 writer.checkpoint()
             else:
                 self._loop.wake()

@@ -68,6 +68,11 @@ class IndexWriter:
         """Return the queue's watermark."""
         return self._indexed_until.get(queue)
 
+    @property
+    def mark_count(self) -> int:
+        """How many queues have a watermark."""
+        return len(self._indexed_until)
+
     def forget(self, queue: QueueId) -> None:
         """Remove the queue's watermark."""
         with self._put_lock:

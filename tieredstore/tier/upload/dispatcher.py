@@ -20,6 +20,7 @@ from tieredstore.tier.upload.announcing import announce, is_gone
 from tieredstore.tier.upload.indexing import KeyIndex
 from tieredstore.tier.upload.key_upload import KeyUpload
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
+from tieredstore.tier.upload.pending_queues import PendingQueues
 from tieredstore.tier.upload.queue_state import QueueState
 from tieredstore.tier.upload.queue_upload import QueueUpload
 from tieredstore.tier.upload.visits import Visits
@@ -77,6 +78,7 @@ class MessageStoreDispatcher:
             preferred_bytes=capabilities.preferred_batch_bytes,
         )
         self._states: dict[QueueKey, QueueState] = {}
+        self._pending = PendingQueues(source, flat_files, topic_filter, self._states)
         # How, and the how-manieth failure it was
         self._failing: dict[QueueKey, tuple[str, int]] = {}
         self._failures = count()
@@ -178,7 +180,10 @@ class MessageStoreDispatcher:
         self._check_fenced()
         if force:
             self._flush_source()
-        queue_keys = [key for key in self._source.queues() if self._has_work(key)]
+        queue_keys = self._pending.find(self._failing, self._find_keys())
+        if not queue_keys and not self._failing:
+            self._note_scan([])
+            return []
         before = {key: number for key, (_, number) in dict(self._failing).items()}
         for key in before.keys() - set(queue_keys):
             self._failing.pop(key, None)  # it was deleted, or is to stay out now
@@ -344,26 +349,6 @@ class MessageStoreDispatcher:
             self._source.flush()
         except TieredStoreError as error:
             _log.warning("what is not on disk yet is not uploaded: %s", error)
-
-    def _has_work(self, key: QueueKey) -> bool:
-        if self._topic_filter.is_filtered(key.topic):
-            return False
-        try:
-            available = self._source.queue_range(key)
-        except TieredStoreError:
-            return True  # the visit says what is wrong with it
-        if available is None:
-            return False
-        file = self._flat_files.get(key.topic, key.queue_id)
-        if file is None or not file.is_initialised:
-            return available.min_offset < available.max_offset
-        state = self._states.get(key)
-        if state is None or state.file is not file:
-            return True
-        keys = self._find_keys()
-        if keys is not None and keys.is_due(state):
-            return True
-        return file.consume_queue_max_offset != available.max_offset or key in self._failing
 
     def _find_keys(self) -> KeyUpload | None:
         """What puts keys in the index, where that is wanted now (`messageIndexEnable`)."""
