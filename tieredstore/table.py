@@ -6,7 +6,8 @@ Each library is imported when its method is called; `docs/scan.md` has examples.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.contracts.segment import SegmentProvider
+    from tieredstore.scan.arrow.dataset import ScanDataset
+    from tieredstore.scan.arrow.pruning import Narrowing
 
 
 def open_tier(
@@ -283,6 +286,33 @@ class Scan:
 
         return pa.Table.from_batches(self.batches(), self.schema)
 
+    def to_dataset(self) -> ScanDataset:
+        """Return a dataset of pyarrow. Who reads it says which columns are needed and what holds
+        of the rows: others are not read, as far as columns, queues, queue offsets and store times
+        tell."""
+        from tieredstore.scan.arrow.dataset import ScanDataset
+
+        return ScanDataset(self.schema, self._read_narrowed)
+
+    def _read_narrowed(
+        self, columns: tuple[str, ...], narrowing: Narrowing
+    ) -> Generator[pa.RecordBatch]:
+        if narrowing.is_empty:
+            return
+        selection = self._selection
+        if self._options.limit is None:  # the first rows are those of the whole scan
+            selection = _intersect(selection, narrowing)
+        narrowed = Scan(
+            self._tier,
+            selection,
+            columns,
+            self._options,
+            self._report,
+            use_index=self._use_index,
+            search_times=self._search_times,
+        )
+        yield from narrowed.batches()
+
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
         """Return a stream with bounded memory, which can be read once. Closing it frees what it
         holds of the tier."""
@@ -315,11 +345,31 @@ class Scan:
     def to_duckdb(
         self, connection: duckdb.DuckDBPyConnection | None = None
     ) -> duckdb.DuckDBPyRelation:
-        """Return a relation that reads the tier anew in each query, with bounded memory.
-        `.create("name")` makes a table of it, which several queries share."""
+        """Return a relation that reads the tier anew in each query, with bounded memory, and of it
+        what the query needs (`to_dataset`). `.create("name")` makes a table of it, which several
+        queries share."""
         engine = connection if connection is not None else _require("duckdb", "duckdb")
-        relation: duckdb.DuckDBPyRelation = engine.from_arrow(self)
+        relation: duckdb.DuckDBPyRelation = engine.from_arrow(self.to_dataset())
         return relation
+
+
+def _intersect(selection: Selection, narrowing: Narrowing) -> Selection:
+    queue_ids = narrowing.queue_ids
+    if queue_ids is not None and selection.queue_ids is not None:
+        queue_ids = tuple(one for one in queue_ids if one in selection.queue_ids)
+    return replace(
+        selection,
+        queue_ids=selection.queue_ids if queue_ids is None else queue_ids,
+        from_offset=_choose(max, selection.from_offset, narrowing.from_offset),
+        until_offset=_choose(min, selection.until_offset, narrowing.until_offset),
+        since_ms=_choose(max, selection.since_ms, narrowing.since_ms),
+        until_ms=_choose(min, selection.until_ms, narrowing.until_ms),
+    )
+
+
+def _choose(choose: Callable[[list[int]], int], *borders: int | None) -> int | None:
+    given = [border for border in borders if border is not None]
+    return choose(given) if given else None
 
 
 def _require(module: str, extra: str) -> Any:

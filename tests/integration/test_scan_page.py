@@ -50,7 +50,7 @@ def test_the_examples_print_what_the_page_says(
 ) -> None:
     built = small_tier(tmp_path)
     names: dict[str, Any] = {"spark": SparkInOneProcess()}
-    assert len(EXAMPLES) == PAGE.count("```python") == 9
+    assert len(EXAMPLES) == PAGE.count("```python") == 10
     for code, output in EXAMPLES:
         exec(code.replace("file:///data/tier", built.url), names)
         assert capsys.readouterr().out == output

@@ -43,6 +43,7 @@ VERBS = {
     "report": "Say what a tier holds and costs, as a page and tables.",
     "restore": "Make a broker's store from its tier, when its disk was lost.",
     "send": "Send messages to a running broker.",
+    "sql": "Query the topics of a tier as tables.",
     "stat": "Summarise a tier.",
     "store": "Check and recover a broker's local store.",
     "tail": "Print messages of a running broker as they come.",

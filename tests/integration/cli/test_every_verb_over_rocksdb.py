@@ -58,6 +58,7 @@ def test_every_verb_takes_a_rocksdb_store_or_its_tier(public_rocksdb: Path, tmp_
         (("ls",), [*tier, *state], {}),
         (("stat",), [*tier, *state], {}),
         (("cat",), [*tier, *state, "--topic", keyed["topic"]], {}),
+        (("sql",), [".tables", *tier, *state], {}),
         (("query",), [*tier, *state, "--msg-id", keyed["uniqKey"]], {}),
         (("verify",), [*tier, *state, *job], {"messages": count, "findings": []}),
         (("report",), [*tier, *state, "--to", tmp_path / "report", *job], {}),

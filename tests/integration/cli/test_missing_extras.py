@@ -38,6 +38,8 @@ sys.exit(run(sys.argv[2:]))
         ("pyiceberg", "export --format iceberg --catalog c --table a.b", "iceberg", "iceberg"),
         ("pyarrow", "backfill --from in --state s --cluster c --broker b", "backfill", "jobs"),
         ("boto3", "export --format parquet --to s3://bucket/x", "S3", "s3"),
+        ("duckdb", "sql .tables", "sql", "duckdb"),
+        ("pyarrow", "sql .tables", "sql", "duckdb"),
         ("boto3", "ls --tier s3://bucket/x?region=r", "S3", "s3"),
         ("fsspec", "ls --tier gs://bucket/x", "segment provider 'fsspec'", "fsspec"),
         ("pyspark", "verify --spark", "Spark", "spark"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tieredstore.cli.options.collecting import Settings, collect
+from tieredstore.cli.options.collecting import Command, Settings, collect
 from tieredstore.cli.output.rows import Output, OutputFormat
 
 _WIDE: Settings = {
@@ -78,3 +78,15 @@ body_option = click.option(
     help="How to show the body (after decompression).",
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what would be copied.")
+
+
+def rows_output_options(command: Command) -> Command:
+    """Add --output, in all forms of rows, and --wide."""
+    command = click.option("--wide", is_flag=True, help=str(_WIDE["help"]))(command)
+    return click.option(
+        "--output",
+        type=click.Choice(["table", "json", "ndjson", "csv", "tsv", "vertical"]),
+        default="table",
+        show_default=True,
+        help="How to print.",
+    )(command)

@@ -8,7 +8,8 @@ import json
 
 import pytest
 
-from tieredstore.cli.output.messages import MessageForm, MessageOutput
+from tieredstore.cli.output.forms import Form
+from tieredstore.cli.output.messages import MessageOutput
 from tieredstore.errors import Invalid
 from tieredstore.scan.rows import COLUMNS, BodyForm
 
@@ -144,4 +145,4 @@ def test_the_command_takes_every_form() -> None:
     from tieredstore.cli.verbs import cat
 
     option = next(one for one in cat.command.params if one.name == "out__output")
-    assert tuple(option.type.choices) == tuple(MessageForm)  # type: ignore[attr-defined]
+    assert tuple(option.type.choices) == tuple(Form)  # type: ignore[attr-defined]

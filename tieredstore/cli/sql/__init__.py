@@ -1,0 +1,1 @@
+"""SQL over the topics of a tier, by DuckDB."""
