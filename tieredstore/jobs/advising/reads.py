@@ -119,7 +119,8 @@ def model_reads(
         cast("TopicFilter", None),
         timeline,
         Metrics(),
-        timeline,
+        executor=timeline,
+        ahead=timeline,
     )
     figures = ReadFigures()
     turns = [(_BEGIN_MS + reader.begin_ms, number) for number, reader in enumerate(readers)]
