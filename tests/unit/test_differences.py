@@ -17,6 +17,8 @@ TESTS_OF_DIFFERENCES = {
     "E48": "test_a_next_store_that_refuses_leaves_the_tier_alone",
     "E49": "test_a_scan_has_as_many_threads_as_are_configured",
     "E50": "test_room_is_what_unread_blocks_leave_of_the_fill_ratio",
+    "E143": "test_a_random_reader_is_given_what_it_asked_for_and_pays_for_no_more",
+    "E144": "test_force_reads_from_the_next_store_what_the_tier_does_not_have",
     "E52": "test_a_misspelt_path_stops_a_posix_tier_that_has_none",
     "E51": "test_a_reader_may_ask_for_fewer_bytes",
     "E53": "test_no_reader_is_sent_to_a_slave",

@@ -37,6 +37,7 @@ MESSAGES_OUT = "rocketmq_tiered_store_messages_out_total"
 _FALLBACK_STATUSES = (
     GetMessageStatus.OFFSET_FOUND_NULL,
     GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+    GetMessageStatus.OFFSET_TOO_SMALL,
 )
 _log = logging.getLogger(__name__)
 
@@ -115,8 +116,15 @@ class TieredReads(PluginMessageStore):
         return self._is_enabled and not self.topic_filter.is_filtered(topic)
 
     def _reads_tier(self, key: QueueKey, offset: int, count: int) -> bool:
-        return self._is_tiered(key.topic) and routing.reads_tier(
-            self._config.storage_level, self._source, self._find_file(key), key, offset, count
+        if not self._is_tiered(key.topic):
+            return False
+        file = self._find_file(key)
+        if self._is_force:
+            end = file.consume_queue_commit_offset if file is not None else 0
+            # What comes behind the tier's end is the next store's; its own end tells of no more.
+            return offset < end or self.next_store.get_max_offset_in_queue(*key) <= end
+        return routing.reads_tier(
+            self._config.storage_level, self._source, file, key, offset, count
         )
 
     def _is_cold(self, key: QueueKey, offset: int) -> bool:
@@ -132,12 +140,11 @@ class TieredReads(PluginMessageStore):
         """Whether the tier has no answer and the next store has the message.
 
         A tier that begins later (it expired, or was switched on late) must not send a reader past
-        messages that are on the disk; only FORCE, which asks for the tier alone, does.
+        messages that are on the disk.
         """
-        fails = result.status in _FALLBACK_STATUSES or (
-            result.status is GetMessageStatus.OFFSET_TOO_SMALL and not self._is_force
-        )
-        if not fails or not self._source.is_in_store(request.key, request.offset):
+        if result.status not in _FALLBACK_STATUSES or not self._source.is_in_store(
+            request.key, request.offset
+        ):
             return False
         self.metrics.count(
             FALLBACKS, operation="get_message", topic=request.topic, group=request.group
@@ -195,8 +202,6 @@ class TieredReads(PluginMessageStore):
         time, else the end. UPPER: the last at or before it, else the first message. Raises
         Unavailable when the tier is needed for that and cannot be read."""
         if self._is_tiered(topic):
-            if self._is_force:
-                return self.fetcher.offset_by_time(topic, queue_id, timestamp_ms, boundary)
             tier = self.fetcher.time_side(topic, queue_id)
             if tier is not None:
                 sides = [tier, self._local_side(topic, queue_id)]
@@ -239,7 +244,7 @@ class TieredReads(PluginMessageStore):
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         if self._reads_tier(QueueKey(topic, queue_id), offset, 1):
             found = self.fetcher.store_timestamp(topic, queue_id, offset)
-            if found >= 0 or self._is_force:
+            if found >= 0:
                 return found
         found = self.next_store.get_message_store_timestamp(topic, queue_id, offset)
         if found < 0 and self._is_cold(QueueKey(topic, queue_id), offset):
@@ -251,30 +256,36 @@ class TieredReads(PluginMessageStore):
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Find messages of both stores, each once, by queue and offset; at most `max_count`.
+        """Find messages of both stores, each once, by queue and offset; at most `max_count`. FORCE
+        asks the next store for what the tier did not find.
 
         When the tier cannot be read, what the next store found is the answer; Unavailable is
         raised when that is nothing.
         """
         if not self._is_tiered(topic):
             return self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
-        if self._is_force:
-            return self.fetcher.query_message(topic, key, max_count, begin_ms, end_ms)
-        local_earliest_ms = self.next_store.get_earliest_message_time()
         found: list[StoredMessage] = []
-        if 0 <= local_earliest_ms <= end_ms:
+        tier_end_ms = end_ms
+        local_earliest_ms = self.next_store.get_earliest_message_time()
+        is_local_asked = 0 <= local_earliest_ms <= end_ms
+        if is_local_asked and not self._is_force:
             found = self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
             # What has gone meanwhile may not have been found.
             local_earliest_ms = self.next_store.get_earliest_message_time()
-        tier_end_ms = routing.tier_query_end_ms(end_ms, local_earliest_ms)
+            tier_end_ms = routing.tier_query_end_ms(end_ms, local_earliest_ms)
+        problem: TieredStoreError | None = None
         if len(found) < max_count and begin_ms <= tier_end_ms:
             try:
                 found += self.fetcher.query_message(topic, key, max_count, begin_ms, tier_end_ms)
             except TieredStoreError as error:
-                if not found:
-                    raise
-                self.metrics.count(FALLBACKS, operation="query_message", topic=topic, group="")
-                _log.warning("%s: query without the tier: %s", topic, error)
+                problem = error
+        if is_local_asked and self._is_force and len(found) < max_count:
+            found += self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
+        if problem is not None:
+            if not found:
+                raise problem
+            self.metrics.count(FALLBACKS, operation="query_message", topic=topic, group="")
+            _log.warning("%s: query without the tier: %s", topic, problem)
         distinct: dict[tuple[int, int], StoredMessage] = {}
         for message in found:
             if len(distinct) < max_count:

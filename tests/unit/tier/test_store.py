@@ -216,10 +216,11 @@ def test_minimum_is_that_of_both_and_maximum_that_of_what_was_read(world: World)
     tier.consume_queue.roll()
     world.upload()
     tier.expire(BEGIN_MS + 995)
-    result = world.get(0)
+    assert tier.consume_queue_min_offset == 100
+    result = world.get(100)
     assert (result.status, result.next_begin_offset, result.min_offset) == (
-        GetMessageStatus.OFFSET_TOO_SMALL,
-        100,
+        GetMessageStatus.FOUND,
+        120,
         0,
     )
 
@@ -355,15 +356,65 @@ def test_defect_disable_means_off_everywhere(world: World) -> None:
     assert world.next.guard is None
 
 
-def test_force_asks_the_tier_only(make_world: Callable[..., World]) -> None:
+def test_force_reads_from_the_tier_all_that_it_has(make_world: Callable[..., World]) -> None:
     world = make_world(storage_level=StorageLevel.FORCE)
     world.put(100)
     world.upload()
-    world.put(20)
+    assert bodies(world.get(0)) == [f"body {n}" for n in range(32)]
+    assert bodies(world.get(99)) == ["body 99"]
     assert world.get(100).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
-    assert world.store.get_offset_in_queue_by_time(TOPIC, 0, BEGIN_MS + 5000) == 100
-    assert world.store.query_message(TOPIC, "k110", 10, 0, FAR_MS) == []
+    assert world.store.get_offset_in_queue_by_time(TOPIC, 0, BEGIN_MS + 500) == 50
+    assert offsets(world.store.query_message(TOPIC, "all", 10, 0, FAR_MS)) == [
+        (0, n) for n in range(90, 100)
+    ]
     assert world.next.calls == ["load"]
+
+
+def test_force_reads_from_the_next_store_what_the_tier_does_not_have(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(storage_level=StorageLevel.FORCE)
+    world.put(10)
+    assert bodies(world.get(0)) == [f"body {n}" for n in range(10)]  # nothing was uploaded yet
+    world.upload()
+    world.put(20)
+    assert bodies(world.get(0)) == [f"body {n}" for n in range(10)]
+    assert bodies(world.get(10)) == [f"body {n}" for n in range(10, 30)]
+    assert asyncio.run(world.store.get_message_async("g", TOPIC, 0, 10, 1)).next_begin_offset == 11
+    assert world.get(30).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
+    assert world.get(31).next_begin_offset == 30
+    search = world.store.get_offset_in_queue_by_time
+    assert [search(TOPIC, 0, BEGIN_MS + 10 * n) for n in (5, 20, 99)] == [5, 20, 30]
+    assert world.store.get_message_store_timestamp(TOPIC, 0, 20) == BEGIN_MS + 200
+    assert offsets(world.store.query_message(TOPIC, "all", 99, 0, FAR_MS)) == [
+        (0, n) for n in range(30)
+    ]
+    assert offsets(world.store.query_message(TOPIC, "k25", 10, 0, FAR_MS)) == [(0, 25)]
+
+
+def test_force_reads_from_the_next_store_what_has_left_the_tier(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(storage_level=StorageLevel.FORCE)
+    world.put(100)
+    world.upload()
+    existing(world.store.flat_files, KEY).expire(BEGIN_MS + 995)
+    world.put(10)
+    world.upload()
+    assert bodies(world.get(0, 2)) == ["body 0", "body 1"]
+    assert bodies(world.get(100, 2)) == ["body 100", "body 101"]
+
+
+def test_force_leaves_readers_where_the_tier_ends_when_the_next_store_ends_before(
+    make_world: Callable[..., World],
+) -> None:
+    """As after a disk that was lost: who has read everything is not sent back."""
+    world = make_world(storage_level=StorageLevel.FORCE)
+    world.put(100)
+    world.upload()
+    world.next.queues_[KEY].clear()
+    result = world.get(100)
+    assert (result.status, result.next_begin_offset) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, 100)
 
 
 def test_not_in_mem_reads_cold_messages_from_the_tier(make_world: Callable[..., World]) -> None:

@@ -74,9 +74,9 @@ def test_a_topic_leaves_the_tier(world: TieredLocal) -> None:
     assert verified(world)["messages"] == 4
     again = operate(world, "delete", "T", "--yes")
     assert (again.code, "no topic 'T' in the tier" in one_line(again)) == (2, True)
-    world.open(tieredStorageLevel="FORCE")
-    assert world.read("K") == list(enumerate(K))
-    assert world.store.query_message("T", "old", 99, *FOREVER) == []
+    world.open()
+    assert world.read("K", store=world.store.fetcher) == list(enumerate(K))
+    assert world.store.fetcher.query_message("T", "old", 99, *FOREVER) == []
 
 
 def lose_topic(world: TieredLocal) -> None:
@@ -110,7 +110,7 @@ def test_what_is_older_than_a_time_goes(world: TieredLocal) -> None:
     report = done(world, "expire", "T", "--queue", 0, "--before", times[6], "--yes")
     assert (report["messages"], report["segments"]) == (said["messages"], said["segments"])
     assert [row["queue_id"] for row in report["queues"]] == [0]
-    world.open(tieredStorageLevel="FORCE")
+    world.open()
     tier_min = world.store.flat_files.get("T", 0)
     assert tier_min is not None
     assert report["messages"] <= tier_min.consume_queue_min_offset <= 6
@@ -236,10 +236,10 @@ def test_a_queue_is_emptied_and_uploaded_again(
     assert (report["segments"], report["bytes"]) == (said["segments"], said["bytes"])
     assert sum(path.stat().st_size for path in world.tier_files("T/0")) == 0
     assert verified(world)["messages"] == 8
-    world.open(tieredStorageLevel="FORCE")
+    world.open()
     world.upload()
-    assert world.read("T") == list(enumerate(T))[to:]
-    found = world.store.query_message("T", "old", 99, *FOREVER)
+    assert world.read("T", store=world.store.fetcher) == list(enumerate(T))[to:]
+    found = world.store.fetcher.query_message("T", "old", 99, *FOREVER)
     assert sorted(m.queue_offset for m in found) == list(range(to, 9))
     world.close()
     assert verified(world)["messages"] == 17 - to
@@ -250,11 +250,11 @@ def test_a_topic_is_emptied_and_its_offsets_go_on(world: TieredLocal) -> None:
     assert [(row["queue_id"], row["messages"]) for row in report["queues"]] == [(0, 9), (1, 4)]
     assert tier_bytes(world, "T") == 0
     assert done(world, "reset", "T", "--yes")["segments"] == 0
-    world.open(tieredStorageLevel="FORCE")
+    world.open()
     assert world.put("T", b"new") == [9]
     world.upload()
-    assert world.read("T") == [(9, b"new")]
-    assert world.read("K") == list(enumerate(K))
+    assert world.read("T", store=world.store.fetcher) == [(9, b"new")]
+    assert world.read("K", store=world.store.fetcher) == list(enumerate(K))
 
 
 def test_messages_are_skipped(world: TieredLocal) -> None:
@@ -262,10 +262,14 @@ def test_messages_are_skipped(world: TieredLocal) -> None:
     assert (said["end_offset"], said["left_out_messages"]) == (9, 2)
     assert (said["segments"], said["objects"], said["bytes"]) == (0, 0, 0)
     done(world, "skip", "T", "--queue", 0, "--to", 11, "--yes")
-    world.open(tieredStorageLevel="FORCE")
+    world.open()
     assert world.put("T", b"bad", b"worse", b"good", b"better") == [9, 10, 11, 12]
     world.upload()
-    assert world.read("T") == [*enumerate(T), (11, b"good"), (12, b"better")]
+    assert world.read("T", store=world.store.fetcher) == [
+        *enumerate(T),
+        (11, b"good"),
+        (12, b"better"),
+    ]
     world.close()
     report = verified(world)
     assert (report["messages"], report["kinds"]["queue-hole"]) == (17 + 2, 1)
@@ -283,9 +287,9 @@ def test_a_tier_that_holds_nothing_any_more_is_still_its_brokers(world: TieredLo
         shutil.rmtree(index)
     done(world, "expire", "--all-topics", "--before", "2100-01-01", "--yes")
     assert done(world, "reset", "T", "--queue", 0, "--to", 3, "--yes")["messages"] == 0
-    world.open(tieredStorageLevel="FORCE")
+    world.open()
     world.upload()
-    assert world.read("T") == list(enumerate(T))[3:]
+    assert world.read("T", store=world.store.fetcher) == list(enumerate(T))[3:]
 
 
 def test_many_queues_are_announced_with_few_writes(
