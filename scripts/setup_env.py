@@ -1,13 +1,13 @@
 """Make the virtual environment of this clone, once, and print its Python.
 
-Usage: python3 scripts/setup_env.py core|s3-server|spark|dev
+Usage: python3 scripts/setup_env.py core|s3-server|tables|spark|dev
 
 `core` is what the package needs, with the broker and for a tier in S3; `s3-server` adds a server of
-S3, `spark` PySpark, and a Java where the machine has none that does; `dev` has all of it and the
-tools of the tests. A stamp is written
-last: while it matches pyproject.toml, the constraints, the compiled core and the Python version,
-nothing is done and no network is needed. Only the standard library is used: any Python 3.11 can run
-it.
+S3, `tables` pyarrow, pandas, DuckDB, Polars, Iceberg, Delta and reports, `spark` all of these and
+PySpark, with a Java where the machine has none that does; `dev` has all of it and the tools of the
+tests. A stamp is written last: while it matches pyproject.toml, the constraints, the compiled core,
+the Python version and the clone's place, nothing is done and no network is needed (`python.sh` sees
+that by itself). Only the standard library is used: any Python 3.11 can run it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,13 +26,30 @@ VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 CORE = (ROOT / "setup.py", ROOT / "tieredstore" / "message" / "_core.c")
 """The compiled core is built with the installation, where there is a compiler."""
+_TABLES = "broker,s3,jobs,pandas,duckdb,polars,iceberg,delta"
 EXTRAS = {
     "core": "broker,s3",
     "s3-server": "broker,s3,s3-server",
-    "spark": "broker,s3,spark",
+    "tables": _TABLES,
+    "spark": f"{_TABLES},spark",
     "dev": "dev",
 }
-"""Each holds the first, the last one holds all."""
+HOLDERS = {
+    "core": tuple(EXTRAS),
+    "s3-server": ("s3-server", "dev"),
+    "tables": ("tables", "spark", "dev"),
+    "spark": ("spark", "dev"),
+    "dev": ("dev",),
+}
+"""Which of them have all that one needs."""
+DOWNLOADS = {
+    "core": "about 60 MB",
+    "s3-server": "about 90 MB",
+    "tables": "about 300 MB",
+    "spark": "about 760 MB, 450 of them PySpark",
+    "dev": "about 1 GB, 450 of them PySpark",
+}
+"""What an empty environment takes from the package index."""
 FIND_JAVA = "from tieredstore.spark.sessions.java import java_home; java_home()"
 
 
@@ -41,10 +59,12 @@ def fail(message: str) -> None:
 
 
 def fingerprint() -> str:
-    digest = hashlib.sha256(sys.version.encode())
+    """Hash, interpreter and clone, each on its line, as python.sh reads them."""
+    digest = hashlib.sha256()
     for path in (ROOT / "pyproject.toml", CONSTRAINTS, *CORE):
         digest.update(path.read_bytes())
-    return digest.hexdigest()
+    lines = (digest.hexdigest(), os.path.realpath(sys.executable), ROOT, ascii(sys.version))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def stamp(extras: str) -> Path:
@@ -52,12 +72,20 @@ def stamp(extras: str) -> Path:
 
 
 def is_complete(extras: str, wanted: str) -> bool:
-    names = EXTRAS if extras == "core" else (extras, "dev")
-    return any(has_stamp(name, wanted) for name in names)
+    return any(has_stamp(name, wanted) for name in HOLDERS[extras])
 
 
 def has_stamp(name: str, wanted: str) -> bool:
     return stamp(name).is_file() and stamp(name).read_text() == wanted
+
+
+def is_usable(wanted: str) -> bool:
+    """Tell whether the environment was made whole, at this place and by this interpreter."""
+    made = [path.read_text().splitlines()[1:] for path in VENV.glob(".complete-*")]
+    # A stamp of an earlier version of this script has the hash alone.
+    return (VENV / "bin" / "python").exists() and any(
+        place in ([], wanted.splitlines()[1:]) for place in made
+    )
 
 
 def succeeds(*command: str) -> bool:
@@ -78,21 +106,40 @@ def make_venv() -> None:
 
 def installer(python: Path) -> list[str]:
     if shutil.which("uv"):
-        return ["uv", "pip", "install", "--quiet", "--python", str(python)]
-    quiet = ["--quiet", "--disable-pip-version-check"]
+        return ["uv", "pip", "install", "--python", str(python)]
+    options = ["--disable-pip-version-check"]
     if succeeds(str(python), "-m", "pip", "--version"):
-        return [str(python), "-m", "pip", "install", *quiet]
+        return [str(python), "-m", "pip", "install", *options]
     if succeeds(sys.executable, "-m", "pip", "--version"):
-        return [sys.executable, "-m", "pip", "--python", str(python), "install", *quiet]
+        return [sys.executable, "-m", "pip", "--python", str(python), "install", *options]
     fail("no pip: install your system's python3-venv or python3-pip package, or uv")
     raise AssertionError
 
 
 def install(python: Path, extras: str) -> None:
-    print(f"setup: installing {extras} dependencies", file=sys.stderr)
     command = [*installer(python), "--constraint", str(CONSTRAINTS), "--editable"]
-    if subprocess.run([*command, f"{ROOT}[{extras}]"], check=False, stdout=sys.stderr).returncode:
+    code = run_installer([*command, f"{ROOT}[{extras}]"])
+    if code:
         fail("the installation failed; the lines above say why (is there a network?)")
+
+
+def run_installer(command: list[str]) -> int:
+    """Run it with its own progress on a terminal; elsewhere with what it says of downloads, and
+    with its last lines where it fails."""
+    if sys.stderr.isatty():
+        return subprocess.run(command, check=False, stdout=sys.stderr).returncode
+    last: deque[str] = deque(maxlen=40)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            last.append(line)
+            if "ownload" in line:
+                print(f"setup: {line.strip()}", file=sys.stderr, flush=True)
+    if process.returncode:
+        print("".join(last), file=sys.stderr, end="")
+    return process.returncode
 
 
 def main() -> None:
@@ -104,13 +151,18 @@ def main() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = fingerprint()
         if not is_complete(extras, wanted):
-            if not any(VENV.glob(".complete-*")) or not python.exists():
+            if not is_usable(wanted):
                 make_venv()
             # The constraints pin every version, so what is there stays as it is; but not while an
             # installation is under way.
             complete = [name for name in EXTRAS if has_stamp(name, wanted)]
             for old in VENV.glob(".complete-*"):
                 old.unlink()
+            print(
+                f"setup: installing what `{extras}` needs into {VENV.relative_to(ROOT)}, once "
+                f"({DOWNLOADS[extras]} to download, less what is there or was downloaded before)",
+                file=sys.stderr,
+            )
             install(python, EXTRAS[extras])
             if extras == "spark" and not succeeds(str(python), "-c", FIND_JAVA):
                 install(python, "spark-jdk")

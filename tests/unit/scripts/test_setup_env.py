@@ -16,6 +16,7 @@ class Clone:
         self.installed: list[str] = []
         self.made = 0
         self.fails = False
+        self.fingerprint = "now\n/usr/bin/python3.11\n/clone\n"
         self._monkeypatch = monkeypatch
         patches = {
             "ROOT": folder,
@@ -23,7 +24,7 @@ class Clone:
             "make_venv": self._make,
             "install": self._install,
             "succeeds": lambda *_: True,
-            "fingerprint": lambda: "now",
+            "fingerprint": lambda: self.fingerprint,
         }
         for name, value in patches.items():
             monkeypatch.setattr(setup_env, name, value)
@@ -52,20 +53,45 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
 
 
 def test_each_kind_is_installed_once_and_none_undoes_another(clone: Clone) -> None:
-    assert clone.set_up("core") == ["broker,s3"]
-    assert clone.set_up("s3-server") == ["broker,s3,s3-server"]
-    assert clone.set_up("spark") == ["broker,s3,spark"]
-    for extras in ("core", "s3-server", "spark"):
-        assert clone.set_up(extras) == []
+    kinds = ("core", "s3-server", "tables", "spark")
+    for kind in kinds:
+        assert clone.set_up(kind) == [setup_env.EXTRAS[kind]]
+    for kind in kinds:
+        assert clone.set_up(kind) == []
     assert clone.made == 1
 
 
-@pytest.mark.parametrize("first", ["s3-server", "spark", "dev"])
-def test_every_kind_holds_the_core_and_dev_holds_all(clone: Clone, first: str) -> None:
+@pytest.mark.parametrize("first", ["s3-server", "tables", "spark", "dev"])
+def test_every_kind_holds_what_it_is_made_of_and_dev_holds_all(clone: Clone, first: str) -> None:
     clone.set_up(first)
     assert clone.set_up("core") == []
-    assert bool(clone.set_up("s3-server")) == (first == "spark")
-    assert bool(clone.set_up("spark")) == (first == "s3-server")
+    assert bool(clone.set_up("tables")) == (first == "s3-server")
+    clone.set_up("tables")
+    assert bool(clone.set_up("s3-server")) == (first in {"tables", "spark"})
+    assert bool(clone.set_up("spark")) == (first in {"s3-server", "tables"})
+
+
+def test_an_environment_of_another_place_or_interpreter_is_made_anew(clone: Clone) -> None:
+    clone.set_up("core")
+    clone.fingerprint = "other\n/usr/bin/python3.12\n/elsewhere\n"
+    clone.set_up("core")
+    assert clone.made == 2
+    clone.fingerprint = "changed\n/usr/bin/python3.12\n/elsewhere\n"
+    assert clone.set_up("core") == ["broker,s3"]
+    assert clone.made == 2
+
+
+def test_without_a_terminal_downloads_are_told_and_failures_whole(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    lines = "Collecting a", "Downloading a-1.whl (9 MB)", "ERROR: no space"
+    command = ["sh", "-c", f"printf '%s\n' {' '.join(map(repr, lines))}; exit 3"]
+    assert setup_env.run_installer(command) == 3
+    said = capfd.readouterr().err.splitlines()
+    assert said == ["setup: Downloading a-1.whl (9 MB)", *lines]
+    command[-1] = command[-1].replace("exit 3", "exit 0")
+    assert setup_env.run_installer(command) == 0
+    assert capfd.readouterr().err == "setup: Downloading a-1.whl (9 MB)\n"
 
 
 def test_an_installation_that_was_cut_off_counts_for_nothing(clone: Clone) -> None:

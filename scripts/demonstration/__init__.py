@@ -1,0 +1,1 @@
+"""`scripts/demo`: what the project does, shown by its own commands."""

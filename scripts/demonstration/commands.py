@@ -1,0 +1,69 @@
+"""Commands as a person types them: shown, then run, with what they print."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from scripts.demonstration.arguments import ROOT
+
+PROGRAM = Path(sys.executable).with_name("tieredstore")
+Row = dict[str, Any]
+
+
+def shorten_path(path: Path) -> str:
+    """Return a path as one types it here: relative, unless it is elsewhere."""
+    near = os.path.relpath(path)
+    return str(path) if near.startswith(os.pardir) else near
+
+
+def show_command(*words: object) -> None:
+    """Print a command, over several lines where it is longer than one."""
+    width = shutil.get_terminal_size().columns - 2
+    lines = ["$"]
+    for part in _join_values([shlex.quote(_word(word)) for word in words]):
+        if len(lines[-1]) + 1 + len(part) > width and lines[-1] != "$":
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {part}"
+    print("\n" + "\n".join(lines), flush=True)
+
+
+def _join_values(texts: list[str]) -> list[str]:
+    """An option and its value stay on one line."""
+    parts: list[str] = []
+    for text in texts:
+        if parts and parts[-1].startswith("-") and " " not in parts[-1] and text[0] != "-":
+            parts[-1] += f" {text}"
+        else:
+            parts.append(text)
+    return parts
+
+
+def tieredstore(*words: object) -> None:
+    """Show and run a command of this clone; ends the demo where it fails."""
+    show_command(ROOT / "scripts" / "tieredstore", *words)
+    done = subprocess.run([PROGRAM, *map(_word, words)], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def ask(*words: object) -> list[Row]:
+    """Run a command quietly, for what the demo itself has to know."""
+    done = subprocess.run(
+        [PROGRAM, *map(_word, words), "--output", "ndjson"], stdout=subprocess.PIPE, check=False
+    )
+    if done.returncode:
+        sys.exit(done.returncode)
+    return [orjson.loads(line) for line in done.stdout.splitlines()]
+
+
+def _word(word: object) -> str:
+    return shorten_path(word) if isinstance(word, Path) else str(word)

@@ -1,0 +1,29 @@
+"""The part of `scripts/demo` in Spark, which is a program of `examples/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts.demonstration.spark import Counting
+from tests.kit.tier_builder import small_tier
+
+
+def test_it_counts_the_messages_of_each_topic_and_shows_how(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_tier(tmp_path / "it's")
+    with Counting(tmp_path / "it's" / "tier", tmp_path / "log") as counting:
+        counted = counting.show()
+    assert counted == {"orders": 16, "over6": 6}, (tmp_path / "log").read_text()
+    said = capsys.readouterr().out
+    assert "examples/count_by_topic.py" in said
+    assert "|orders|16      |2     |" in said
+
+
+def test_a_failure_names_the_log(tmp_path: Path) -> None:
+    counting = Counting(tmp_path / "nothing", tmp_path / "log")
+    with counting, pytest.raises(SystemExit, match="log says why"):
+        counting.show()
+    assert "nothing" in (tmp_path / "log").read_text()
