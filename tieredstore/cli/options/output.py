@@ -15,7 +15,9 @@ _WIDE: Settings = {
 
 output_option = collect(
     "out",
-    lambda output, wide: Output(OutputFormat(output), is_wide=wide),
+    lambda output, wide, all_rows: Output(
+        OutputFormat(output), is_wide=wide, has_all_rows=all_rows
+    ),
     {
         "output": {
             "flag": "--output",
@@ -25,9 +27,14 @@ output_option = collect(
             "help": "How to print.",
         },
         "wide": _WIDE,
+        "all_rows": {
+            "flag": "--all-rows",
+            "is_flag": True,
+            "help": "Tables with all rows, also those of more than 50 queues.",
+        },
     },
 )
-"""Adds --output and --wide; the command gets the `Output` `out`."""
+"""Adds --output, --wide and --all-rows; the command gets the `Output` `out`."""
 
 
 def _make_message_output(*, wide: bool, **given: str | None) -> object:

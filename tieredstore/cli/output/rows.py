@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import BinaryIO
+from itertools import islice
+from typing import BinaryIO, Final
 
 import click
 import orjson
@@ -15,6 +16,8 @@ from tieredstore.cli.output.screen import find_screen
 from tieredstore.cli.output.table import Row, Table, field_lines
 from tieredstore.errors import TieredStoreError
 
+MOST_ROWS: Final = 50
+"""Of a table that may have one for each queue of a tier; what is behind them is said in a line."""
 _WIDTH_SAMPLE_ROWS = 200
 
 
@@ -28,14 +31,21 @@ class OutputFormat(enum.StrEnum):
 
 class Output:
     """Writes to standard output; rows go out as they come, with bounded memory. is_wide: tables
-    are not made to fit the terminal, and nothing in them is cut."""
+    are not made to fit the terminal, and nothing in them is cut. has_all_rows: tables have all
+    their rows, however many."""
 
     def __init__(
-        self, format: OutputFormat, stream: BinaryIO | None = None, *, is_wide: bool = False
+        self,
+        format: OutputFormat,
+        stream: BinaryIO | None = None,
+        *,
+        is_wide: bool = False,
+        has_all_rows: bool = False,
     ) -> None:
         self.format = format
         self._stream = sys.stdout.buffer if stream is None else stream
         self._is_wide = is_wide
+        self._has_all_rows = has_all_rows
         self._screen = None if is_wide else find_screen(self._stream)
 
     def rows(
@@ -45,13 +55,15 @@ class Output:
         *,
         keeps_all: bool = False,
         is_live: bool = False,
+        total: int | None = None,
     ) -> int:
         """Write all rows; a table shows `columns` only, JSON every field. keeps_all: none of them
         is left out where there is little room. is_live: each row is to be seen when it comes, not
-        when those behind it are known. Returns the number of rows."""
+        when those behind it are known. total: how many rows there are, of which a table may leave
+        out those behind the first MOST_ROWS. Returns the number of rows that were written."""
         match self.format:
             case OutputFormat.TABLE:
-                return self._table(columns, rows, keeps_all=keeps_all, is_live=is_live)
+                return self._table(columns, rows, keeps_all=keeps_all, is_live=is_live, total=total)
             case OutputFormat.NDJSON:
                 return self._write_each(rows, b"", b"\n", b"", is_live=is_live)
             case OutputFormat.JSON:
@@ -72,7 +84,7 @@ class Output:
             rows = record[name]
             if isinstance(rows, list) and rows:
                 self.line("")
-                self._table(columns, rows, keeps_all=False, is_live=False)
+                self._table(columns, rows, total=len(rows))
         self.flush()
 
     def lines(self, lines: Iterable[bytes], *, heads: int = 0, is_live: bool = False) -> int:
@@ -132,8 +144,17 @@ class Output:
         return count
 
     def _table(
-        self, columns: Sequence[str], rows: Iterable[Row], *, keeps_all: bool, is_live: bool
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Row],
+        *,
+        keeps_all: bool = False,
+        is_live: bool = False,
+        total: int | None = None,
     ) -> int:
+        left_out = 0
+        if total is not None and total > MOST_ROWS and not self._has_all_rows:
+            rows, left_out = islice(rows, MOST_ROWS), total - MOST_ROWS
         table = Table(columns, self._screen, is_whole=self._is_wide, keeps_all=keeps_all)
         count = 0
         for line in table.lines(rows, sample_rows=0 if is_live else _WIDTH_SAMPLE_ROWS):
@@ -141,6 +162,8 @@ class Output:
             count += 1
             if is_live:
                 self.flush()
+        if left_out:
+            self.line(f"… {left_out:,} more: --all-rows shows them")
         self.flush()
         if table.left_out:
             names = ", ".join(table.left_out)

@@ -25,4 +25,4 @@ def command(
 
     with open_tier(tier) as opened:
         queues = opened.catalogue().select(topic, broker=opened.broker)
-        out.rows(QUEUE_COLUMNS, queue_rows(opened.provider, queues))
+        out.rows(QUEUE_COLUMNS, queue_rows(opened.provider, queues), total=len(queues))

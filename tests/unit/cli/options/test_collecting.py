@@ -57,7 +57,7 @@ def test_the_options_stand_in_the_order_of_the_decorators() -> None:
     assert flags[:7] == [
         "--from", "--from-state", "--from-config", "--to", "--to-state", "--to-config", "--cluster",
     ]  # fmt: skip
-    assert flags[-3:] == ["--quiet", "--output", "--wide"]
+    assert flags[-4:] == ["--quiet", "--output", "--wide", "--all-rows"]
 
 
 @pytest.mark.parametrize(

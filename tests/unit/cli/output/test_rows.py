@@ -87,3 +87,42 @@ def test_a_record_is_lines_and_its_lists_are_tables() -> None:
         "a",
         "long name",
     ]
+
+
+MANY = [{"name": f"q-{number}"} for number in range(1_000)]
+
+
+def table_of(rows: int, **options: bool) -> list[str]:
+    stream = io.BytesIO()
+    out = Output(OutputFormat.TABLE, stream, **options)
+    out.record({"rows": MANY[:rows]}, {"rows": ("name",)})
+    return stream.getvalue().decode().split()
+
+
+def test_a_table_of_very_many_rows_ends_behind_the_first_and_says_how_many_more_there_are() -> None:
+    assert table_of(1_000)[:52] == ["name", *(row["name"] for row in MANY[:50]), "…"]
+    assert "…" not in table_of(50)
+    assert " ".join(table_of(1_000)[51:]) == "… 950 more: --all-rows shows them"
+
+
+def test_a_table_has_all_rows_when_asked_to() -> None:
+    assert table_of(1_000, has_all_rows=True) == ["name", *(row["name"] for row in MANY)]
+
+
+@pytest.mark.parametrize("format", [OutputFormat.JSON, OutputFormat.NDJSON])
+def test_json_has_all_rows(format: OutputFormat) -> None:
+    stream = io.BytesIO()
+    assert Output(format, stream).rows(("name",), iter(MANY), total=1_000) == 1_000
+
+
+def test_rows_that_a_table_does_not_show_are_not_made() -> None:
+    made = 0
+
+    def rows() -> Iterator[dict[str, str]]:
+        nonlocal made
+        for row in MANY:
+            made += 1
+            yield row
+
+    Output(OutputFormat.TABLE, io.BytesIO()).rows(("name",), rows(), total=1_000)
+    assert made == 50
