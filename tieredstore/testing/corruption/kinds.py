@@ -100,6 +100,7 @@ def _key_bit(places: Places) -> Planted:
     item, found = item_of(message), _property_at(places, message, b"UNIQ_KEY")
     assert item is not None and found is not None  # noqa: PT018
     places.flip(message.log, found[0] + places.choose_between(0, len(found[1])), 1)
+    places.need(item.segment)
     planted = _make_planted("key-bit", "index-item", item.segment, item.position)
     return replace(planted, path=message.path, offsets=frozenset({message.queue_offset}))
 

@@ -66,6 +66,8 @@ class Places:
     items: list[ItemAt] = field(init=False)
     _whole: set[str | SegmentId] = field(default_factory=set)
     """Queues and index segments that one piece of damage has for itself."""
+    _needed: set[SegmentId] = field(default_factory=set)
+    """Index segments without which a piece of damage elsewhere is not found."""
     _touched: set[tuple[str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -123,6 +125,10 @@ class Places:
         """Return the message as it was."""
         return decode_record(self._sound[message.log], message.position)
 
+    def need(self, one: SegmentId) -> None:
+        """Leave an index segment as it is from now on."""
+        self._needed.add(one)
+
     def touch(self, message: StoredAt) -> None:
         self._touched.add((message.path, message.queue_offset))
 
@@ -130,7 +136,7 @@ class Places:
         self, type: FileSegmentType, wanted: Callable[[SegmentId], bool] = lambda _: True
     ) -> SegmentId:
         """Choose a segment, whose queue (or which itself, of an index) nothing else damages."""
-        used = {path for path, _ in self._touched} | self._whole
+        used = {path for path, _ in self._touched} | self._whole | self._needed
         found = [
             one
             for one in sorted(self.image.segments, key=lambda one: (one.path, one.base_offset))
@@ -150,7 +156,7 @@ class Places:
         found = [
             item
             for item in self.items
-            if item.segment not in self._whole
+            if item.segment not in self._whole | self._needed
             and item.message is not None
             and item.message.path not in self._whole
             and (item.message.path, item.message.queue_offset) not in self._touched

@@ -14,6 +14,7 @@ from tieredstore.tier.index.watermarks import Watermarks, load_watermarks, save_
 def count_marks(tmp_path: Path, queues: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Marks that are written while each queue puts a key."""
     written = 0
+
     def counted(directory: Path, watermarks: Watermarks) -> None:
         nonlocal written
         written += len(watermarks.indexed_until)
