@@ -92,7 +92,8 @@ class Tier:
         return f"Tier({self.location!r})"
 
     def catalogue(self) -> TierCatalogue:
-        """Load what the tier holds now. Raises Unavailable, Corrupt."""
+        """Load what the tier holds now. Raises Unavailable, Corrupt, Invalid for a `state` that is
+        another tier's."""
         provider = self.location.connect()
         try:
             return self.catalogue_through(provider)
@@ -103,7 +104,9 @@ class Tier:
         """Do `catalogue` over a connection that the caller has."""
         metadata = self.location.metadata()
         try:
-            return load_catalogue(provider, metadata, broker=self.location.broker)
+            catalogue = load_catalogue(provider, metadata, broker=self.location.broker)
+            catalogue.require_own_state()
+            return catalogue
         finally:
             if metadata is not None:
                 metadata.close()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
+from tieredstore.errors import TieredStoreError
+
 if TYPE_CHECKING:
     from tieredstore.cli.options.tier import TierOptions
 
@@ -39,6 +41,21 @@ def complete_topics(
     return [f"{taken}{comma}{name}" for name in found if name.startswith(begun)]
 
 
+def complete_profiles(
+    context: click.Context,  # noqa: ARG001
+    parameter: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[str]:
+    """Return the profiles that begin so."""
+    from tieredstore.cli.profiles import load_profiles
+
+    try:
+        names = load_profiles().profiles
+    except TieredStoreError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def _given_tier(context: click.Context) -> TierOptions | None:
     """The tier that a verb reads, by the options of `tier_options` that stand in front; of `copy`
     that of --from."""
@@ -52,7 +69,11 @@ def _given_tier(context: click.Context) -> TierOptions | None:
     fields = ("tier", "state", "config", "cluster", "broker")
     given = {name: context.params.get(f"{group}{name}") for name in fields}
     if not any(one.required for one in context.command.params if one.name == f"{group}tier"):
-        given = add_defaults(given)
+        given["profile"] = context.params.get(f"{group}profile")
+        try:
+            given = add_defaults(given)
+        except TieredStoreError:
+            return None
     return TierOptions(**given) if given["tier"] else None  # type: ignore[arg-type]
 
 

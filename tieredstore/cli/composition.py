@@ -30,6 +30,7 @@ def locate_tier(options: TierOptions) -> location.TierLocation:
         broker=options.broker,
         state=options.state,
         config=options.config,
+        properties=options.properties,
     )
 
 

@@ -38,6 +38,7 @@ VERBS = {
     "ls": "List the queues of a tier.",
     "man": "Print all of the help as a manual page.",
     "offload": "Copy a broker's store into a tier.",
+    "profile": "Name tiers, so that verbs which delete nothing find them.",
     "query": "Find messages by key or message id.",
     "rebuild": "Make anew what a tier or its state has lost.",
     "report": "Say what a tier holds and costs, as a page and tables.",

@@ -499,6 +499,7 @@ def offload(
     cluster: str | None = None,
     broker: str | None = None,
     config: str | Path | None = None,
+    properties: Mapping[str, str] | None = None,
     topics: str | Sequence[str] = (),
     follow: bool = False,
     recovered: bool = False,
@@ -533,6 +534,7 @@ def offload(
         dry_run,
         follow,
         recovered,
+        properties or {},
     )
     with start_run("offload", {}, progress=progress, has_journal=False) as run:
         return run_offload(run, options, stop=stop, on_failure=on_failure, watch=watch)

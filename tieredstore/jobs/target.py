@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -89,10 +90,11 @@ def resolve_target(
     broker: str | None = None,
     config: Path | None = None,
     properties: Mapping[str, str] | None = None,
+    offered: Path | None = None,
 ) -> TierTarget:
     """Resolve the tier to write to, by its URL or folder. cluster and broker: names in it, which
-    `config` (a broker.conf) or `properties` (its settings) may give. Raises Invalid with what to
-    do."""
+    `config` (a broker.conf) or `properties` (its settings) may give. offered: a broker.conf that
+    may be the right one. Raises Invalid with what to do."""
     url = as_url(url)
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
     missing = [
@@ -101,7 +103,8 @@ def resolve_target(
         if key not in loaded.explicit_settings
     ]
     if missing:
-        raise Invalid(f"the names in the tier are not known: give {' and '.join(missing)}")
+        hint = f"; maybe --config {shlex.quote(str(offered))}" if offered and not config else ""
+        raise Invalid(f"the names in the tier are not known: give {' and '.join(missing)}{hint}")
     check_directory(state)
     return TierTarget(place_tier(loaded.config, url, state=state), url, state)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 from tieredstore.contracts.metadata_store import (
@@ -174,6 +174,21 @@ class TierCatalogue:
 
     def topic_names(self) -> list[str]:
         return sorted({queue.topic for queue in self.queues})
+
+    def require_own_state(self) -> None:
+        """Raise Invalid where there are segments, and the metadata knows none of them: it is that
+        of another tier, and would make this one look empty."""
+        kinds = {finding.kind for finding in self.findings}
+        extents = chain(
+            chain.from_iterable((*queue.commit_log, *queue.consume_queue) for queue in self.queues),
+            chain.from_iterable(self.indexes.values()),
+        )
+        is_known = any(extent.listing is not None for extent in extents)
+        if not is_known and kinds & {"segment-unknown", "broker-foreign"}:
+            raise Invalid(
+                f"{self.url}: the state directory knows none of the segments that are there: "
+                "it belongs to another tier, or to another broker"
+            )
 
     def select(
         self, topic: str | None = None, queue_id: int | None = None, broker: str | None = None

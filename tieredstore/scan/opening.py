@@ -32,11 +32,12 @@ class OpenTier:
 
     def catalogue(self) -> TierCatalogue:
         """Make a catalogue of a fresh listing, and of the metadata as it is after it. Raises
-        Unavailable, Corrupt."""
+        Unavailable, Corrupt, Invalid for the metadata of another tier."""
         catalogue = load_catalogue(self.provider, self.metadata, broker=self.broker)
         if self.broker is not None and not catalogue.brokers:
             # So that the error can name the brokers that there are.
             catalogue = load_catalogue(self.provider, self.metadata)
+        catalogue.require_own_state()
         return catalogue
 
     def find_unsealed_index(self) -> UnsealedFiles | None:

@@ -18,6 +18,7 @@ OF_BROKERS = frozenset(
     {
         ("broker",), ("dev",), ("send",), ("tail",), ("config", "backup"), ("config", "restore"),
         ("topic", "create"), ("topic", "delete"), ("topic", "list"), ("completion",), ("man",),
+        ("profile", "delete"), ("profile", "list"), ("profile", "set"), ("profile", "show"),
         ("restore",),
     }
 )  # fmt: skip

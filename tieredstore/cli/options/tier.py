@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tieredstore.cli.completing import complete_profiles
 from tieredstore.cli.options.collecting import Command, Settings, collect
 from tieredstore.cli.options.defaults import VARIABLES, add_defaults
 
@@ -19,7 +20,8 @@ _PATH = click.Path(path_type=Path)
 @dataclass(frozen=True, slots=True)
 class TierOptions:
     """Which tier a verb works on. cluster and broker may be left out where the tier has one.
-    origins: of those that the command line does not have, where they come from."""
+    origins: of those that the command line does not have, where they come from. properties:
+    settings of a broker.conf that come with a profile."""
 
     tier: str
     state: Path | None = None
@@ -27,6 +29,7 @@ class TierOptions:
     cluster: str | None = None
     broker: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    properties: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def required_state(self) -> Path:
@@ -54,9 +57,9 @@ def tier_options(
     `TierOptions` `name`.
 
     flag: `from` for --from, --from-state and --from-config. has_defaults: whether the environment
-    may name the tier (`defaults.py`): never for a verb that deletes or puts back. needs_tier:
-    whether there has to be one; empty without. The others are the texts of the options, None for
-    one that the verb does not have.
+    or a profile may name the tier (`defaults.py`), and so --profile is there: never for a verb that
+    deletes or puts back. needs_tier: whether there has to be one; empty without. The others are the
+    texts of the options, None for one that the verb does not have.
     """
     prefix = f"--{flag}-" if flag else "--"
     options: dict[str, Settings] = {
@@ -86,6 +89,12 @@ def tier_options(
             options[option] = {"flag": f"--{option}", "metavar": "NAME", "help": text}
     if not has_defaults:
         return collect(name, TierOptions, options)
+    options["profile"] = {
+        "flag": "--profile",
+        "metavar": "NAME",
+        "help": "A profile that says these (tieredstore profile).",
+        "shell_complete": complete_profiles,
+    }
     needed = {"tier": needs_tier, "state": needs_state}
     required = [option for option, is_needed in needed.items() if is_needed]
     return collect(name, lambda **given: _complete(given, required), options)
@@ -93,11 +102,13 @@ def tier_options(
 
 def _complete(given: dict[str, Any], required: Sequence[str]) -> TierOptions:
     """Take what the command line does not have from its defaults. Raises a usage error for what is
-    in neither."""
+    in none of them."""
     found = add_defaults(given)
     for name in required:
         if found.get(name) is None:
-            raise click.UsageError(f"Missing option '--{name}' (or set {VARIABLES[name]})")
+            raise click.UsageError(
+                f"Missing option '--{name}' (or set {VARIABLES[name]}, or choose a --profile)"
+            )
     return TierOptions(**{**found, "tier": found["tier"] or ""})
 
 

@@ -66,7 +66,9 @@ def command(
     from tieredstore.tier_url import as_url
 
     check_target(tier)
-    config = place_tier(load_config(tier.config).config, as_url(tier.tier), state=None)
+    config = place_tier(
+        load_config(tier.config, properties=tier.properties).config, as_url(tier.tier), state=None
+    )
     provider: SegmentProvider = registry.segment_provider(config)
     url = provider.url
     with closing(provider):

@@ -103,6 +103,7 @@ def command(
             cluster=tier.cluster,
             broker=tier.broker,
             config=tier.config,
+            properties=tier.properties,
             topics=topics,
             follow=follow,
             recovered=recovered,

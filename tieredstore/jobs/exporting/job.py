@@ -310,7 +310,9 @@ def target_of(request: ExportRequest) -> Target:
 def _catalogue(location: TierLocation) -> TierCatalogue:
     provider, metadata = location.connect(), location.metadata()
     try:
-        return load_catalogue(provider, metadata, broker=location.broker)
+        catalogue = load_catalogue(provider, metadata, broker=location.broker)
+        catalogue.require_own_state()
+        return catalogue
     finally:
         provider.close()
         if metadata is not None:

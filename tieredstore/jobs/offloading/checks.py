@@ -29,6 +29,8 @@ def offload_target(options: OffloadOptions) -> TierTarget:
         cluster=options.cluster,
         broker=options.broker,
         config=options.config,
+        properties=options.properties,
+        offered=_find_conf(options.store),
     )
     _check_directories(options.store, target)
     refuse_slave(target.config)
@@ -37,6 +39,15 @@ def offload_target(options: OffloadOptions) -> TierTarget:
     if options.workers is not None:
         config = msgspec.structs.replace(config, dispatch_threads=options.workers)
     return replace(target, config=config)
+
+
+def _find_conf(store: Path) -> Path | None:
+    """The configuration that lies where one often does, beside the store."""
+    folder = store.absolute().parent
+    for path in (folder / "broker.conf", folder / "conf" / "broker.conf"):
+        if path.is_file():
+            return path
+    return None
 
 
 def _check_directories(store: Path, target: TierTarget) -> None:

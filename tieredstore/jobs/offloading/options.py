@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -11,7 +11,8 @@ from pathlib import Path
 class OffloadOptions:
     """What to copy, from where to where. `store`, `state`: directories; `tier`: a URL.
 
-    broker, cluster: names in the tier; None to take them from `config`. topics: only these (shell
+    broker, cluster: names in the tier; None to take them from `config`. properties: settings of a
+    broker.conf that beat it. topics: only these (shell
     patterns such as `order_*`); empty for all. workers: threads that upload; None for the
     configured number. take_over: end the right of another writer where the backend can. dry_run:
     write nothing and take no right. follow: go on as the store grows, until it is stopped.
@@ -31,3 +32,4 @@ class OffloadOptions:
     dry_run: bool = False
     follow: bool = False
     recovered: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)

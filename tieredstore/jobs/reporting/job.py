@@ -67,6 +67,7 @@ def run_report(
     metadata = location.metadata()
     try:
         catalogue = load_catalogue(provider, metadata, broker=location.broker)
+        catalogue.require_own_state()
         metered = find_layer(provider, MeteredProvider)
         prices = replace(metered.prices if metered is not None else Prices(), **given.prices)
     finally:

@@ -13,7 +13,19 @@ from tests.kit.tier_builder import BROKER, BuiltTier, small_tier
 from tieredstore.cli.main import VERBS, cli
 
 WITH_DEFAULTS = {
-    *("ls", "stat", "cat", "query", "verify", "export", "report", "health", "doctor", "offload"),
+    *(
+        "ls",
+        "stat",
+        "cat",
+        "query",
+        "sql",
+        "verify",
+        "export",
+        "report",
+        "health",
+        "doctor",
+        "offload",
+    ),
     "config show",
 }
 
@@ -73,9 +85,13 @@ def test_its_state_is_not_that_of_another_tier(
 def test_an_empty_variable_counts_as_none(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("TIEREDSTORE_STATE", "")
     assert tieredstore("ls").code == 0
-    assert "Missing option '--state' (or set TIEREDSTORE_STATE)" in one_line(tieredstore("health"))
+    assert "Missing option '--state' (or set TIEREDSTORE_STATE, or" in one_line(
+        tieredstore("health")
+    )
     environment.setenv("TIEREDSTORE_TIER", "")
-    assert "Missing option '--tier' (or set TIEREDSTORE_TIER)" in one_line(tieredstore("ls"))
+    assert "Missing option '--tier' (or set TIEREDSTORE_TIER, or choose a --profile)" in one_line(
+        tieredstore("ls")
+    )
     assert origins()["tier"] == (None, "default")
 
 

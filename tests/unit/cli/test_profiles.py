@@ -1,0 +1,162 @@
+"""Named profiles: what they say, and to whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.command_line import Ran, files_of, one_line, tieredstore
+from tests.kit.tier_builder import BROKER, BuiltTier, small_tier
+from tieredstore.cli.profiles import load_profiles, profile_path
+from tieredstore.errors import Invalid
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> BuiltTier:
+    return small_tier(tmp_path / "prod")
+
+
+def write(text: str) -> None:
+    profile_path().parent.mkdir(parents=True, exist_ok=True)
+    profile_path().write_text(text)
+
+
+def save(name: str, tier: BuiltTier, *options: object) -> Ran:
+    ran = tieredstore("profile", "set", name, "--tier", tier.url, "--state", tier.state, *options)
+    assert ran.code == 0, ran.err
+    return ran
+
+
+def origins(*options: str) -> dict[str, str]:
+    rows = tieredstore("config", "show", "tier", "state", *options, "--output", "ndjson").rows
+    return {row["key"]: row["origin"] for row in rows}
+
+
+def test_a_profile_stands_for_the_options(tier: BuiltTier, monkeypatch: pytest.MonkeyPatch) -> None:
+    save("prod", tier)
+    assert tieredstore("ls").code == 2
+    assert tieredstore("health", "--profile", "prod", "--output", "json").record["status"] == "up"
+    assert origins("--profile", "prod") == {"tier": "profile prod", "state": "profile prod"}
+    monkeypatch.setenv("TIEREDSTORE_PROFILE", "prod")
+    assert tieredstore("ls").code == 0
+    write(f'default = "prod"\n{profile_path().read_text()}')
+    monkeypatch.delenv("TIEREDSTORE_PROFILE")
+    assert tieredstore("ls").code == 0
+
+
+def test_the_variables_beat_the_profile_that_nobody_named_on_the_command_line(
+    tier: BuiltTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = small_tier(tmp_path / "other")
+    save("prod", tier)
+    monkeypatch.setenv("TIEREDSTORE_PROFILE", "prod")
+    monkeypatch.setenv("TIEREDSTORE_TIER", other.url)
+    assert origins() == {"tier": "TIEREDSTORE_TIER", "state": "default"}
+    assert origins("--profile", "prod") == {"tier": "profile prod", "state": "profile prod"}
+    monkeypatch.setenv("TIEREDSTORE_TIER", tier.url)
+    assert origins() == {"tier": "TIEREDSTORE_TIER", "state": "profile prod"}
+
+
+def test_a_tier_beside_the_profile_of_another_one_is_refused(tier: BuiltTier) -> None:
+    save("prod", tier)
+    ran = tieredstore("ls", "--profile", "prod", "--tier", "/somewhere")
+    assert "its tier is file://" in one_line(ran)
+    assert tieredstore("ls", "--profile", "prod", "--tier", tier.url).code == 0
+
+
+@pytest.mark.parametrize("verb", ["tier delete orders", "rebuild index", "restore", "copy"])
+def test_a_verb_that_deletes_or_restores_takes_none(
+    tier: BuiltTier, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save("prod", tier)
+    before = files_of(tier.root)
+    ran = tieredstore(*verb.split(), "--profile", "prod")
+    assert "No such option '--profile'" in one_line(ran)
+    monkeypatch.setenv("TIEREDSTORE_PROFILE", "prod")
+    assert "Missing option '--" in one_line(tieredstore(*verb.split()))
+    assert files_of(tier.root) == before
+
+
+def test_settings_come_from_variables(tier: BuiltTier, monkeypatch: pytest.MonkeyPatch) -> None:
+    save("prod", tier, "--variable", "brokerName=THE_BROKER")
+    ran = tieredstore("ls", "--profile", "prod")
+    assert "brokerName is in the variable THE_BROKER, which is not set" in one_line(ran)
+    monkeypatch.setenv("THE_BROKER", "nobody")
+    assert "nobody" in one_line(tieredstore("ls", "--profile", "prod"))
+    monkeypatch.setenv("THE_BROKER", BROKER)
+    assert tieredstore("ls", "--profile", "prod").code == 0
+    shown = tieredstore("profile", "show", "prod", "--output", "json")
+    (variable,) = shown.record["variables"]
+    assert variable == {"setting": "brokerName", "variable": "THE_BROKER", "is_set": True}
+    assert BROKER not in shown.out
+
+
+def test_what_is_written_leaves_the_rest_of_the_file_alone(tier: BuiltTier) -> None:
+    write(
+        '# mine\ndefault = "b"\n\n[profiles.a]\ntier = "/a"\n'
+        '[profiles.a.variables]\nx = "X"\n\n[profiles.b]  # two\ntier = "~/b"\n'
+    )
+    save("a", tier, "--cluster", 'na"me')
+    text = profile_path().read_text()
+    assert text.startswith('# mine\ndefault = "b"\n\n[profiles.b]  # two\ntier = "~/b"\n\n')
+    found = load_profiles()
+    assert dict(found.find("a").places) == {
+        "tier": tier.url, "state": str(tier.state), "cluster": 'na"me',
+    }  # fmt: skip
+    assert not found.find("a").variables
+    assert found.find("b").places["tier"] == str(Path.home() / "b")
+    assert tieredstore("profile", "delete", "b").code == 0
+    assert (load_profiles().default, list(load_profiles().profiles)) == (None, ["a"])
+    assert profile_path().read_text().startswith("# mine\n")
+
+
+def test_profiles_are_listed(tier: BuiltTier) -> None:
+    assert "no profile" in tieredstore("profile", "list").err
+    save("a", tier)
+    save("b", tier)
+    write(f'default = "b"\n{profile_path().read_text()}')
+    rows = tieredstore("profile", "list", "--output", "json").record
+    assert [(row["profile"], row["default"], row["tier"]) for row in rows] == [
+        ("a", False, tier.url), ("b", True, tier.url),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[profiles", "no TOML"),
+        ("x = 1", "expected `default` and tables"),
+        ("[profiles]\na = 1", "expected a table"),
+        ('[profiles.a]\nteir = "/x"', "unknown key 'teir'; did you mean 'tier'?"),
+        ('[profiles.a]\nsecretKey = "x"', "expected tier, state"),
+        ("[profiles.a]\ntier = 1", "expected texts"),
+        ('[profiles.a]\nstate = "here"', "expected an absolute path"),
+        ('[profiles.a]\ntier = "here"', "expected an absolute path"),
+        (
+            '[profiles.a]\n[profiles.a.variables]\nk = "wJalr/XUt"',
+            "expected the name of a variable",
+        ),
+        ('default = "b"\n[profiles.a]\ntier = "/a"', "no profile 'b'; there are: a"),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(text: str, problem: str) -> None:
+    write(text)
+    with pytest.raises(Invalid) as raised:
+        load_profiles()
+    assert problem in str(raised.value)
+    assert "wJalr" not in str(raised.value)
+
+
+def test_a_name_that_is_none_and_one_that_is_not_known(tier: BuiltTier) -> None:
+    ran = tieredstore("profile", "set", "a.b", "--tier", tier.url)
+    assert "expected up to 64 letters" in one_line(ran)
+    save("prod", tier)
+    assert "did you mean 'prod'?" in one_line(tieredstore("ls", "--profile", "prd"))
+    assert tieredstore("profile", "delete", "prd").code == 2

@@ -1,0 +1,17 @@
+"""`tieredstore profile delete`."""
+
+from __future__ import annotations
+
+import click
+
+from tieredstore.cli.completing import complete_profiles
+
+
+@click.command("delete")
+@click.argument("name", shell_complete=complete_profiles)
+def command(name: str) -> None:
+    """Delete the profile NAME. Its tier stays as it is."""
+    from tieredstore.cli.profiles import delete_profile
+
+    path = delete_profile(name)
+    click.echo(f"tieredstore: {path}: profile {name} is deleted", err=True)

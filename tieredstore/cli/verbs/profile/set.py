@@ -1,0 +1,44 @@
+"""`tieredstore profile set`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tieredstore.cli.completing import complete_profiles
+from tieredstore.cli.options.messages import split_pair
+from tieredstore.cli.options.tier import TierOptions, tier_options
+
+
+@click.command("set")
+@click.argument("name", shell_complete=complete_profiles)
+@tier_options()
+@click.option(
+    "--variable",
+    "pairs",
+    metavar="SETTING=VARIABLE",
+    multiple=True,
+    help="A setting of a broker.conf whose value is in a variable, such as a key; repeatable.",
+)
+def command(name: str, tier: TierOptions, pairs: tuple[str, ...]) -> None:
+    """Write the profile NAME, in place of an older one.
+
+    It holds no secrets: --variable says in which variable of the environment one is found.
+    """
+    from tieredstore.cli.profiles import write_profile
+    from tieredstore.tier_url import as_url, parse_tier_url
+
+    parse_tier_url(as_url(tier.tier))
+    is_path = "://" not in tier.tier
+    places = {
+        "tier": str(Path(tier.tier).absolute()) if is_path else tier.tier,
+        "state": None if tier.state is None else str(tier.state.absolute()),
+        "config": None if tier.config is None else str(tier.config.absolute()),
+        "cluster": tier.cluster,
+        "broker": tier.broker,
+    }
+    variables = dict(split_pair("--variable", pair) for pair in pairs)
+    given = {key: value for key, value in places.items() if value is not None}
+    path = write_profile(name, given, variables)
+    click.echo(f"tieredstore: {path}: profile {name} is written", err=True)
