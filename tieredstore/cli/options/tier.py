@@ -106,10 +106,15 @@ def _complete(given: dict[str, Any], required: Sequence[str]) -> TierOptions:
     found = add_defaults(given)
     for name in required:
         if found.get(name) is None:
-            raise click.UsageError(
-                f"Missing option '--{name}' (or set {VARIABLES[name]}, or choose a --profile)"
-            )
+            raise make_missing_option(name)
     return TierOptions(**{**found, "tier": found["tier"] or ""})
+
+
+def make_missing_option(name: str) -> click.UsageError:
+    """Make the error of an option that neither the command line nor its defaults have."""
+    return click.UsageError(
+        f"Missing option '--{name}' (or set {VARIABLES[name]}, or choose a --profile)"
+    )
 
 
 take_over_option = click.option(

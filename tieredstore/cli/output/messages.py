@@ -58,6 +58,11 @@ class MessageOutput:
             names = self._columns_of(table_columns)
         return tuple(dict.fromkeys(name.partition(".")[0] for name in names))
 
+    def require_live(self) -> None:
+        """Raise Invalid for a form that is not whole before its last message."""
+        if self.form is Form.JSON:
+            raise Invalid("--follow: --output json is one array; ndjson is a line each")
+
     def write(
         self, table_columns: Sequence[str], rows: Iterable[Row], *, is_live: bool = False
     ) -> int:

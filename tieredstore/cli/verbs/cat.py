@@ -1,29 +1,43 @@
-"""`tieredstore cat`: messages of a topic, oldest offset first."""
+"""`tieredstore cat`: messages of topics, oldest offset first."""
 
 from __future__ import annotations
 
-from contextlib import closing
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tieredstore.cli.messages.choice import MessageChoice, choose_queues, names_one_topic
 from tieredstore.cli.messages.last import MOST_MESSAGES, last_rows
+from tieredstore.cli.messages.request import MessageRequest
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS, message_rows
 from tieredstore.cli.options.messages import required_topics_option, time_options
 from tieredstore.cli.options.output import message_output_options
-from tieredstore.cli.options.tier import TierOptions, tier_options
+from tieredstore.cli.options.tier import TierOptions, make_missing_option, tier_options
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.scan.times import parse_time, require_order
+from tieredstore.scan.times import parse_span, parse_time, require_order
 
 if TYPE_CHECKING:
+    from tieredstore.cli.messages.following import Feed, Row
     from tieredstore.cli.messages.where import WhereFilter
     from tieredstore.cli.output.messages import MessageOutput
+    from tieredstore.scan.opening import OpenTier
+
+_STORE_EVERY_MS = 1_000
+_TIER_EVERY_MS = 5_000
 
 
 @click.command("cat")
-@tier_options(has_defaults=True)
+@tier_options(has_defaults=True, needs_tier=False)
+@click.option(
+    "--store",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="In place of a tier: a broker's store (storePathRootDir), which may be in use.",
+)
 @required_topics_option
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("--from-offset", metavar="N", type=click.IntRange(min=0), help="First queue offset.")
@@ -42,9 +56,16 @@ if TYPE_CHECKING:
     "--tail", metavar="N", type=click.IntRange(1, MOST_MESSAGES), help="The N stored last, in all."
 )
 @click.option("--reverse", is_flag=True, help="Newest first: each queue from its end.")
+@click.option("--follow", is_flag=True, help="Go on as messages come, until SIGINT or SIGTERM.")
+@click.option(
+    "--every",
+    metavar="TIME",
+    help="With --follow: look this often. [default: 5s; 1s for a store]",
+)
 @message_output_options
 def command(
     tier: TierOptions,
+    store: Path | None,
     topics: list[str],
     queue: int | None,
     from_offset: int | None,
@@ -56,6 +77,8 @@ def command(
     limit: int | None,
     tail: int | None,
     reverse: bool,
+    follow: bool,
+    every: str | None,
     out: MessageOutput,
 ) -> None:
     """Print messages of topics, queue by queue, in the order of their offsets.
@@ -64,37 +87,110 @@ def command(
     """
     if tail is not None and limit is not None:
         raise click.UsageError("--tail and --limit exclude each other")
-    from tieredstore.cli.composition import open_tier
+    if follow and (reverse or until is not None or until_offset is not None):
+        raise click.UsageError("--follow excludes --reverse, --until and --until-offset")
+    if every is not None and not follow:
+        raise click.UsageError("--every needs --follow")
+    if store is not None and reverse and tail is None:
+        raise click.UsageError("--reverse of a --store needs --tail")
+    if store is None and not tier.tier:
+        raise make_missing_option("tier")
+    if follow:
+        out.require_live()
     from tieredstore.message.tag_filter import parse_tags
-    from tieredstore.scan.plan import ScanBounds, plan
+    from tieredstore.scan.plan import ScanBounds
 
     now = SYSTEM_CLOCK.now_ms()
     since_ms = None if since is None else parse_time(since, now)
     until_ms = None if until is None else parse_time(until, now)
     require_order(since_ms, until_ms)
+    every_ms = _TIER_EVERY_MS if store is None else _STORE_EVERY_MS
+    if every is not None:
+        every_ms = parse_span(every, "--every")
     choice = MessageChoice(parse_tags(tag), _parse_where(where))
     columns = MESSAGE_COLUMNS if names_one_topic(topics) else ("topic", *MESSAGE_COLUMNS)
-    with open_tier(tier) as opened:
-        queues = choose_queues(opened.catalogue(), topics, queue, opened.broker)
-        bounds = ScanBounds(from_offset, until_offset, since_ms, until_ms)
-        provider = opened.provider
-        if tail is not None:
-            last = last_rows(provider, queues, bounds, choice, out.body, tail)
-            found = out.write(columns, reversed(last) if reverse else last)
+    request = MessageRequest(
+        topics,
+        queue,
+        ScanBounds(from_offset, until_offset, since_ms, until_ms),
+        choice,
+        out.body,
+        out.fields(columns),
+    )
+    with ExitStack() as stack:
+        if follow:
+            feed = stack.enter_context(_open_feed(tier, store, request))
+            rows = stack.enter_context(_follow(feed, tail, every_ms))
+        elif store is not None:
+            feed = stack.enter_context(_open_feed(tier, store, request))
+            last = None if tail is None else feed.read_last(tail)
+            rows = feed.read_next() if last is None else reversed(last) if reverse else last
         else:
-            rows = message_rows(
-                provider,
-                plan(provider, queues, bounds),
-                choice,
-                out.body,
-                out.fields(columns),
-                reverse=reverse,
-            )
-            with closing(rows):
-                found = out.write(columns, rows if limit is None else islice(rows, limit))
-        if not found and limit != 0:
-            text = f"tieredstore: {_name(topics)} no such message{choice.explain_nothing()}"
-            click.echo(text, err=True)
+            from tieredstore.cli.composition import open_tier
+
+            opened = stack.enter_context(open_tier(tier))
+            rows = stack.enter_context(_read_tier(opened, request, tail, reverse=reverse))
+        rows = rows if limit is None else islice(rows, limit)
+        found = out.write(columns, rows, is_live=follow)
+    if not found and limit != 0:
+        text = f"tieredstore: {_name(topics)} no such message{choice.explain_nothing()}"
+        click.echo(text, err=True)
+
+
+@contextmanager
+def _read_tier(
+    opened: OpenTier, request: MessageRequest, tail: int | None, *, reverse: bool
+) -> Iterator[Iterable[Row]]:
+    from tieredstore.scan.plan import plan
+
+    provider = opened.provider
+    queues = choose_queues(opened.catalogue(), request.topics, request.queue_id, opened.broker)
+    if tail is not None:
+        last = last_rows(provider, queues, request.bounds, request.choice, request.body, tail)
+        yield reversed(last) if reverse else last
+        return
+    ranges = plan(provider, queues, request.bounds)
+    rows = message_rows(
+        provider, ranges, request.choice, request.body, request.names, reverse=reverse
+    )
+    with closing(rows):
+        yield rows
+
+
+@contextmanager
+def _open_feed(tier: TierOptions, store: Path | None, request: MessageRequest) -> Iterator[Feed]:
+    from tieredstore.cli.messages.following import TierFeed
+
+    if store is None:
+        from tieredstore.cli.composition import open_tier
+
+        with open_tier(tier) as opened:
+            yield TierFeed(opened, request)
+        return
+    from tieredstore.cli.logs import log_to_stderr
+    from tieredstore.cli.messages.stored import StoreFeed
+    from tieredstore.local.read_only import open_read_only
+    from tieredstore.scan.location import load_config
+
+    log_to_stderr()
+    config = None if tier.config is None else load_config(tier.config).config
+    reader = open_read_only(store, config)
+    try:
+        yield StoreFeed(reader, request, tier.broker or (config.broker_name if config else ""))
+    finally:
+        reader.shutdown()
+
+
+@contextmanager
+def _follow(feed: Feed, tail: int | None, every_ms: int) -> Iterator[Iterable[Row]]:
+    """Signals end it in good order."""
+    from tieredstore.cli.messages.following import StopFlag, follow
+    from tieredstore.cli.stopping import stop_on_signals
+
+    stop = StopFlag()
+    with stop_on_signals(stop):
+        last = [] if tail is None else feed.read_last(tail)
+        yield chain(last, follow(feed, stop, every_ms / 1000))
 
 
 def _parse_where(where: str | None) -> WhereFilter | None:
