@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,6 +12,9 @@ from tieredstore.cli.logs import log_options
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+_EXAMPLE_CELLS: Final = 74
+"""With a backslash behind it, and indented as the help does it, 80."""
 
 
 class LazyGroup(click.Group):
@@ -23,6 +26,9 @@ class LazyGroup(click.Group):
         super().__init__(**settings)  # type: ignore[arg-type]
         self._lines = lines
         self._modules = modules
+        # As examples name the commands of a group; those of the command itself have no group.
+        parts = modules.removeprefix("tieredstore.cli.verbs.").removesuffix("{}")
+        self._prefix = parts.replace(".", " ")
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self._lines)
@@ -33,6 +39,7 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(self._modules.format(cmd_name)).command
         if not isinstance(command, click.Group) and not _has_log_options(command):
             command.params.extend(log_options())
+            command.epilog = _show_examples(self._prefix + cmd_name)
         return command
 
     def resolve_command(
@@ -60,6 +67,27 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(list(self._lines.items()))
+
+
+def _show_examples(verb: str) -> str | None:
+    from tieredstore.cli.examples import EXAMPLES
+
+    examples = EXAMPLES.get(verb)
+    if examples is None:
+        return None
+    lines = [line for example in examples for line in _break(f"tieredstore {example}")]
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def _break(example: str) -> list[str]:
+    """A command line in lines that fit; a shell puts them together again."""
+    lines = [""]
+    for word in example.replace(" --", "\0--").split("\0"):
+        if lines[-1] and len(f"{lines[-1]} {word}") > _EXAMPLE_CELLS:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return lines
 
 
 def _has_log_options(command: click.Command) -> bool:

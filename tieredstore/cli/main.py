@@ -110,8 +110,8 @@ def run(arguments: list[str]) -> int:
         return stop.exit_code
     except click.ClickException as error:
         if isinstance(error, NO_ARGUMENTS):
-            click.echo(error.format_message(), err=True)
-            return int(ExitCode.INVALID)
+            click.echo(error.format_message())
+            return int(ExitCode.OK)
         # Usage errors: click's own text has the usage line and the nearest option.
         hint = getattr(error, "ctx", None)
         where = "" if hint is None else f"; see `{hint.command_path} --help`"

@@ -50,6 +50,8 @@ def _verb(context: click.Context) -> Iterator[str]:
     yield from _body(_paragraphs(command))
     if not isinstance(command, click.Group):
         yield from _options(context)
+        if command.epilog:
+            yield from _body([inspect.cleandoc(command.epilog)])
 
 
 def _options(context: click.Context) -> Iterator[str]:

@@ -44,13 +44,14 @@ sys.exit(run(sys.argv[2:]))
         ("fsspec", "ls --tier gs://bucket/x", "segment provider 'fsspec'", "fsspec"),
         ("pyspark", "verify --spark", "Spark", "spark"),
         ("aiohttp", "dev", "the broker", "broker"),
+        ("yaml", "topic list", "topic list", "broker"),
     ],
 )
 def test_each_verb_says_in_one_way_what_is_missing_and_what_brings_it(
     tmp_path: Path, module: str, verb: str, who: str, extra: str
 ) -> None:
     arguments = verb.split()
-    if not {"--tier", "dev"} & {*arguments}:
+    if not {"--tier", "dev", "topic"} & {*arguments}:
         tier = GrowingTier(tmp_path / "source")
         tier.append("orders", 0, 1)
         arguments += ["--tier", tier.url]

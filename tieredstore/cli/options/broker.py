@@ -60,6 +60,7 @@ def talk_to(broker: Place) -> Iterator[BrokerClient]:
         from tieredstore.cli.credentials import find_credentials
         from tieredstore.cli.remote import BrokerClient
     except ModuleNotFoundError as error:
-        raise make_missing_error("this verb", error, "broker") from error
+        verb = click.get_current_context().command_path.partition(" ")[2]
+        raise make_missing_error(verb, error, "broker") from error
     with BrokerClient(broker.address, find_credentials(broker.credentials)) as client:
         yield client
