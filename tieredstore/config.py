@@ -407,6 +407,40 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = field(name="tieredStoreBackupInterval", default=60_000)
 
+    # Tier: policies
+    include_topics: Annotated[
+        str,
+        _text(
+            "Ours. Topics that are uploaded, shell patterns with commas between; empty for all.",
+            runtime=True,
+        ),
+    ] = field(name="tieredStoreIncludeTopics", default="")
+    exclude_topics: Annotated[
+        str,
+        _text(
+            "Ours. Topics that are not uploaded, shell patterns with commas between; they beat "
+            "`tieredStoreIncludeTopics`.",
+            runtime=True,
+        ),
+    ] = field(name="tieredStoreExcludeTopics", default="")
+    upload_bytes_per_s: Annotated[
+        int, _int64("Ours. Most bytes a second that are uploaded; 0 for no limit.", 0, runtime=True)
+    ] = field(name="tieredStoreUploadBytesPerSecond", default=0)
+    upload_requests_per_s: Annotated[
+        int, _int32("Ours. Most writes of segments a second; 0 for no limit.", 0, runtime=True)
+    ] = field(name="tieredStoreUploadRequestsPerSecond", default=0)
+    download_bytes_per_s: Annotated[
+        int,
+        _int64(
+            "Ours. Most bytes a second that are read from the tier; 0 for no limit.",
+            0,
+            runtime=True,
+        ),
+    ] = field(name="tieredStoreDownloadBytesPerSecond", default=0)
+    download_requests_per_s: Annotated[
+        int, _int32("Ours. Most reads of segments a second; 0 for no limit.", 0, runtime=True)
+    ] = field(name="tieredStoreDownloadRequestsPerSecond", default=0)
+
     # Tier: segments
     commit_log_max_size_bytes: Annotated[
         int, _int64("Largest commit log segment, bytes.", runtime=True)
@@ -427,7 +461,25 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, _meta("Items of a tiered index file; one less is usable.", 2, 1 << 25, runtime=True)
     ] = field(name="tieredStoreIndexFileMaxIndexNum", default=20_000_000)
 
+    index_file_upload_interval_ms: Annotated[
+        int,
+        _int32(
+            "Ours. Time after which an index file is uploaded though it is not full, ms; 0 for "
+            "full ones only, as Java.",
+            0,
+            runtime=True,
+        ),
+    ] = field(name="tieredStoreIndexFileUploadInterval", default=0)
+
     # Tier: upload
+    dispatch_interval_ms: Annotated[
+        int,
+        _int32(
+            "Ours. Time between two looks at what is to be uploaded, ms. Java's 20 s are fixed.",
+            100,
+            runtime=True,
+        ),
+    ] = field(name="tieredStoreDispatchInterval", default=20_000)
     group_commit: Annotated[
         bool, _text("Gather messages before an upload; false uploads at every scan.", runtime=True)
     ] = field(name="tieredStoreGroupCommit", default=True)
@@ -514,6 +566,15 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     delete_file_interval_ms: Annotated[
         int, _int64("Time between two runs of the expiry job, ms.")
     ] = field(name="tieredStoreDeleteFileInterval", default=3_600_000)
+
+    tier_delete_file_batch_max: Annotated[
+        int,
+        _int32(
+            "Ours. Most segments that one run of the expiry job deletes; the next one comes after "
+            "a minute then.",
+            runtime=True,
+        ),
+    ] = field(name="tieredStoreDeleteFileBatchMax", default=1000)
 
     # Tier: Posix
     posix_fsync_enable: Annotated[

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.clock import ManualClock
-from tieredstore.config import StoreConfig
+from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.usage import Usage
 from tieredstore.message import layout
@@ -31,7 +31,7 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.providers.s3.meter import Meter, find_file_type
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.flat.file_store import FlatFileStore
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.writing import TierWriter
 
@@ -225,6 +225,9 @@ class SteadySource:
         return _T0_MS
 
     def topic_reserve_hours(self) -> dict[str, int]:
+        return {}
+
+    def topic_storage_levels(self) -> dict[str, StorageLevel]:
         return {}
 
     def find_excluded_topics(self) -> Mapping[str, str]:

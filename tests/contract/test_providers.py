@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.calls import PosixCalls
@@ -19,6 +20,7 @@ from tieredstore.testing.provider.capabilities import (
     PairedProviderContract,
     RewritableProviderContract,
 )
+from tieredstore.tier.policy.limits import LimitedProvider
 
 
 class TestPosixProvider(RewritableProviderContract):
@@ -64,3 +66,17 @@ class TestChunkProvider(PairedProviderContract, ConditionalProviderContract):
 
     def reopen(self, provider: Any) -> SegmentProvider:
         return chunk_provider(provider.client)
+
+
+class TestLimitedProvider(PairedProviderContract, ConditionalProviderContract):
+    """With limits that pass all that these tests do."""
+
+    limits = StoreConfig(upload_bytes_per_s=1 << 30, download_bytes_per_s=1 << 30)
+
+    @pytest.fixture
+    def provider(self) -> Iterator[SegmentProvider]:
+        with closing(LimitedProvider(chunk_provider(), self.limits)) as provider:
+            yield provider
+
+    def reopen(self, provider: Any) -> SegmentProvider:
+        return LimitedProvider(chunk_provider(provider.wrapped.client), self.limits)

@@ -28,7 +28,7 @@ from tieredstore.contracts.segment import (
     SegmentId,
     WriteResult,
 )
-from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
+from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment, find_layer
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.properties import is_runtime
@@ -215,8 +215,8 @@ class Broker:
 
     @property
     def provider(self) -> RecordingProvider:
-        provider = self.store.flat_files.provider.wrapped
-        assert isinstance(provider, RecordingProvider)
+        provider = find_layer(self.store.flat_files.provider, RecordingProvider)
+        assert provider is not None
         return provider
 
     def put(self, count: int = 1, *, topic: str = TOPIC, queue_id: int = 0, **more: Any) -> None:

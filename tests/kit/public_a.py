@@ -21,7 +21,7 @@ from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 
 Low = dict[tuple[str, int], int]
 JAVA_TIER_LOW: Low = {("pub_expire", 0): 344}

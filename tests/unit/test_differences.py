@@ -10,6 +10,9 @@ PAGE = (ROOT / "docs" / "differences.md").read_text()
 
 TESTS_OF_DIFFERENCES = {
     "E43": "test_nothing_expires_by_a_retention_that_nobody_set",
+    "E132": "test_a_level_of_the_topic_s_own_says_which_reads_go_to_the_tier",
+    "E133": "test_keys_go_to_the_tier_within_their_interval_however_many_follow",
+    "E134": "test_a_run_deletes_so_many_segments_and_goes_on_a_minute_later",
     "E44": "test_a_queue_is_announced_by_the_scan_and_not_by_its_messages",
     "E45": "test_a_failing_queue_stops_no_other_and_goes_on_later",
     "E46": "test_defect_d21_a_failing_index_keeps_the_order_of_keys",

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from tieredstore.config import StorageLevel
+
 
 class QueueKey(NamedTuple):
     """One queue of one topic."""
@@ -78,6 +80,10 @@ class DispatchSource(Protocol):
 
     def topic_reserve_hours(self) -> dict[str, int]:
         """Return `reserve.time` of the topics that set it, in hours."""
+        ...
+
+    def topic_storage_levels(self) -> dict[str, StorageLevel]:
+        """Return `tiered.storage.level` of the topics that set it."""
         ...
 
     def find_excluded_topics(self) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.errors import Corrupt, Unavailable
@@ -40,6 +41,8 @@ class LocalDispatchSource:
         self._list_queues = list_queues
         self._topics = topics
         self._flush = flush
+        self._table: TopicTable | None = None
+        self._levels: dict[str, StorageLevel] = {}
         self._guard: Callable[[QueueKey], int | None] = lambda _: None
 
     def queues(self) -> list[QueueKey]:
@@ -213,6 +216,13 @@ class LocalDispatchSource:
     def topic_reserve_hours(self) -> dict[str, int]:
         """Return `reserve.time` of the topics that set it, hours."""
         return self._topics().reserve_hours()
+
+    def topic_storage_levels(self) -> dict[str, StorageLevel]:
+        """Return `tiered.storage.level` of the topics that set it."""
+        table = self._topics()
+        if table is not self._table:
+            self._table, self._levels = table, table.storage_levels()
+        return self._levels
 
     def find_excluded_topics(self) -> dict[str, str]:
         """Find the compaction and batch topics that have messages."""

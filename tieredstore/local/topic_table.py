@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 
+from tieredstore.config import StorageLevel
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.java_json import quote_integer_keys
@@ -29,9 +30,13 @@ _OTHER_DATABASES: Final = {
 _TOPIC_FAMILY: Final = "default"
 _VERSION_FAMILY: Final = "kvDataVersion"
 _VERSION_KEY: Final = b"kvDataVersionKey"
+STORAGE_LEVEL: Final = "tiered.storage.level"
+"""Attribute of a topic, ours: a name of `StorageLevel`."""
 _COMPACTED_LOGS: Final = Path("compaction", "compactionLog")
 _READ_AGAIN_SECONDS: Final = 0.05
 _MOST_READS: Final = 10
+_SETTLED_NS: Final = 3_000_000_000
+"""Age from which on a file's time of change tells that nobody has changed it since."""
 _DAMAGES: Final = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError)
 _log = logging.getLogger(__name__)
 
@@ -72,6 +77,16 @@ class TopicTable:
                 hours[topic] = int(text)
         return hours
 
+    def storage_levels(self) -> dict[str, StorageLevel]:
+        """Return `tiered.storage.level` of the topics that set it; what is no level is none."""
+        levels = {}
+        for topic, attributes in self.attributes.items():
+            if attributes:
+                level = StorageLevel.__members__.get(self._attribute(topic, STORAGE_LEVEL))
+                if level is not None:
+                    levels[topic] = level
+        return levels
+
     def _attribute(self, topic: str, name: str) -> str:
         attributes = self.attributes.get(topic, {})
         return str(attributes.get(name, attributes.get("+" + name, "")))
@@ -99,12 +114,17 @@ class TopicTableReader:
         self._pause = pause
         self._lock = threading.Lock()
         self._known: TopicTable | None = None
+        self._signature: object = None
         self._is_told = False
 
     def read(self) -> TopicTable:
-        """Return the table. Raises Corrupt when the first one cannot be read, and as `read_topics`
-        for what it does not know."""
+        """Return the table; the one before where the files are what they were. Raises Corrupt when
+        the first one cannot be read, and as `read_topics` for what it does not know."""
         with self._lock:
+            signature = _sign_files(self._root)
+            if self._known is not None and signature == self._signature is not None:
+                return self._known
+            self._signature = None
             try:
                 found = self._read_first() if self._known is None else find_topics(self._root)
             except Corrupt as error:
@@ -117,6 +137,7 @@ class TopicTableReader:
             self._known = (
                 found if found is not None else TopicTable(compacted=_list_compacted(self._root))
             )
+            self._signature = signature
             return self._known
 
     def _keep(self, known: TopicTable, why: str) -> TopicTable:
@@ -133,6 +154,27 @@ class TopicTableReader:
                     return found
             self._pause()
         return find_topics(self._root)
+
+
+def _sign_files(root: Path) -> object:
+    """Tell the state of what `find_topics` reads of a broker that keeps its topics in a file; None
+    where they are elsewhere, or changed so lately that another change might look the same."""
+    config = root / CONFIG_DIRECTORY
+    databases = [config / name / CURRENT_FILE for name in (TOPICS_DATABASE, *_OTHER_DATABASES)]
+    files = (config / TOPICS_FILE, config / f"{TOPICS_FILE}.bak", root / _COMPACTED_LOGS)
+    found = [_sign_file(path) for path in files]
+    if found[0] is None or any(path.exists() for path in databases):
+        return None
+    newest_ns = max(stamp[2] for stamp in found if stamp is not None)
+    return tuple(found) if newest_ns < time.time_ns() - _SETTLED_NS else None
+
+
+def _sign_file(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def read_topics(root: Path) -> TopicTable:

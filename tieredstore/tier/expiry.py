@@ -16,6 +16,8 @@ from tieredstore.service_thread import ServiceHealth, ServiceThread
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import HOUR_MS, FlatMessageFile
 
+GO_ON_MS = 60_000
+"""How soon a run goes on that deleted as much as one may."""
 EXPIRED_METRIC = "rocketmq_tiered_store_x_expired_segments_total"
 _log = logging.getLogger(__name__)
 
@@ -66,11 +68,12 @@ class TierExpiry:
         self._loop = ServiceThread(
             "tiered-expiry",
             self._run_if_enabled,
-            config.delete_file_interval_ms,
+            self._find_interval_ms,
             clock=clock,
             waits_first=True,
         )
         self._warned: frozenset[str] = frozenset()
+        self._is_unfinished = False
 
     @property
     def _is_explicit(self) -> bool:
@@ -86,9 +89,15 @@ class TierExpiry:
         )
         self._loop.start()
 
+    def _find_interval_ms(self) -> int:
+        interval_ms = self._config.delete_file_interval_ms
+        return min(interval_ms, GO_ON_MS) if self._is_unfinished else interval_ms
+
     def _run_if_enabled(self) -> None:
         if self._config.delete_file_enable:
             self.run_once()
+        else:
+            self._is_unfinished = False
 
     def stop(self) -> None:
         """End the loop after the deletion in progress. Idempotent."""
@@ -99,15 +108,20 @@ class TierExpiry:
         return [self._loop.health()]
 
     def run_once(self) -> ExpiryOutcome:
-        """Expire all queues now. A queue's error is in the outcome and stops no other queue.
-        Raises Fenced when the right to write is lost."""
+        """Expire all queues now, but `tieredStoreDeleteFileBatchMax` segments at most. A queue's
+        error is in the outcome and stops no other queue. Raises Fenced when the right to write is
+        lost."""
+        self._is_unfinished = False
         self._flat_files.check_writer()
         self._take_over_reserve_hours()
         outcome = ExpiryOutcome()
         kept: defaultdict[str, int] = defaultdict(int)
         now_ms = self.retention_clock.now_ms()
+        most = self._config.tier_delete_file_batch_max
         for file in self._flat_files.files():
             if self._loop.is_stopping:
+                break
+            if outcome.segments >= most:
                 break
             self._loop.report_progress()
             hours = self._find_own_hours(file.topic)
@@ -115,7 +129,10 @@ class TierExpiry:
             if hours is None and not self._is_explicit:
                 kept[file.topic] += count_expired_bytes(file, before_ms)
                 continue
-            self._expire(file, before_ms, outcome)
+            self._expire(file, before_ms, most - outcome.segments, outcome)
+        self._is_unfinished = outcome.segments >= most
+        if self._is_unfinished:
+            _log.info("%d segments expired, the most of one run: it goes on in a minute", most)
         outcome.kept_bytes = {topic: size for topic, size in kept.items() if size}
         self._warn(outcome.kept_bytes)
         outcome.undeleted = self._flat_files.sweep_deleted(self._is_ending)
@@ -154,9 +171,11 @@ class TierExpiry:
                     # By its id: a topic may be deleted and made again while this looks.
                     metadata.set_reserve_time(entry, hours)
 
-    def _expire(self, file: FlatMessageFile, before_ms: int, outcome: ExpiryOutcome) -> None:
+    def _expire(
+        self, file: FlatMessageFile, before_ms: int, most: int, outcome: ExpiryOutcome
+    ) -> None:
         try:
-            gone = file.expire(before_ms, self._is_ending)
+            gone = file.expire(before_ms, self._is_ending, most)
         except TieredStoreError as error:
             _log.error("expiry of %s: %s", file.path, error)
             outcome.errors[file.path] = error

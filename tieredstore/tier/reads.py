@@ -24,8 +24,8 @@ from tieredstore.metrics import Metrics
 from tieredstore.tier import routing
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.reading import Steps, Wait, run, run_async
-from tieredstore.tier.topic_filter import TopicFilter
 
 if TYPE_CHECKING:
     from tieredstore.message.record import StoredMessage
@@ -45,8 +45,9 @@ _log = logging.getLogger(__name__)
 class TieredReads(PluginMessageStore):
     """Gets, offsets, times and key queries over both stores. Thread-safe.
 
-    `tieredStorageLevel` says which gets the tier answers; topics that stay out of the tier are
-    always the next store's. executor: runs what coroutines would block on.
+    `tieredStorageLevel`, or a level of the topic's own, says which gets the tier answers; topics of
+    which nothing is in the tier are always the next store's. executor: runs what coroutines would
+    block on.
     """
 
     def __init__(
@@ -71,9 +72,8 @@ class TieredReads(PluginMessageStore):
     def _is_enabled(self) -> bool:
         return self._config.storage_level is not StorageLevel.DISABLE
 
-    @property
-    def _is_force(self) -> bool:
-        return self._config.storage_level is StorageLevel.FORCE
+    def _is_force(self, topic: str) -> bool:
+        return self.topic_filter.find_level(topic) is StorageLevel.FORCE
 
     @property
     def _source(self) -> DispatchSource:
@@ -113,19 +113,19 @@ class TieredReads(PluginMessageStore):
         return self._is_cold(request.key, request.offset)
 
     def _is_tiered(self, topic: str) -> bool:
-        return self._is_enabled and not self.topic_filter.is_filtered(topic)
+        level = self.topic_filter.find_level(topic)
+        return level is not StorageLevel.DISABLE and not self.topic_filter.is_filtered(topic)
 
     def _reads_tier(self, key: QueueKey, offset: int, count: int) -> bool:
         if not self._is_tiered(key.topic):
             return False
         file = self._find_file(key)
-        if self._is_force:
+        if self._is_force(key.topic):
             end = file.consume_queue_commit_offset if file is not None else 0
             # What comes behind the tier's end is the next store's; its own end tells of no more.
             return offset < end or self.next_store.get_max_offset_in_queue(*key) <= end
-        return routing.reads_tier(
-            self._config.storage_level, self._source, file, key, offset, count
-        )
+        level = self.topic_filter.find_level(key.topic)
+        return routing.reads_tier(level, self._source, file, key, offset, count)
 
     def _is_cold(self, key: QueueKey, offset: int) -> bool:
         """Whether the tier has a message that the next store does not have."""
@@ -267,8 +267,9 @@ class TieredReads(PluginMessageStore):
         found: list[StoredMessage] = []
         tier_end_ms = end_ms
         local_earliest_ms = self.next_store.get_earliest_message_time()
+        is_force = self._is_force(topic)
         is_local_asked = 0 <= local_earliest_ms <= end_ms
-        if is_local_asked and not self._is_force:
+        if is_local_asked and not is_force:
             found = self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
             # What has gone meanwhile may not have been found.
             local_earliest_ms = self.next_store.get_earliest_message_time()
@@ -279,7 +280,7 @@ class TieredReads(PluginMessageStore):
                 found += self.fetcher.query_message(topic, key, max_count, begin_ms, tier_end_ms)
             except TieredStoreError as error:
                 problem = error
-        if is_local_asked and self._is_force and len(found) < max_count:
+        if is_local_asked and is_force and len(found) < max_count:
             found += self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
         if problem is not None:
             if not found:

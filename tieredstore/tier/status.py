@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tieredstore.clock import Clock
     from tieredstore.contracts.message_store import MessageStore
     from tieredstore.tier.flat.file_store import FlatFileStore
-    from tieredstore.tier.topic_filter import TopicFilter
+    from tieredstore.tier.policy.topic_filter import TopicFilter
     from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 _HOUR_MS = 3_600_000
@@ -60,7 +60,7 @@ def _find_backlog(
     source = next_store.dispatch_source
     behind, oldest_ms = 0, -1
     for key in source.queues():
-        available = None if topic_filter.is_filtered(key.topic) else source.queue_range(key)
+        available = source.queue_range(key) if topic_filter.is_uploaded(key.topic) else None
         if available is None:
             continue
         file = flat_files.get(key.topic, key.queue_id)

@@ -30,10 +30,11 @@ from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.gauges import TierGauges
 from tieredstore.tier.history import adopt_history, check_adoption, forget_deleted
 from tieredstore.tier.index import IndexStoreService
+from tieredstore.tier.policy.limits import LimitedProvider
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.provider_metrics import MeasuredProvider
 from tieredstore.tier.reads import TieredReads
 from tieredstore.tier.status import describe_tier
-from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.writing import TierWriter, begin_stop
 
@@ -140,7 +141,9 @@ class TieredMessageStore(TieredReads):
         return cls(
             next_store,
             config,
-            MeasuredProvider(registry.segment_provider(config), metrics),
+            LimitedProvider(
+                MeasuredProvider(registry.segment_provider(config), metrics), config, clock, metrics
+            ),
             registry.metadata_store(config, clock, read_only=config.broker_role == "SLAVE"),
             config.store_path_root_dir,
             clock,
@@ -165,6 +168,9 @@ class TieredMessageStore(TieredReads):
 
     def _topic_reserve_hours(self) -> dict[str, int]:
         return self._source.topic_reserve_hours()
+
+    def _take_levels(self) -> None:
+        self.topic_filter.take_levels(self._source.topic_storage_levels())
 
     # Life
 
@@ -218,6 +224,7 @@ class TieredMessageStore(TieredReads):
                 )
         for topic, reason in self._source.find_excluded_topics().items():
             self.topic_filter.exclude(topic, reason)
+        self._take_levels()
         self.index.recover(is_writer=self._is_writer)
         opened.callback(lambda: self.index.stop(force=self._is_writer))
 
@@ -301,6 +308,7 @@ class TieredMessageStore(TieredReads):
         queues, and with `reload_index` of the index. For a SLAVE over a tier that another process
         writes. Raises Unavailable, Corrupt."""
         self._metadata.load()
+        self._take_levels()
         self.flat_files.reload(queues, listings)
         if reload_index:
             self.index.reload()
@@ -329,6 +337,8 @@ class TieredMessageStore(TieredReads):
         if isinstance(self.next_store, MeasuredStore):
             self.next_store.report_metrics(self.metrics)
         if self._is_enabled:
+            if self.topic_filter.has_policies:
+                self.topic_filter.report_policies(key.topic for key in self._source.queues())
             self._gauges.collect()
 
 

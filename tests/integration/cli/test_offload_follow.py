@@ -17,7 +17,7 @@ import pytest
 from tests.kit.command_line import tieredstore
 from tests.kit.followed import Steps, fill, options, put, tiered_bodies
 from tests.kit.local_stores import plain, put_all, running, small_config
-from tieredstore.config import load_broker_conf
+from tieredstore.config import StoreConfig, load_broker_conf
 from tieredstore.contracts.tier_status import TierStatus
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.jobs.offloading.job import follow_store, offload_store
@@ -26,7 +26,7 @@ from tieredstore.jobs.stopping import StopSignal
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.service_thread import ServiceState
-from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 NAMES = ["--broker", "labBroker", "--cluster", "LabCluster"]
 TOPICS = (
@@ -216,7 +216,7 @@ def test_a_watched_offload_says_how_it_is(growing: DefaultMessageStore, tmp_path
     found: list[tuple[TierStatus | None, float, float, ServiceState]] = []
 
     def look() -> None:
-        clock.advance(10 * SCAN_PERIOD_MS)
+        clock.advance(10 * StoreConfig().dispatch_interval_ms)
         behind = watch.metrics.value(BEHIND_MESSAGES)
         rounds = watch.metrics.value(ROUNDS, result="good")
         found.append((watch.tier, behind, rounds, watch.list_services()[0].state))

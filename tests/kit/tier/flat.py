@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.clock import ManualClock
-from tieredstore.config import StoreConfig
+from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.metadata_store import (
     FileSegmentMetadata,
@@ -301,6 +301,7 @@ class ListSource:
         self.bad: set[tuple[QueueKey, int]] = set()
         self.guard: Callable[[QueueKey], int | None] | None = None
         self.reserve: dict[str, int] = {}
+        self.levels: dict[str, StorageLevel] = {}
         self.reads: list[tuple[QueueKey, int, int]] = []
         self._handed: dict[int, tuple[QueueKey, int]] = {}
 
@@ -382,6 +383,9 @@ class ListSource:
 
     def topic_reserve_hours(self) -> dict[str, int]:
         return self.reserve
+
+    def topic_storage_levels(self) -> dict[str, StorageLevel]:
+        return self.levels
 
     def find_excluded_topics(self) -> dict[str, str]:
         return {}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
 from tieredstore.contracts.message_store import (
     DURABLE,
@@ -36,6 +37,7 @@ class InMemoryStore(MessageReader):
         self.records: list[StoredMessage] = []
         self.now_ms = 1_700_000_000_000
         self.reserve_hours: dict[str, int] = {}
+        self.levels: dict[str, StorageLevel] = {}
         self.left_out: dict[str, str] = {}
         self.guard: Callable[[QueueKey], int | None] | None = None
         self.calls: list[str] = []
@@ -209,6 +211,9 @@ class InMemoryStore(MessageReader):
 
     def topic_reserve_hours(self) -> dict[str, int]:
         return self.reserve_hours
+
+    def topic_storage_levels(self) -> dict[str, StorageLevel]:
+        return self.levels
 
     def find_excluded_topics(self) -> dict[str, str]:
         return self.left_out

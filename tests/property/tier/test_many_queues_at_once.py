@@ -26,7 +26,7 @@ from tieredstore.scan.findings import Finding
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 FATES = [fate for fate in Fate if not fate.name.startswith("CRASH")]

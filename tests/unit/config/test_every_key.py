@@ -14,7 +14,7 @@ from tieredstore.properties import fields_by_key
 from tieredstore.providers.s3.settings import S3Settings
 
 HERE = Path(__file__).parent
-NAMES, LOCAL, FLUSH, LOG_FILES, CLEANING, UPLOAD, READS, REST = (
+NAMES, LOCAL, FLUSH, LOG_FILES, CLEANING, POLICIES, UPLOAD, READS, REST = (
     f"test_{name}.py"
     for name in (
         "names_and_places",
@@ -22,6 +22,7 @@ NAMES, LOCAL, FLUSH, LOG_FILES, CLEANING, UPLOAD, READS, REST = (
         "flush",
         "commit_log_files",
         "cleaning",
+        "policies",
         "segments_and_upload",
         "reads",
         "retention_and_posix",
@@ -184,6 +185,22 @@ TESTS = {
     "tieredStoreBackupInterval": (
         f"{REST}::test_backup_interval_is_how_often_topics_and_offsets_are_copied_into_the_tier"
     ),
+    "tieredStoreIncludeTopics": (f"{POLICIES}::test_include_topics_says_which_topics_are_uploaded"),
+    "tieredStoreExcludeTopics": (
+        f"{POLICIES}::test_exclude_topics_says_which_topics_are_not_uploaded"
+    ),
+    "tieredStoreUploadBytesPerSecond": (
+        f"{POLICIES}::test_upload_bytes_per_second_is_how_fast_the_tier_is_written"
+    ),
+    "tieredStoreUploadRequestsPerSecond": (
+        f"{POLICIES}::test_upload_requests_per_second_is_how_often_the_tier_is_written"
+    ),
+    "tieredStoreDownloadBytesPerSecond": (
+        f"{POLICIES}::test_download_bytes_per_second_is_how_fast_the_tier_is_read"
+    ),
+    "tieredStoreDownloadRequestsPerSecond": (
+        f"{POLICIES}::test_download_requests_per_second_is_how_often_the_tier_is_read"
+    ),
     "tieredStoreCommitLogMaxSize": (
         f"{UPLOAD}::test_commit_log_max_size_is_the_largest_commit_log_segment"
     ),
@@ -201,6 +218,12 @@ TESTS = {
     ),
     "tieredStoreIndexFileMaxIndexNum": (
         f"{UPLOAD}::test_index_file_max_index_num_is_how_many_keys_a_tiered_index_file_takes"
+    ),
+    "tieredStoreIndexFileUploadInterval": (
+        f"{POLICIES}::test_index_file_upload_interval_is_when_keys_of_a_file_that_is_not_full_go"
+    ),
+    "tieredStoreDispatchInterval": (
+        f"{POLICIES}::test_dispatch_interval_is_the_time_between_two_looks"
     ),
     "tieredStoreGroupCommit": f"{UPLOAD}::test_group_commit_gathers_messages_before_an_upload",
     "tieredStoreGroupCommitTimeout": (
@@ -244,6 +267,9 @@ TESTS = {
     ),
     "tieredStoreDeleteFileInterval": (
         f"{REST}::test_delete_file_interval_is_the_time_between_two_runs_of_the_expiry"
+    ),
+    "tieredStoreDeleteFileBatchMax": (
+        f"{POLICIES}::test_tier_delete_file_batch_max_is_how_many_segments_one_run_deletes"
     ),
     "tieredStorePosixFsyncEnable": f"{REST}::test_posix_fsync_enable_syncs_each_write",
     "tieredStorePosixMaxOpenFiles": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests.kit.local_stores import copy_store, plain, put_all, running, small_config
 from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.local import topic_table
 from tieredstore.local.read_only import open_read_only
 from tieredstore.local.topic_table import TopicTable, TopicTableReader, read_topics
 
@@ -212,3 +214,59 @@ def test_databases_of_another_form_are_refused_by_name(config: Path, name: str, 
     (config / name / "CURRENT").write_text("MANIFEST-000001\n")
     with pytest.raises(Invalid, match=key):
         read_topics(config.parent)
+
+
+def settle(config: Path) -> None:
+    """Let the files be some time old."""
+    for path in (config / "topics.json", config / "topics.json.bak"):
+        if path.exists():
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+
+
+@pytest.mark.parametrize("change", ["in place", "replaced", "backup", "gone", "compacted"])
+def test_a_file_that_nobody_changed_is_not_parsed_again_and_each_change_is_seen(
+    config: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    path = config / "topics.json"
+    path.write_bytes(TOPICS)
+    compacted = config.parent / "compaction" / "compactionLog"
+    compacted.mkdir(parents=True)
+    os.utime(compacted, (1_700_000_000, 1_700_000_000))
+    settle(config)
+    read: list[Path] = []
+    parse = topic_table.find_topics
+    monkeypatch.setattr(topic_table, "find_topics", lambda root: read.append(root) or parse(root))
+    reader = TopicTableReader(config.parent)
+    tables = [reader.read() for _ in range(5)]
+    assert len(read) == 1
+    assert all(table is tables[0] for table in tables)
+    other = TOPICS.replace(b'"C":', b'"F":')
+    if change == "in place":  # the same size
+        path.write_bytes(other)
+    elif change == "replaced":
+        (config / "new").write_bytes(other)
+        settle(config)
+        os.utime(config / "new", (1_700_000_000, 1_700_000_000))
+        (config / "new").replace(path)  # the same size and time
+    elif change == "backup":
+        (config / "topics.json.bak").write_bytes(b"{}")
+    elif change == "gone":
+        path.unlink()
+    else:
+        (compacted / "N").mkdir()
+    found = [reader.read() for _ in range(3)][-1]
+    assert len(read) > 1
+    assert found.is_compaction("F") == (change in ("in place", "replaced"))
+    assert found.is_compaction("N") == (change == "compacted")
+
+
+def test_a_file_that_was_changed_just_now_is_read_each_time(config: Path) -> None:
+    """Its time may be the same after another change of the same size."""
+    path = config / "topics.json"
+    path.write_bytes(TOPICS)
+    reader = TopicTableReader(config.parent)
+    assert reader.read().is_compaction("C")
+    stamp = path.stat()
+    path.write_bytes(TOPICS.replace(b'"C":', b'"F":'))
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert reader.read().is_compaction("F")

@@ -235,6 +235,43 @@ def test_c02_a_broker_that_starts_with_a_wall_clock_far_ahead_expires_nothing() 
         rig.expiry.stop()
 
 
+def test_a_run_deletes_so_many_segments_and_goes_on_a_minute_later() -> None:
+    rig = Rig(tier_delete_file_batch_max=3, delete_file_interval_ms=2 * HOUR_MS)
+    files = [rig.queue(topic) for topic in ("A", "B", "C")]  # three files of each type have expired
+    rig.tier.clock.advance_to(T0 + 11 * HOUR_MS)
+    waits: list[int] = []
+    ran = threading.Event()
+
+    def wait(event: threading.Event, timeout_ms: int) -> bool:
+        rig.expiry.retention_clock.begin()  # the wall clock is believed, whatever came last
+        waits.append(timeout_ms)
+        if len(waits) == 9:
+            ran.set()
+            event.wait(60)
+        return event.is_set()
+
+    patch(rig.tier.clock, wait=wait)
+    rig.expiry.start()
+    assert ran.wait(60)
+    rig.expiry.stop()
+    assert waits == [2 * HOUR_MS, *[60_000] * 6, *[2 * HOUR_MS] * 2]
+    assert [rig.offsets(file) for file in files] == [[], [], []]
+    assert sum(rig.metrics.value(EXPIRED_METRIC, topic=topic) for topic in "ABC") == 18
+
+
+def test_a_queue_of_which_a_part_expired_serves_the_rest_and_begins_at_a_message() -> None:
+    for most in range(1, 7):
+        rig = Rig(tier_delete_file_batch_max=most)
+        file = rig.queue()
+        rig.tier.clock.advance_to(T0 + 11 * HOUR_MS)
+        assert rig.expiry.run_once().segments == most
+        gone = 2 * min(most, 3)  # the consume queue goes first
+        assert rig.offsets(file) == list(range(gone, 6))
+        assert file.consume_queue_min_offset == gone
+        fill(file, 6, 2)
+        assert rig.offsets(rig.tier.store().get_or_create("TopicA", 0)) == [*range(gone, 8)]
+
+
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_the_job_waits_one_interval_and_can_be_switched_off(is_enabled: bool) -> None:
     rig = Rig(delete_file_interval_ms=12_345, delete_file_enable=is_enabled)

@@ -34,7 +34,7 @@ from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.segment import STATUS_DELETED
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 KEY = QueueKey("TopicA", 0)

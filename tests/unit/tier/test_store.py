@@ -29,9 +29,9 @@ from tieredstore.metrics import Histogram
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.service_thread import ServiceState
+from tieredstore.tier.policy.topic_filter import EXCLUDED_METRIC
 from tieredstore.tier.reads import FALLBACKS, MESSAGES_OUT
 from tieredstore.tier.store import TieredMessageStore
-from tieredstore.tier.topic_filter import EXCLUDED_METRIC
 
 BROKER, TOPIC = "broker-a", "TopicA"
 KEY = QueueKey(TOPIC, 0)

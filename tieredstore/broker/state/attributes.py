@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from tieredstore.config import StorageLevel
 from tieredstore.errors import Invalid
 
 _QUEUE_TYPES: Final = frozenset({"SimpleCQ"})
@@ -30,6 +31,7 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
     "cleanup.policy": _one_of(_CLEANUP_POLICIES),
     "message.type": _one_of(_MESSAGE_TYPES),
     "reserve.time": _is_hours,
+    "tiered.storage.level": _one_of(frozenset(StorageLevel.__members__)),
 }
 """Attribute of a topic -> whether a value is one that the store can do: no batch queues and no
 compaction are made here."""

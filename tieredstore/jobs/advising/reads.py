@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tieredstore.contracts.segment import Capabilities
     from tieredstore.jobs.advising.backend import Backend
     from tieredstore.tier.flat.file_store import FlatFileStore
-    from tieredstore.tier.topic_filter import TopicFilter
+    from tieredstore.tier.policy.topic_filter import TopicFilter
 
 HIT_MS: Final = 0.1
 """About what a get takes that waits for nothing, for 32 messages."""

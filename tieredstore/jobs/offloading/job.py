@@ -33,10 +33,11 @@ from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
 from tieredstore.metrics import Metrics
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
+from tieredstore.tier.policy.limits import LimitedProvider
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.provider_metrics import MeasuredProvider
 from tieredstore.tier.status import describe_tier
-from tieredstore.tier.topic_filter import TopicFilter
-from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.writing import begin_stop
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def follow_store(
         total = job.new_report()
         job.source.begin(job.flat_files, None, start)
         stuck: dict[QueueKey, TieredStoreError] = {}
-        watch.begin()
+        watch.begin(target.config.dispatch_interval_ms)
         while not stop.event.is_set():
             problem: Unavailable | None = None
             try:
@@ -143,7 +144,7 @@ def follow_store(
                 _log.warning("tried again later: %s", error)
             watch.end_round(job.describe_tier(), total.behind, len(stuck), problem)
             total.failed.clear()
-            clock.wait(stop.event, SCAN_PERIOD_MS)
+            clock.wait(stop.event, target.config.dispatch_interval_ms)
         _take(total, job.dispatcher.drain())
         failing = job.dispatcher.failing_queues
         total.failed = [(key, error) for key, error in stuck.items() if key in failing]
@@ -273,7 +274,7 @@ def _open_job(
         stack.callback(store.shutdown)
         opened = target.open_provider(create=True)
         assert opened is not None
-        provider = MeasuredProvider(opened, metrics)
+        provider = LimitedProvider(MeasuredProvider(opened, metrics), config, clock, metrics)
         stack.callback(provider.close)
         metered = find_layer(provider, MeteredProvider)
         if metered is not None:

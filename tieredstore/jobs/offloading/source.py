@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.jobs.run import JobProgress, ProgressCallback
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +83,7 @@ class OffloadSource:
         """Make what tells whether a topic is chosen and its queues may go to a tier."""
         excluded = self._source.find_excluded_topics()
         return lambda topic: (
-            self._is_chosen(topic) and not self._filter.is_filtered(topic) and topic not in excluded
+            self._is_chosen(topic) and self._filter.is_uploaded(topic) and topic not in excluded
         )
 
     def _is_chosen(self, topic: str) -> bool:
@@ -91,7 +92,7 @@ class OffloadSource:
     # DispatchSource
 
     def queues(self) -> Iterator[QueueKey]:
-        return (key for key in self.all_queues() if not self._filter.is_filtered(key.topic))
+        return (key for key in self.all_queues() if self._filter.is_uploaded(key.topic))
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
         return self._source.queue_range(key)
@@ -141,6 +142,9 @@ class OffloadSource:
     def topic_reserve_hours(self) -> dict[str, int]:
         return self._source.topic_reserve_hours()
 
+    def topic_storage_levels(self) -> dict[str, StorageLevel]:
+        return self._source.topic_storage_levels()
+
     def find_excluded_topics(self) -> dict[str, str]:
         """Return the chosen topics that are left out, and why."""
         return {
@@ -155,7 +159,10 @@ class OffloadSource:
 
 
 def list_skipped_topics(source: OffloadSource, topic_filter: TopicFilter) -> dict[str, str]:
-    """List the topics of the store that never go to a tier, and why."""
-    reasons = {key.topic: topic_filter.reason(key.topic) for key in source.all_queues()}
+    """List the topics of the store that do not go to the tier, and why."""
+    topics = {key.topic for key in source.all_queues()}
+    reasons = {
+        topic: topic_filter.reason(topic) or topic_filter.find_policy(topic) for topic in topics
+    }
     reasons.update(source.find_excluded_topics())
     return {topic: reason for topic, reason in sorted(reasons.items()) if reason is not None}

@@ -9,7 +9,6 @@ from tieredstore.contracts.tier_status import TierStatus
 from tieredstore.jobs.offloading.behind import Behind
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceState
-from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS
 
 BEHIND_MESSAGES = "rocketmq_tiered_store_x_offload_behind_messages"
 BEHIND_SECONDS = "rocketmq_tiered_store_x_offload_behind_seconds"
@@ -18,7 +17,7 @@ FAILING_QUEUES = "rocketmq_tiered_store_x_offload_failing_queues"
 STUCK_QUEUES = "rocketmq_tiered_store_x_offload_stuck_queues"
 ROUNDS = "rocketmq_tiered_store_x_offload_rounds_total"
 GOOD_ROUND_SECONDS = "rocketmq_tiered_store_x_offload_last_good_round_timestamp_seconds"
-_LATE_AFTER_MS = 3 * SCAN_PERIOD_MS
+_LATE_INTERVALS = 3
 
 
 @dataclass(slots=True)
@@ -33,11 +32,13 @@ class OffloadWatch:
     metrics: Metrics = field(default_factory=Metrics)
     tier: TierStatus | None = None
     _ended_ms: int | None = None
+    _late_after_ms: int = 0
     _failures: int = 0
     _error: Exception | None = None
 
-    def begin(self) -> None:
-        """Note that the job is open, and its first round begins."""
+    def begin(self, interval_ms: int) -> None:
+        """Note that the job is open, and its first round begins. interval_ms: between two."""
+        self._late_after_ms = _LATE_INTERVALS * interval_ms
         self._ended_ms = self.clock.monotonic_ms()
 
     def end_round(
@@ -66,7 +67,7 @@ class OffloadWatch:
         ended_ms, failures, error = self._ended_ms, self._failures, self._error
         if ended_ms is None:
             return [ServiceHealth("offload", ServiceState.STOPPED)]
-        late_ms = max(self.clock.monotonic_ms() - ended_ms - _LATE_AFTER_MS, 0)
+        late_ms = max(self.clock.monotonic_ms() - ended_ms - self._late_after_ms, 0)
         state = ServiceState.LATE if late_ms else ServiceState.RUNNING
         if error is not None:
             state = ServiceState.FAILED

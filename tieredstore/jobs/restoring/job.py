@@ -32,7 +32,7 @@ from tieredstore.jobs.restoring.target import check_empty, claim_directory
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.target import refuse_broker, refuse_slave
 from tieredstore.scan.location import TierLocation, place_tier
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier_url import show_url
 
 _FROM_REBUILD = ("topics", "queues", "segments", "messages", "size_bytes", "damage", "findings")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tieredstore.tier.flat.file_store import FlatFileStore
     from tieredstore.tier.flat.message_file import FlatMessageFile
     from tieredstore.tier.index.service import IndexStoreService
-    from tieredstore.tier.topic_filter import TopicFilter
+    from tieredstore.tier.policy.topic_filter import TopicFilter
 
 API_LATENCY = "rocketmq_tiered_store_api_latency"
 

@@ -487,13 +487,14 @@ class FlatAppendFile(FlatSegments):
         self._deletions.remove(victims)
         return [file.id for file in victims]
 
-    def take_expired(self, before_ms: int) -> list[FileSegment]:
+    def take_expired(self, before_ms: int, most: int | None = None) -> list[FileSegment]:
         """Take what `expire` would delete out of the file, marked as deleted: the caller deletes
-        it, once it holds no lock any more."""
+        it, once it holds no lock any more. most: segments; None for all."""
         with self._lock:
             segments = self._segments
             count = 0
-            while count < len(segments) - 1 and segments[count].is_expired(before_ms):
+            last = len(segments) - 1 if most is None else min(most, len(segments) - 1)
+            while count < last and segments[count].is_expired(before_ms):
                 count += 1
             return self._take_out(count)
 

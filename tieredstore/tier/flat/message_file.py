@@ -426,17 +426,21 @@ class FlatMessageFile(QueueView):
     # Ending
 
     def expire(
-        self, before_ms: int, is_stopping: Callable[[], bool] = lambda: False
+        self,
+        before_ms: int,
+        is_stopping: Callable[[], bool] = lambda: False,
+        most: int | None = None,
     ) -> list[SegmentId]:
-        """Delete the segments whose newest message is older than a time; consume queue first.
+        """Delete the segments whose newest message is older than a time, `most` of them (None for
+        all); consume queue first.
 
         Offsets go on where they are, also when everything expired (D19). What the backend does
         not delete now, or is left when it is to stop, is left to `FlatFileStore.sweep_deleted`
         (D7). Returns what left the queue.
         """
-        return self._remove(self.take_expired(before_ms), is_stopping)
+        return self._remove(self.take_expired(before_ms, most), is_stopping)
 
-    def take_expired(self, before_ms: int) -> list[FileSegment]:
+    def take_expired(self, before_ms: int, most: int | None = None) -> list[FileSegment]:
         """Take what `expire` deletes out of the queue, announced as deleted: `Deletions.remove` is
         the caller's to call once the metadata is on disk."""
         with self._turns.waiting(self.path), self.lock:
@@ -446,8 +450,9 @@ class FlatMessageFile(QueueView):
                 # The commit log first, so that recovery never meets units without messages.
                 self.commit_log.roll_if_expired(before_ms)
                 self.consume_queue.roll_if_expired(before_ms)
-            victims = self.consume_queue.take_expired(before_ms)
-            victims += self.commit_log.take_expired(before_ms)
+            victims = self.consume_queue.take_expired(before_ms, most)
+            rest = None if most is None else most - len(victims)
+            victims += self.commit_log.take_expired(before_ms, rest)
         return victims
 
     def begin_anew(self, offset: int) -> list[SegmentId]:

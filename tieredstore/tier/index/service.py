@@ -335,6 +335,9 @@ class IndexStoreService:
         self.checkpoint()
         if self._fenced is not None:
             return
+        longest_ms = self._config.index_file_upload_interval_ms
+        if longest_ms:
+            self._open_writer().seal_after(longest_ms)
         self.seal_and_upload()
         passed_ms = self._clock.monotonic_ms()
         if self._config.delete_file_enable and passed_ms >= self._next_expiry_ms:

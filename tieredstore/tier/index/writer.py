@@ -42,6 +42,9 @@ class IndexWriter:
         self._indexed_until = indexed_until
         self._last_begin = last_begin
         self._saved: Watermarks | None = None
+        self._first_put_ms: int | None = (
+            None if not any(f.item_count for f in files) else (clock.monotonic_ms())
+        )
         self._broken: TieredStoreError | None = None
         self._closed = False
         # Taken in this order.
@@ -82,8 +85,20 @@ class IndexWriter:
     def seal(self) -> None:
         """Seal the files: none takes keys any more; the next key begins a new one."""
         with self._put_lock:
-            for file in self.files:
-                file.seal()
+            self._seal()
+
+    def _seal(self) -> None:
+        self._first_put_ms = None
+        for file in self.files:
+            file.seal()
+
+    def seal_after(self, age_ms: int) -> None:
+        """Seal what has held keys for that long, by the time that has passed; of what was there at
+        the start, since then."""
+        with self._put_lock:
+            first_ms = self._first_put_ms
+            if first_ms is not None and self._clock.monotonic_ms() - first_ms >= age_ms:
+                self._seal()
 
     def remove(self, file: LocalIndexStoreFile) -> None:
         """Drop a file that is in the tier. Raises Unavailable when it cannot be deleted."""
@@ -167,6 +182,7 @@ class IndexWriter:
             self._directory / str(begin_ms), begin_ms, *self._find_capacity()
         )
         self.files = (*self.files, made)
+        self._first_put_ms = self._clock.monotonic_ms()
         return made
 
     def _next_begin(self, first_ms: int) -> int:

@@ -15,7 +15,7 @@ from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload.announcing import announce, is_gone
 from tieredstore.tier.upload.indexing import KeyIndex
 from tieredstore.tier.upload.key_upload import KeyUpload
@@ -26,7 +26,6 @@ from tieredstore.tier.upload.queue_upload import QueueUpload
 from tieredstore.tier.upload.visits import Visits
 from tieredstore.tier.worker_pool import run_worker_pool
 
-SCAN_PERIOD_MS = 20_000
 VISIT_BYTES = 64 << 20
 """About how much one visit uploads before the next queue gets its turn."""
 FINISH_MS = 3_000
@@ -87,7 +86,9 @@ class MessageStoreDispatcher:
         """When all queues were last looked at without an error, epoch ms."""
         self._stopping = threading.Event()
         self._deadline_ms = _NEVER_MS
-        self._loop = ServiceThread("tiered-dispatcher", self.scan, SCAN_PERIOD_MS, clock=clock)
+        self._loop = ServiceThread(
+            "tiered-dispatcher", self.scan, lambda: config.dispatch_interval_ms, clock=clock
+        )
 
     @property
     def is_enabled(self) -> bool:
@@ -116,7 +117,8 @@ class MessageStoreDispatcher:
     # Life
 
     def start(self) -> None:
-        """Scan every 20 s. The tier's flat files are its writer's. Raises Fenced, Unavailable."""
+        """Scan every `tieredStoreDispatchInterval`. The tier's flat files are its writer's.
+        Raises Fenced, Unavailable."""
         if self._loop.is_running or not self.is_enabled:
             return
         self._flat_files.check_writer()
@@ -160,7 +162,9 @@ class MessageStoreDispatcher:
     def retention_guard(self, key: QueueKey) -> int | None:
         """Return the queue offset from which the tier still needs a queue's messages; None when it
         needs nothing of it. For the local store's cleaning."""
-        if not self.is_enabled or not self._is_durable or self._topic_filter.is_filtered(key.topic):
+        if not self.is_enabled or not self._is_durable:
+            return None
+        if not self._topic_filter.is_uploaded(key.topic):
             return None
         file = self._flat_files.get(key.topic, key.queue_id)
         if file is not None and file.is_initialised:
@@ -180,6 +184,8 @@ class MessageStoreDispatcher:
         self._check_fenced()
         if force:
             self._flush_source()
+        if self._topic_filter.take_levels(self._source.topic_storage_levels()):
+            self._forget_excluded()
         queue_keys = self._pending.find(self._failing, self._find_keys())
         if not queue_keys and not self._failing:
             self._note_scan([])
@@ -203,6 +209,14 @@ class MessageStoreDispatcher:
         outcomes = [*failed, *visits.outcomes.values()]
         self._note_scan(outcomes)
         return outcomes
+
+    def _forget_excluded(self) -> None:
+        """Let nothing wait, and no alarm ring, for queues that policies keep out now."""
+        self._topic_filter.report_policies(key.topic for key in self._source.queues())
+        for key in list(self._states):
+            if not self._topic_filter.is_uploaded(key.topic):
+                self._states.pop(key, None)
+                self._gauge_backlog(key, 0, 0)
 
     def _note_scan(self, outcomes: list[DispatchOutcome]) -> None:
         if all(outcome.error is None for outcome in outcomes) and not self._stopping.is_set():
@@ -278,7 +292,7 @@ class MessageStoreDispatcher:
             return DispatchOutcome(key, DispatchStatus.STOPPED, error=self._fenced)
         if not self.is_enabled:
             return DispatchOutcome(key, DispatchStatus.DISABLED)
-        if self._topic_filter.is_filtered(key.topic):
+        if not self._topic_filter.is_uploaded(key.topic):
             return DispatchOutcome(key, DispatchStatus.FILTERED)
         try:
             outcome = self._visit(key, force, max_bytes, defers=defers)
@@ -403,6 +417,9 @@ class MessageStoreDispatcher:
         latency = 0
         if behind and state.oldest_offset == file.consume_queue_max_offset:
             latency = max(self._clock.now_ms() - state.oldest_ms, 0)
+        self._gauge_backlog(key, behind, latency)
+
+    def _gauge_backlog(self, key: QueueKey, behind: int, latency: int) -> None:
         labels = {"topic": key.topic, "queue_id": key.queue_id, "file_type": "consume_queue"}
         self._metrics.gauge(BEHIND_METRIC, behind, **labels)
         self._metrics.gauge(LATENCY_METRIC, latency, **labels)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from tieredstore.contracts.dispatch_source import DispatchSource, NotedChanges, QueueKey
 from tieredstore.errors import TieredStoreError
 from tieredstore.tier.flat.file_store import FlatFileStore
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload.key_upload import KeyUpload
 from tieredstore.tier.upload.queue_state import QueueState
 
@@ -63,7 +63,7 @@ class PendingQueues:
         return self._keys | dict.fromkeys(changed)
 
     def _find_need(self, key: QueueKey, keys: KeyUpload | None, is_failing: bool) -> _Need:
-        if self._topic_filter.is_filtered(key.topic):
+        if not self._topic_filter.is_uploaded(key.topic):
             return _Need.NOTHING
         try:
             available = self._source.queue_range(key)

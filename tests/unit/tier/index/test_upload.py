@@ -20,6 +20,7 @@ from tests.kit.tier.index import (
     put,
 )
 from tests.kit.waiting import wait_for
+from tieredstore.config import change_config
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, FileSegmentMetadata
 from tieredstore.contracts.segment import (
     Buffer,
@@ -415,6 +416,60 @@ def test_the_background_loop_uploads(node: Node) -> None:
     service.stop()
     assert len(entries(node)) == 2
     assert all_found(node.open(), keys)
+
+
+def test_keys_go_to_the_tier_within_their_interval_however_many_follow(node: Node) -> None:
+    change_config(node.config, {"tieredStoreIndexFileUploadInterval": 60_000})
+    service = node.open()
+    for number in range(5):
+        put(service, [f"key-{number}"], first_offset=number * 100)
+        service.tick()
+        assert entries(node) == []
+        node.clock.advance(12_000)
+    service.tick()
+    assert len(entries(node)) == 1
+    assert node.local_names() == []
+    node.clock.advance(3_600_000)
+    service.tick()
+    assert len(entries(node)) == 1  # nothing is new
+    put(service, ["key-5"], first_offset=500)
+    node.clock.advance(59_999)
+    service.tick()
+    assert len(entries(node)) == 1
+    node.clock.advance(1)
+    service.tick()
+    assert len(entries(node)) == 2
+    assert all_found(service, [f"key-{number}" for number in range(6)])
+
+
+def test_keys_that_a_killed_process_left_go_to_the_tier_within_the_interval(node: Node) -> None:
+    change_config(node.config, {"tieredStoreIndexFileUploadInterval": 60_000})
+    service = node.open()
+    put(service, ["one", "two"])
+    service.checkpoint()
+    node.clock.advance(50_000)
+    again = node.open()
+    again.tick()
+    assert entries(node) == []
+    node.clock.advance(60_000)
+    again.tick()
+    assert len(entries(node)) == 1
+    assert all_found(again, ["one", "two"])
+
+
+def test_a_file_that_could_not_be_uploaded_in_its_interval_is_tried_again(node: Node) -> None:
+    change_config(node.config, {"tieredStoreIndexFileUploadInterval": 60_000})
+    with_faults(node, {1: Fault.FAIL})
+    service = node.open()
+    put(service, ["one"])
+    node.clock.advance(60_000)
+    with pytest.raises(TieredStoreError):
+        service.tick()
+    put(service, ["two"], first_offset=100)
+    service.tick()
+    assert len(entries(node)) == 1
+    assert all_found(service, ["one", "two"])
+    assert len(node.local_names()) == 1
 
 
 def test_defect_d22_the_index_lives_as_long_as_the_longest_retention(node: Node) -> None:

@@ -20,7 +20,7 @@ from tieredstore.contracts.segment import (
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.errors import Corrupt
 from tieredstore.providers.memory.provider import MemoryProvider
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload.commit_interval import CommitInterval
 from tieredstore.tier.upload.dispatcher import FINISH_MS, MessageStoreDispatcher
 from tieredstore.tier.upload.outcome import DispatchStatus

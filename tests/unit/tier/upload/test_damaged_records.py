@@ -10,7 +10,7 @@ from tests.kit.tier.flat import KEY, T0, ListSource, Tier, bodies, config, exist
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.errors import Corrupt
 from tieredstore.metrics import Metrics
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload import local_records, queue_upload
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus

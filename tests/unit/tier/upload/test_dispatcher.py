@@ -23,7 +23,7 @@ from tests.kit.tier.flat import (
     record,
 )
 from tests.kit.tier.writing import become_writer
-from tieredstore.config import StorageLevel, change_config
+from tieredstore.config import StorageLevel, StoreConfig, change_config
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import (
     Buffer,
@@ -37,15 +37,13 @@ from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.flat.message_file import FlatMessageFile
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload import dispatcher as module
 from tieredstore.tier.upload import visits
-from tieredstore.tier.upload.dispatcher import (
-    SCAN_PERIOD_MS,
-    MessageStoreDispatcher,
-)
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 
+SCAN_MS = StoreConfig().dispatch_interval_ms
 KEY = QueueKey("TopicA", 0)
 OTHER = QueueKey("TopicB", 3)
 
@@ -643,7 +641,7 @@ def test_a_failed_index_makes_no_idle_scan_visit_a_queue_or_read_the_tier() -> N
     rig.dispatcher.scan(force=True)
     provider.reads = 0
     for _ in range(5):
-        rig.tier.clock.advance(SCAN_PERIOD_MS)
+        rig.tier.clock.advance(SCAN_MS)
         assert rig.dispatcher.scan() == []
     rig.source.put(KEY, 50, 1, keys=("one",))
     rig.dispatcher.scan(force=True)  # an upload goes on, without reading back either
@@ -669,9 +667,9 @@ def test_an_index_that_refuses_what_is_put_is_tried_ever_more_rarely() -> None:
     patch(rig.index, put_keys=refuse)
     rig.dispatcher.scan(force=True)
     provider.reads, refused[:] = 0, []
-    scans = 3_600_000 // SCAN_PERIOD_MS
+    scans = 3_600_000 // SCAN_MS
     for _ in range(scans):
-        rig.tier.clock.advance(SCAN_PERIOD_MS)
+        rig.tier.clock.advance(SCAN_MS)
         rig.dispatcher.scan()
     gaps = [later - before for before, later in pairwise(refused)]
     assert len(refused) <= 6  # in an hour, of all ten queues together
@@ -703,7 +701,7 @@ def test_a_queue_whose_keys_cannot_be_read_back_keeps_no_other_from_it(
     assert rig.index.keys() == ["one"] * 3
     assert rig.dispatcher.scan() == []
     monkeypatch.undo()
-    rig.tier.clock.advance(SCAN_PERIOD_MS)
+    rig.tier.clock.advance(SCAN_MS)
     rig.dispatcher.scan()
     assert rig.index.keys() == ["one"] * 6
 
@@ -799,7 +797,7 @@ def test_the_loop_scans_until_it_is_stopped(rig: Rig) -> None:
     wait = rig.tier.clock.wait
 
     def waiting(event: threading.Event, timeout_ms: int) -> bool:
-        assert timeout_ms == SCAN_PERIOD_MS
+        assert timeout_ms == SCAN_MS
         scanned.set()
         event.wait(60)
         return wait(event, timeout_ms)

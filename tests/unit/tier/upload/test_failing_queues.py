@@ -14,7 +14,7 @@ from tieredstore.contracts.segment import Buffer, FileSegment, WriteResult
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload import visits
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 

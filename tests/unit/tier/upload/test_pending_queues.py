@@ -17,7 +17,7 @@ from tieredstore.contracts.dispatch_source import NotedChanges, QueueKey, QueueR
 from tieredstore.errors import Unavailable
 from tieredstore.local.owned_source import OwnedDispatchSource
 from tieredstore.local.topic_table import TopicTable
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 KEYS = [QueueKey("T", number) for number in range(20)]

@@ -24,7 +24,7 @@ from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.flat.message_file import FlatMessageFile
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload import dispatcher as module
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.upload.outcome import DispatchStatus

@@ -31,7 +31,7 @@ from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload import rules
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus

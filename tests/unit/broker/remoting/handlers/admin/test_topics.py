@@ -14,6 +14,7 @@ from tests.kit.local_stores import plain, put_all
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.handlers.admin.topics import register_handlers
 from tieredstore.broker.send.sender import MessageSender, SendRequest
+from tieredstore.config import StorageLevel
 from tieredstore.errors import Busy
 from tieredstore.local.topic_table import read_topics
 from tieredstore.message.encoding import Message
@@ -119,6 +120,10 @@ def test_the_store_knows_of_a_change_once_it_is_answered(tmp_path: Path) -> None
             assert broker.store.dispatch_source.topic_reserve_hours() == {"orders": 5}
             await client.request(UPDATE, {**FIELDS, "attributes": "-reserve.time"})
             assert broker.store.dispatch_source.topic_reserve_hours() == {}
+            await client.request(UPDATE, {**FIELDS, "attributes": "+tiered.storage.level=DISABLE"})
+            assert broker.store.dispatch_source.topic_storage_levels() == {
+                "orders": StorageLevel.DISABLE
+            }
             assert "orders" in read_topics(tmp_path).attributes
 
     asyncio.run(run())
@@ -142,6 +147,7 @@ def test_the_store_knows_of_a_change_once_it_is_answered(tmp_path: Path) -> None
         ({"attributes": "reserve.time=1"}, "expected \\+key=value or -key"),
         ({"attributes": "-reserve.time"}, "nothing to remove"),
         ({"attributes": "+reserve.time=soon"}, "not supported"),
+        ({"attributes": "+tiered.storage.level=NEVER"}, "not supported"),
     ],
 )
 def test_what_no_topic_may_be_is_refused(

@@ -1,0 +1,1 @@
+"""What an operator decides of a tier: which topics are in it, and at which speed it is used."""
