@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
+from tieredstore.tier.topic_filter import TopicFilter
 
 from scripts.demonstration.arguments import ROOT, Options, parse
 from scripts.demonstration.broker import Played, play
@@ -22,7 +23,6 @@ from scripts.demonstration.folder import prepare, unpack_store
 from scripts.demonstration.spark import Counting
 from tieredstore.config import StoreConfig
 from tieredstore.message.names import LMQ_PREFIX
-from tieredstore.tier.topic_filter import TopicFilter
 
 
 def main(options: Options) -> int:

@@ -503,6 +503,7 @@ def offload(
     topics: str | Sequence[str] = (),
     follow: bool = False,
     recovered: bool = False,
+    standby: bool = False,
     dry_run: bool = False,
     take_over: bool = False,
     stop: StopSignal | None = None,
@@ -535,6 +536,7 @@ def offload(
         follow,
         recovered,
         properties or {},
+        standby,
     )
     with start_run("offload", {}, progress=progress, has_journal=False) as run:
         return run_offload(run, options, stop=stop, on_failure=on_failure, watch=watch)

@@ -53,6 +53,11 @@ PLAN: Tables = {
     is_flag=True,
     help="Of a store that was killed: copy what a recovery would keep.",
 )
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="With --follow, beside a replica: take over when the state directory says so.",
+)
 @dry_run_option
 @take_over_option
 @output_option
@@ -65,6 +70,7 @@ def command(
     metrics_port: int | None,
     metrics_host: str,
     recovered: bool,
+    standby: bool,
     dry_run: bool,
     take_over: bool,
     out: Output,
@@ -78,6 +84,8 @@ def command(
         raise click.UsageError("--follow and --dry-run exclude each other")
     if follow and recovered:
         raise click.UsageError("--follow and --recovered exclude each other")
+    if standby and (not follow or take_over):
+        raise click.UsageError("--standby needs --follow, and takes over when it is told to")
     if metrics_port is not None and not follow:
         raise click.UsageError("--metrics-port needs --follow")
     import logging
@@ -107,6 +115,7 @@ def command(
             topics=topics,
             follow=follow,
             recovered=recovered,
+            standby=standby,
             dry_run=dry_run,
             take_over=take_over,
             on_failure=failures.append,

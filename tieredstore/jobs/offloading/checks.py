@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tieredstore.config import StorageLevel
+from tieredstore.config import StorageLevel, read_broker_conf
 from tieredstore.errors import Invalid
 from tieredstore.jobs.offloading.options import OffloadOptions
-from tieredstore.jobs.target import TierTarget, refuse_slave, resolve_target
+from tieredstore.jobs.target import TierTarget, resolve_target
 from tieredstore.scan.location import refuse_memory
 from tieredstore.scan.times import format_time
 
 if TYPE_CHECKING:
     from tieredstore.local.read_only import ReadOnlyMessageStore
     from tieredstore.local.recovery.plan import RecoveryPlan
+
+EPOCH_FILE: Final = "epochFileCheckpoint"
+"""In a store of Java's whose role a controller changes."""
 
 
 def offload_target(options: OffloadOptions) -> TierTarget:
@@ -32,10 +36,12 @@ def offload_target(options: OffloadOptions) -> TierTarget:
         properties=options.properties,
         offered=_find_conf(options.store),
     )
+    _check_role(options, target)
     _check_directories(options.store, target)
-    refuse_slave(target.config)
     # To call this command is to ask for an upload, whatever a broker would do.
-    config = msgspec.structs.replace(target.config, storage_level=StorageLevel.NOT_IN_DISK)
+    config = msgspec.structs.replace(
+        target.config, storage_level=StorageLevel.NOT_IN_DISK, broker_role="ASYNC_MASTER"
+    )
     if options.workers is not None:
         config = msgspec.structs.replace(config, dispatch_threads=options.workers)
     return replace(target, config=config)
@@ -48,6 +54,53 @@ def _find_conf(store: Path) -> Path | None:
         if path.is_file():
             return path
     return None
+
+
+def _check_role(options: OffloadOptions, target: TierTarget) -> None:
+    """Refuse a store whose log is not, or may stop to be, the one that all replicas have."""
+    given = _read_conf_beside(options) | dict(target.config.plugin_properties)
+    groups = sorted(path for path in options.store.glob("dledger-*") if path.is_dir())
+    if is_set(given, "enableDLegerCommitLog") or groups:
+        found = f"{groups[0]} is there" if groups else "enableDLegerCommitLog is true"
+        raise Invalid(
+            f"store {options.store}: is that of a DLedger group ({found}): its log has entries of "
+            "another form, and what a member has written may be cut off again when another one "
+            "leads; nothing of it goes to a tier",
+            path=str(options.store),
+        )
+    if options.standby:
+        return
+    if "SLAVE" in (target.config.broker_role, given.get("brokerRole")):
+        raise Invalid(
+            "brokerRole is SLAVE, and a slave never uploads: run on the master, or with --follow "
+            "--standby, which takes over when it is told to"
+        )
+    is_switched = (options.store / EPOCH_FILE).exists()
+    if is_set(given, "enableControllerMode") or is_switched:
+        found = f"{EPOCH_FILE} is there" if is_switched else "enableControllerMode is true"
+        raise Invalid(
+            f"store {options.store}: a controller says which replica is the master ({found}): use "
+            "--follow --standby on each, and tell the one beside the master to take over",
+            path=str(options.store),
+        )
+
+
+def _read_conf_beside(options: OffloadOptions) -> dict[str, str]:
+    """The settings of a store's own broker.conf, where nobody gave one: they tell its role."""
+    path = _find_conf(options.store) if options.config is None else None
+    if path is None:
+        return {}
+    try:
+        found = read_broker_conf(path)
+    except Invalid:
+        return {}
+    root = found.get("storePathRootDir")
+    return found if root and Path(root).resolve() == options.store.resolve() else {}
+
+
+def is_set(properties: Mapping[str, str], key: str) -> bool:
+    """Tell whether a Java key is given as true."""
+    return properties.get(key, "").lower() == "true"
 
 
 def _check_directories(store: Path, target: TierTarget) -> None:

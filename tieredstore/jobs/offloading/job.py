@@ -25,6 +25,7 @@ from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.offloading.plan import DryRun, dry_run
 from tieredstore.jobs.offloading.report import OffloadReport
 from tieredstore.jobs.offloading.source import OffloadSource, list_skipped_topics
+from tieredstore.jobs.offloading.standby import TakeOverOrder, await_coverage, learn_tier
 from tieredstore.jobs.offloading.watch import OffloadWatch
 from tieredstore.jobs.run import FailureCallback, JobProgress, JobRun, ProgressCallback
 from tieredstore.jobs.stopping import StopSignal
@@ -64,7 +65,10 @@ def run_offload(
     `follow_store`."""
     if options.dry_run:
         return run.report(plan_offload(options, clock=clock).fields())
-    if options.follow:
+    if options.standby:
+        stop = stop or StopSignal()
+        done = _stand_by(run, options, stop=stop, watch=watch, clock=clock)
+    elif options.follow:
         stop = stop or StopSignal()
         done = follow_store(options, run.on_progress, stop=stop, watch=watch, clock=clock)
     else:
@@ -76,6 +80,26 @@ def run_offload(
             on_failure(found.error)
     run.add_stage("offload", done.queues, done.message_bytes, done.seconds)
     return run.report(done.fields())
+
+
+def _stand_by(
+    run: JobRun,
+    options: OffloadOptions,
+    *,
+    stop: StopSignal,
+    watch: OffloadWatch | None,
+    clock: Clock,
+) -> OffloadReport:
+    """Wait for the order to take over, then follow the store as the tier's writer."""
+    target = offload_target(options)
+    # What would refuse the store then does now.
+    open_read_only(options.store, target.config, clock).shutdown()
+    order = TakeOverOrder(options.state)
+    if not order.await_it(stop, clock):
+        return OffloadReport(stopped=True)
+    if not order.is_done:
+        learn_tier(run, target, clock)
+    return follow_store(options, run.on_progress, stop=stop, watch=watch, clock=clock)
 
 
 def offload_store(
@@ -133,6 +157,11 @@ def follow_store(
         stop.on_set(job.stop)
         total = job.new_report()
         job.source.begin(job.flat_files, None, start)
+        order = TakeOverOrder(options.state)
+        if options.standby and not order.is_done:
+            await_coverage(job.store, job.source, job.flat_files, stop, clock)
+            if not stop.event.is_set():
+                order.note_done(clock.now_ms())
         stuck: dict[QueueKey, TieredStoreError] = {}
         watch.begin(target.config.dispatch_interval_ms)
         while not stop.event.is_set():

@@ -73,6 +73,20 @@ def read_former_metadata(backup: FoundBackup, config: StoreConfig) -> FormerMeta
             return FormerMetadata.of(metadata, config.broker_name, backup.archive.manifest.taken_ms)
 
 
+def find_former_metadata(
+    provider: SegmentProvider, config: StoreConfig
+) -> tuple[FormerMetadata, str, tuple[str, ...]]:
+    """Find what the last metadata knew, from which backup ("" without one that is whole: all but
+    little of it is made from the tier), and what is wrong with later ones. Raises Unavailable."""
+    try:
+        found = find_backup(provider, config.broker_name, BackupKind.METADATA)
+        if found is not None:
+            return read_former_metadata(found, config), str(found.name), found.damaged
+    except Corrupt as error:
+        return NOTHING_FORMER, "", (str(error),)
+    return NOTHING_FORMER, "", ()
+
+
 def require_backup(provider: SegmentProvider, broker: str) -> FoundBackup:
     """Find the newest whole backup of topics, groups and offsets. Raises Invalid where there is
     none, and what `find_backup` raises."""

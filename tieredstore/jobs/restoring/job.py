@@ -12,19 +12,15 @@ import msgspec
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.backups import BackupKind
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.file_operations import FILES
-from tieredstore.errors import Corrupt
-from tieredstore.jobs.metadata.former import NOTHING_FORMER, FormerMetadata
 from tieredstore.jobs.metadata.job import RebuildOptions, find_only_broker, run_rebuild_metadata
 from tieredstore.jobs.operating.adopt import adopt_tier, check_no_log
 from tieredstore.jobs.restoring.backups import (
     FoundBackup,
-    find_backup,
-    read_former_metadata,
+    find_former_metadata,
     require_backup,
 )
 from tieredstore.jobs.restoring.offsets import OFFSET_FILES, FittedOffsets, fit_offsets
@@ -60,7 +56,7 @@ def run_restore(
         broker = location.broker or find_only_broker(provider)
         backup = require_backup(provider, broker)
         tier_config = msgspec.structs.replace(location.config, broker_name=broker)
-        former, former_name, damaged = _find_former(provider, tier_config)
+        former, former_name, damaged = find_former_metadata(provider, tier_config)
         listed = _list_queues(provider, broker)
     placed = place_tier(tier_config, location.url, state=store)
     refuse_slave(placed)
@@ -118,20 +114,6 @@ def run_restore(
             "problems": adopted["problems"],
         }
     )
-
-
-def _find_former(
-    provider: SegmentProvider, config: StoreConfig
-) -> tuple[FormerMetadata, str, tuple[str, ...]]:
-    """What the last metadata knew, from which backup ("" without one that is whole: all but little
-    of it is made from the tier), and what is wrong with later ones."""
-    try:
-        found = find_backup(provider, config.broker_name, BackupKind.METADATA)
-        if found is not None:
-            return read_former_metadata(found, config), str(found.name), found.damaged
-    except Corrupt as error:
-        return NOTHING_FORMER, "", (str(error),)
-    return NOTHING_FORMER, "", ()
 
 
 def _list_queues(provider: SegmentProvider, broker: str) -> dict[QueueKey, int | None]:
