@@ -235,7 +235,12 @@ def test_a_file_that_nobody_changed_is_not_parsed_again_and_each_change_is_seen(
     settle(config)
     read: list[Path] = []
     parse = topic_table.find_topics
-    monkeypatch.setattr(topic_table, "find_topics", lambda root: read.append(root) or parse(root))
+
+    def counted(root: Path) -> TopicTable | None:
+        read.append(root)
+        return parse(root)
+
+    monkeypatch.setattr(topic_table, "find_topics", counted)
     reader = TopicTableReader(config.parent)
     tables = [reader.read() for _ in range(5)]
     assert len(read) == 1
