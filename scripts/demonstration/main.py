@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
-from tieredstore.tier.topic_filter import TopicFilter
 
 from scripts.demonstration.arguments import ROOT, Options, parse
 from scripts.demonstration.broker import Played, play
@@ -23,6 +22,7 @@ from scripts.demonstration.folder import prepare, unpack_store
 from scripts.demonstration.spark import Counting
 from tieredstore.config import StoreConfig
 from tieredstore.message.names import LMQ_PREFIX
+from tieredstore.tier.policy.topic_filter import TopicFilter
 
 
 def main(options: Options) -> int:
