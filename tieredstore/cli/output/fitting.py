@@ -48,7 +48,7 @@ def fit(
         Column(place, (name,), max(width, len(name)))
         for place, (name, width) in enumerate(zip(names, widths, strict=True))
     ]
-    if _measure(whole) <= room:
+    if measure_columns(whole) <= room:
         return whole
     columns = []
     for place, (name, width) in enumerate(zip(names, widths, strict=True)):
@@ -57,13 +57,14 @@ def fit(
     leaving = [] if keeps_all else [name for name in _EXPENDABLE if name in names]
     while True:
         shrunk = _shrink(columns, names, texts, room)
-        if _measure(shrunk) <= room or not leaving:
+        if measure_columns(shrunk) <= room or not leaving:
             return shrunk
         name = leaving.pop(0)
         columns = [column for column in columns if names[column.place] != name]
 
 
-def _measure(columns: Sequence[Column]) -> int:
+def measure_columns(columns: Sequence[Column]) -> int:
+    """Return how many cells a line of these columns takes."""
     return sum(column.width + _GAP for column in columns) - _GAP
 
 
@@ -81,8 +82,8 @@ def _shrink(
     able = [number for number, column in enumerate(found) if names[column.place] in texts]
     long = [number for number in able if is_long_text(names[found[number].place])]
     if long:
-        found[long[-1]] = _narrow(found[long[-1]], _measure(found) - room, _LEAST_OF_LONG)
-    while _measure(found) > room:
+        found[long[-1]] = _narrow(found[long[-1]], measure_columns(found) - room, _LEAST_OF_LONG)
+    while measure_columns(found) > room:
         able = [number for number in able if _narrow(found[number], 1, _LEAST) != found[number]]
         if not able:
             break

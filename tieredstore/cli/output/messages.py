@@ -61,7 +61,9 @@ class MessageOutput:
     def require_live(self) -> None:
         """Raise Invalid for a form that is not whole before its last message."""
         if self.form is Form.JSON:
-            raise Invalid("--follow: --output json is one array; ndjson is a line each")
+            raise Invalid(
+                "--output json is one array, which has no end here; ndjson is a line each"
+            )
 
     def write(
         self, table_columns: Sequence[str], rows: Iterable[Row], *, is_live: bool = False

@@ -168,6 +168,8 @@ class Output:
         if table.left_out:
             names = ", ".join(table.left_out)
             click.echo(f"tieredstore: no room for {names}; --wide shows all", err=True)
+        elif table.is_too_wide:
+            click.echo("tieredstore: wider than the terminal; fewer columns fit", err=True)
         return max(count - table.head_lines, 0)
 
 

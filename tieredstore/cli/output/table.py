@@ -15,7 +15,7 @@ from tieredstore.cli.output.cells import (
     plain_text,
     shorten,
 )
-from tieredstore.cli.output.fitting import Column, fit, is_long_text
+from tieredstore.cli.output.fitting import Column, fit, is_long_text, measure_columns
 from tieredstore.cli.output.human import human_size, is_size, is_time
 from tieredstore.cli.output.screen import Screen
 
@@ -26,14 +26,15 @@ _USUAL_WIDTHS: Final = {
     "topic": 20,
     "queue_id": 8,
     "queue_offset": 12,
-    "store_timestamp": 24,
-    "born_timestamp": 24,
+    "store_timestamp": 19,
+    "born_timestamp": 19,
     "tags": 12,
     "keys": 20,
     "msg_id": 32,
     "body": 60,
 }
 """Of columns whose rows are not known when the head is written."""
+_EXACT_TIME: Final = 24
 
 
 class Table:
@@ -55,6 +56,8 @@ class Table:
         self.left_out: list[str] = []
         """Columns for which there was no room."""
         self.head_lines = 0
+        self.is_too_wide = False
+        """Whether lines go on in the next one of the terminal."""
         self._texts: frozenset[str] = frozenset()
 
     def lines(self, rows: Iterable[Row], *, sample_rows: int) -> Iterator[str]:
@@ -86,10 +89,10 @@ class Table:
         size = len if self._screen is None else measure
         widths = [max(map(size, column)) for column in zip(*sample, strict=True)]
         if not is_known:
-            widths = [
-                max(width, _USUAL_WIDTHS.get(name, 0))
-                for name, width in zip(self._names, widths, strict=True)
-            ]
+            for place, name in self._places():
+                is_long_time = is_time(name) and self._screen is None
+                usual = _EXACT_TIME if is_long_time else _USUAL_WIDTHS.get(name, 0)
+                widths[place] = max(widths[place], usual)
         if self._screen is None:
             return [
                 Column(place, (name,), max(widths[place], len(name)))
@@ -99,6 +102,7 @@ class Table:
         found = fit(self._names, widths, self._texts, self._screen.width, keeps_all=self._keeps_all)
         shown = {column.place for column in found}
         self.left_out = [name for place, name in self._places() if place not in shown]
+        self.is_too_wide = measure_columns(found) > self._screen.width
         return found
 
     def _head(self, columns: Sequence[Column], to_right: Sequence[bool]) -> Iterator[str]:
@@ -134,14 +138,14 @@ class Table:
 
 def field_lines(fields: Row, screen: Screen | None, *, is_whole: bool = False) -> Iterator[str]:
     """Yield a line for each field of a record. On a terminal a long value goes on below itself, and
-    one that is null has no line."""
+    one that is null or an empty list has no line."""
     head = max(map(len, fields), default=0)
     for name, value in fields.items():
         if screen is None:
             text = cell(name, value, None if is_whole else CELL_CHARACTERS)
             yield f"{name:<{head}}{_GAP}{text}"
             continue
-        if value is None:
+        if value is None or value == []:
             continue
         text = cell(name, value, None)
         if is_size(name) and isinstance(value, int) and value >= 1000:
@@ -156,9 +160,9 @@ def field_lines(fields: Row, screen: Screen | None, *, is_whole: bool = False) -
 
 
 def _is_text_column(name: str, rows: Sequence[Row]) -> bool:
-    """Whether values may be cut; an id of digits alone is no number."""
+    """Whether values may be cut; an id of digits alone is no number, and a time is whole."""
     values = (row.get(name) for row in rows)
-    return any(isinstance(value, str | list | Mapping) for value in values)
+    return not is_time(name) and any(isinstance(value, str | list | Mapping) for value in values)
 
 
 def _is_number_column(

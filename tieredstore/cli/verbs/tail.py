@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
+from tieredstore.cli.messages.rows import MESSAGE_COLUMNS
 from tieredstore.cli.options.broker import Place, broker_option, talk_to
-from tieredstore.cli.options.output import body_option
-from tieredstore.cli.output.rows import Output, OutputFormat
+from tieredstore.cli.options.output import message_output_options
 
 if TYPE_CHECKING:
+    from tieredstore.cli.output.messages import MessageOutput
     from tieredstore.cli.remote import BrokerClient
     from tieredstore.message.record import StoredMessage
 
-COLUMNS = ("queue_id", "queue_offset", "store_timestamp", "tags", "keys", "msg_id", "body")
 PAUSE_S = 0.25
 
 
@@ -31,14 +32,7 @@ PAUSE_S = 0.25
     "--limit", metavar="N", type=click.IntRange(min=1), help="End after so many messages."
 )
 @click.option("--no-follow", is_flag=True, help="End where the queues end now.")
-@body_option
-@click.option(
-    "--output",
-    type=click.Choice([OutputFormat.TABLE.value, OutputFormat.NDJSON.value]),
-    default=OutputFormat.TABLE.value,
-    show_default=True,
-    help="How to print.",
-)
+@message_output_options
 def command(
     topic: str,
     broker: Place,
@@ -46,34 +40,17 @@ def command(
     from_start: bool,
     limit: int | None,
     no_follow: bool,
-    body: str,
-    output: str,
+    out: MessageOutput,
 ) -> None:
     """Print messages of TOPIC as they come, until SIGINT. It commits no offset and is no member of
     a group."""
-    from tieredstore.scan.rows import BodyForm, message_row
+    from tieredstore.scan.rows import message_row
 
-    out = Output(OutputFormat(output))
-    form = BodyForm(body)
+    out.require_live()
     with talk_to(broker) as client:
         found = _follow(client, topic, tag, from_start=from_start, follows=not no_follow)
-        for number, message in enumerate(found, 1):
-            row = message_row(message, "", form)
-            if out.format is OutputFormat.NDJSON:
-                out.rows(COLUMNS, [row])
-            else:
-                out.line(_line(row))
-                out.flush()
-            if number == limit:
-                return
-
-
-def _line(row: dict[str, object]) -> str:
-    from tieredstore.cli.output.cells import cell
-
-    place = f"{row['queue_id']}@{row['queue_offset']}"
-    cells = (cell(name, row[name]) for name in ("store_timestamp", "tags", "keys", "body"))
-    return "  ".join([f"{place:<10}", *cells]).rstrip()
+        rows = (message_row(message, "", out.body) for message in islice(found, limit))
+        out.write(MESSAGE_COLUMNS, rows, is_live=True)
 
 
 def _follow(

@@ -19,4 +19,6 @@ def command(work: Path | None, out: Output) -> None:
     """List the journals of jobs that were interrupted or run now, the oldest first."""
     from tieredstore.jobs.journals import list_journals, state_directory
 
-    out.rows(COLUMNS, journal_rows(list_journals(work or state_directory()), is_users=work is None))
+    folder = work or state_directory()
+    if not out.rows(COLUMNS, journal_rows(list_journals(folder), is_users=work is None)):
+        click.echo(f"tieredstore: {folder}: no journal", err=True)
