@@ -6,6 +6,9 @@ import csv
 import io
 import json
 import re
+import signal
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import pytest
 from tests.kit.command_line import Ran, one_line, tieredstore
 from tests.kit.paths import ROOT
 from tests.kit.tier_builder import BuiltTier, small_tier
+from tests.kit.waiting import wait_for
 from tieredstore.table import Tier
 
 
@@ -133,6 +137,21 @@ def test_the_page_shows_what_is_printed(tier: BuiltTier) -> None:
     assert len(examples) == 2
     for query, shown in examples:
         assert sql(tier, query).out == textwrap.dedent(shown)
+
+
+def test_ctrl_c_interrupts_a_query(tier: BuiltTier) -> None:
+    query = "select text(body), (select sum(sqrt(range)) from range(10000000000)) from orders"
+    command = [sys.executable, "-m", "tieredstore", "sql", "--tier", tier.url, query]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: is_using_threads(process.pid))
+        process.send_signal(signal.SIGINT)
+        assert process.communicate()[1].strip() == "tieredstore: error: interrupted"
+    assert process.returncode == 130
+
+
+def is_using_threads(pid: int) -> bool:
+    """Whether DuckDB has begun: it has threads of its own."""
+    return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
 
 
 def test_a_result_without_a_row_says_so(tier: BuiltTier) -> None:

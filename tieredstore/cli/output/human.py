@@ -34,4 +34,4 @@ def is_size(name: str) -> bool:
 
 def is_time(name: str) -> bool:
     """Tell whether a field of this name is a time in epoch ms."""
-    return name.endswith("timestamp")
+    return name.endswith("timestamp") or name == "started_ms"

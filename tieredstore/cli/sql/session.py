@@ -71,7 +71,7 @@ class SqlSession:
         try:
             found = self._connection.execute(query)
             names = _make_distinct(str(column[0]) for column in found.description or ())
-        except self._errors as error:
+        except (self._errors, RuntimeError) as error:
             raise self._explain(error, datasets, statement.tables, catalogue) from error
         return names, self._fetch(found, datasets)
 
@@ -81,7 +81,7 @@ class SqlSession:
         while True:
             try:
                 rows = found.fetchmany(_FETCHED_ROWS)
-            except self._errors as error:
+            except (self._errors, RuntimeError) as error:
                 raise self._explain(error, datasets) from error
             if not rows:
                 return
@@ -99,6 +99,10 @@ class SqlSession:
             if dataset.failure is not None:
                 return dataset.failure
         text = str(error).split("\n\n", 1)[0]
+        if "interrupted" in text.lower():
+            return KeyboardInterrupt()
+        if not isinstance(error, self._errors):
+            return error
         hint = ""
         if catalogue is not None and "Table with name" in text:
             topics = catalogue.topic_names()
