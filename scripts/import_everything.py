@@ -32,7 +32,6 @@ OPTIONAL = {
     "google",
     "grpc",
     "jinja2",
-    "matplotlib",
     "obstore",
     "pandas",
     "prometheus_client",

@@ -2,7 +2,7 @@
 
     python -m benchmarks.cost [--days 30]
 
-Takes some minutes for a month. Needs the extra `jobs` (matplotlib).
+Takes some minutes for a month. Needs matplotlib.
 """
 
 from __future__ import annotations

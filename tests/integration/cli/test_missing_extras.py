@@ -32,7 +32,6 @@ sys.exit(run(sys.argv[2:]))
     [
         ("pyarrow", "report --to out", "report", "jobs"),
         ("jinja2", "report --to out", "report", "jobs"),
-        ("matplotlib", "report --to out", "report", "jobs"),
         ("pyarrow", "export --format parquet --to out", "export", "jobs"),
         ("deltalake", "export --format delta --to out", "delta", "delta"),
         ("pyiceberg", "export --format iceberg --catalog c --table a.b", "iceberg", "iceberg"),

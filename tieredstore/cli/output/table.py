@@ -16,8 +16,8 @@ from tieredstore.cli.output.cells import (
     shorten,
 )
 from tieredstore.cli.output.fitting import Column, fit, is_long_text, measure_columns
-from tieredstore.cli.output.human import human_size, is_size, is_time
 from tieredstore.cli.output.screen import Screen
+from tieredstore.scan.human import human_size, is_size, is_time
 
 Row: TypeAlias = Mapping[str, object]
 

@@ -13,7 +13,7 @@ from tieredstore.contracts.wrapping import find_layer
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Invalid
 from tieredstore.jobs.reporting.facts import Facts
-from tieredstore.jobs.reporting.page import page
+from tieredstore.jobs.reporting.page.render import page
 from tieredstore.jobs.reporting.summary import Summary, summarise
 from tieredstore.jobs.reporting.tables import tables
 from tieredstore.jobs.reporting.tasks import ReportTask, look, queue_name
@@ -34,8 +34,8 @@ class ReportOptions:
     """keys_percent: of how many of a hundred blocks of 2,048 messages the records are read, for
     keys, tags and their distribution; with 0 the consume queues alone are. prices: by field of
     `Prices`, those that differ from the configured ones of a tier that is paid by the request, or
-    from the defaults. now_ms: epoch ms from which ages are told; None for the time of the first
-    run.
+    from the defaults; without any, a tier that nobody pays for is told without costs. now_ms: epoch
+    ms from which ages are told; None for the time of the first run.
     """
 
     keys_percent: int = 100
@@ -69,7 +69,12 @@ def run_report(
         catalogue = load_catalogue(provider, metadata, broker=location.broker)
         catalogue.require_own_state()
         metered = find_layer(provider, MeteredProvider)
-        prices = replace(metered.prices if metered is not None else Prices(), **given.prices)
+        # A tier in files costs no requests; what it would cost elsewhere is told on request.
+        prices = (
+            replace(metered.prices if metered is not None else Prices(), **given.prices)
+            if metered is not None or given.prices
+            else None
+        )
     finally:
         provider.close()
         if metadata is not None:
@@ -150,7 +155,7 @@ def _write(
     facts: Facts,
     now_ms: int,
     keys_percent: int,
-    prices: Prices,
+    prices: Prices | None,
 ) -> list[str]:
     """The page comes last: where it is new, so are the tables."""
     to.mkdir(parents=True, exist_ok=True)

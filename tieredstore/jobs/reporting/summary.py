@@ -44,9 +44,24 @@ class Summary:
 
 
 def summarise(
+    catalogue: TierCatalogue,
+    facts: Facts,
+    now_ms: int,
+    config: StoreConfig,
+    prices: Prices | None,
+) -> Summary:
+    """Make rows in the order of names. now_ms: ages and rates are told from there. prices: None
+    where no price applies: costs are None then, and requests are told."""
+    made = _summarise(catalogue, facts, now_ms, config, prices or Prices())
+    if prices is None:
+        for row in (made.totals, *made.topics, *made.queues):
+            row.update({name: None for name in row if "_usd" in name})
+    return made
+
+
+def _summarise(
     catalogue: TierCatalogue, facts: Facts, now_ms: int, config: StoreConfig, prices: Prices
 ) -> Summary:
-    """Make rows in the order of names. now_ms: ages and rates are told from there."""
     queues: list[Row] = []
     topics: dict[str, _Topic] = {}
     for queue in catalogue.queues:

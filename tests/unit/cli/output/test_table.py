@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tieredstore.cli.output.cells import measure, shorten
-from tieredstore.cli.output.human import human_size, human_time
 from tieredstore.cli.output.screen import Screen
 from tieredstore.cli.output.table import Table, field_lines
+from tieredstore.scan.human import human_size, human_time
 
 MESSAGES: list[dict[str, object]] = [
     {

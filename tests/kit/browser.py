@@ -1,0 +1,100 @@
+"""A headless Chromium, for pages that people look at. It asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+_BROWSERS = ("chromium", "google-chrome")
+_OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+)
+
+
+class Screen(NamedTuple):
+    """Pixels, and which colours its owner likes."""
+
+    width: int
+    height: int
+    is_dark: bool = False
+    is_phone: bool = False
+
+
+DESK = Screen(1280, 800)
+DARK = Screen(1280, 800, is_dark=True)
+PHONE = Screen(390, 844, is_phone=True)
+
+
+class Browser:
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def show(self, page: Path, screen: Screen) -> None:
+        """Load a page as somebody with that screen sees it."""
+        metrics = {
+            "width": screen.width,
+            "height": screen.height,
+            "deviceScaleFactor": 1,
+            "mobile": screen.is_phone,
+        }
+        self._command("Emulation.setDeviceMetricsOverride", metrics)
+        colours = {"name": "prefers-color-scheme", "value": "dark" if screen.is_dark else "light"}
+        self._command("Emulation.setEmulatedMedia", {"features": [colours]})
+        self.driver.get(page.absolute().as_uri())
+
+    def ask(self, script: str, *arguments: object) -> Any:
+        """Return what a piece of JavaScript returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def complaints(self) -> list[str]:
+        """What the console had to say since it was asked."""
+        return [str(entry["message"]) for entry in self.driver.get_log("browser")]
+
+    def screenshot(self) -> bytes:
+        """What is on the screen, as PNG."""
+        taken = self._command("Page.captureScreenshot", {"format": "png"})
+        return base64.b64decode(taken["data"])
+
+    def _command(self, name: str, arguments: dict[str, object]) -> Any:
+        return self.driver.execute_cdp_cmd(name, arguments)
+
+
+def find_browser() -> tuple[str, str] | str:
+    """Return the paths of a Chromium and its driver, or why there are none."""
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    driver = shutil.which("chromedriver")
+    if browser is None or driver is None:
+        missing = "chromium" if browser is None else "chromedriver"
+        return f"there is no {missing} (Debian: apt-get install chromium chromium-driver)"
+    return browser, driver
+
+
+@contextmanager
+def open_browser(paths: tuple[str, str], profile: Path) -> Iterator[Browser]:
+    """Start it with an empty profile, a new folder of its own."""
+    options = webdriver.ChromeOptions()
+    options.binary_location, driver_path = paths
+    for option in (*_OPTIONS, f"--user-data-dir={profile}"):
+        options.add_argument(option)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver_path))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
