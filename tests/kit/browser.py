@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,15 +64,16 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the console had to say since it was asked."""
-        return [str(entry["message"]) for entry in self.driver.get_log("browser")]
+        entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [str(entry["message"]) for entry in entries]
 
     def screenshot(self) -> bytes:
         """What is on the screen, as PNG."""
         taken = self._command("Page.captureScreenshot", {"format": "png"})
         return base64.b64decode(taken["data"])
 
-    def _command(self, name: str, arguments: dict[str, object]) -> Any:
-        return self.driver.execute_cdp_cmd(name, arguments)
+    def _command(self, name: str, arguments: Mapping[str, object]) -> Any:
+        return self.driver.execute_cdp_cmd(name, dict(arguments))
 
 
 def find_browser() -> tuple[str, str] | str:

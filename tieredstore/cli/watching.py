@@ -1,14 +1,18 @@
-"""Serves how a long-running job is over HTTP, as the broker does: `/health` and `/metrics`."""
+"""Tells how a long-running job is: over HTTP as the broker does (`/health`, `/metrics`),
+and in a file."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tieredstore.errors import make_missing_error
+from tieredstore.errors import TieredStoreError, make_missing_error
+
+HEALTH_FILE_SECONDS = 10.0
 
 if TYPE_CHECKING:
     from tieredstore.jobs.offloading.watch import OffloadWatch
@@ -43,3 +47,43 @@ def serve_watch(host: str, port: int, watch: OffloadWatch) -> Iterator[int]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def write_health(
+    path: Path, watch: OffloadWatch, every_seconds: float = HEALTH_FILE_SECONDS
+) -> Iterator[None]:
+    """Keep `/health` in a file within the block, as one line of JSON that is replaced whole: so a
+    probe needs no HTTP. It has the time of its writing (`written_ms`), and is gone when the block
+    ends, but not when the process is killed. Raises Invalid or Unavailable when it cannot be
+    written at first."""
+    import orjson
+
+    from tieredstore.broker.operations.health import describe_health
+    from tieredstore.disk.errors import wrap_os_errors
+    from tieredstore.disk.file_operations import FILES
+
+    def write() -> None:
+        health = describe_health(watch.list_services(), watch.tier)
+        found = {"written_ms": watch.clock.now_ms(), **health}
+        FILES.replace_file(path, orjson.dumps(found, default=str) + b"\n")
+
+    def keep() -> None:
+        while not ended.wait(every_seconds):
+            # What cannot be written grows old, which is what a probe looks at.
+            with suppress(OSError, TieredStoreError):
+                write()
+
+    ended = threading.Event()
+    with wrap_os_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write()
+    thread = threading.Thread(target=keep, name="tiered-health", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with suppress(OSError):
+            path.unlink()

@@ -17,9 +17,11 @@ import pytest
 from tests.kit.command_line import tieredstore
 from tests.kit.followed import Steps, fill, options, put, tiered_bodies
 from tests.kit.local_stores import plain, put_all, running, small_config
+from tests.kit.waiting import wait_for
+from tieredstore.cli.watching import write_health
 from tieredstore.config import StoreConfig, load_broker_conf
 from tieredstore.contracts.tier_status import TierStatus
-from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.jobs.offloading.job import follow_store, offload_store
 from tieredstore.jobs.offloading.watch import BEHIND_MESSAGES, ROUNDS, OffloadWatch
 from tieredstore.jobs.stopping import StopSignal
@@ -242,6 +244,7 @@ def test_metrics_and_health_are_served_while_it_follows(small: Path) -> None:
             *(sys.executable, "-m", "tieredstore.cli.main", "-v", "offload", str(small)),
             *("--tier", f"file://{root / 'tier'}", "--state", str(root / "state")),
             *("--broker", "b", "--cluster", "c", "--follow", "--metrics-port", "0"),
+            *("--health-file", str(root / "run" / "health.json")),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -267,15 +270,49 @@ def test_metrics_and_health_are_served_while_it_follows(small: Path) -> None:
         assert health["status"] == "up"
         assert health["tier"]["behind_messages"] == 0
         assert health["services"] == [{"name": "offload", "state": "running"}]
+        in_file = json.loads((root / "run" / "health.json").read_bytes())
+        assert {*in_file} == {"written_ms", *health}
         metrics = ask("/metrics").decode()
         assert f'{BEHIND_MESSAGES}{{node_type="offload"}} 0.0' in metrics
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 0
+    assert list((root / "run").iterdir()) == []
 
 
-@pytest.mark.parametrize("wrong", [["--metrics-port", "0"], ["--follow", "--metrics-port", "x"]])
+def test_health_is_in_a_file_that_is_replaced_whole_and_gone_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "health.json"
+    watch = OffloadWatch(Steps([]))
+    with write_health(path, watch, every_seconds=0.01):
+        # Before the first round nothing is known to be bad.
+        assert json.loads(path.read_bytes())["services"] == [
+            {"name": "offload", "state": "stopped"}
+        ]
+        watch.begin()
+        status = TierStatus("file:///t", True, None, None, 0, 0, None, 0, 0, 0, 1, None, None)
+        watch.end_round(status, None, 0, Unavailable("the tier is away"))
+        wait_for(lambda: json.loads(path.read_bytes())["status"] == "degraded")
+        assert b'"status":"degraded"' in path.read_bytes(), "as the probe of the docs looks for it"
+        watch.end_round(status, None, 0, None)
+        wait_for(lambda: b'"status":"up"' in path.read_bytes())
+    assert list(path.parent.iterdir()) == []
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(TieredStoreError, match="cannot write"),
+        write_health(tmp_path / "file" / "h", watch),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--metrics-port", "0"],
+        ["--follow", "--metrics-port", "x"],
+        ["--health-file", "health.json"],
+    ],
+)
 def test_a_metrics_port_is_of_a_run_that_follows(small: Path, wrong: list[str]) -> None:
     root = small.parent
     where = ["--tier", f"file://{root / 'tier'}", "--state", str(root / "state")]

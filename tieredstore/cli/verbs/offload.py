@@ -49,6 +49,12 @@ PLAN: Tables = {
     help="Address on which --metrics-port listens.",
 )
 @click.option(
+    "--health-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --follow: keep what /health answers in this file.",
+)
+@click.option(
     "--recovered",
     is_flag=True,
     help="Of a store that was killed: copy what a recovery would keep.",
@@ -69,6 +75,7 @@ def command(
     follow: bool,
     metrics_port: int | None,
     metrics_host: str,
+    health_file: Path | None,
     recovered: bool,
     standby: bool,
     dry_run: bool,
@@ -86,21 +93,25 @@ def command(
         raise click.UsageError("--follow and --recovered exclude each other")
     if standby and (not follow or take_over):
         raise click.UsageError("--standby needs --follow, and takes over when it is told to")
-    if metrics_port is not None and not follow:
-        raise click.UsageError("--metrics-port needs --follow")
+    for option, given in (("--metrics-port", metrics_port), ("--health-file", health_file)):
+        if given is not None and not follow:
+            raise click.UsageError(f"{option} needs --follow")
     import logging
 
     from tieredstore import jobs
     from tieredstore.cli.composition import check_target
-    from tieredstore.cli.watching import serve_watch
+    from tieredstore.cli.watching import serve_watch, write_health
     from tieredstore.jobs.offloading.watch import OffloadWatch
 
     check_target(tier)
     failures: list[TieredStoreError] = []
     with ExitStack() as stack:
         how = stack.enter_context(thread_keywords("offload", job, only_plan=dry_run))
-        if metrics_port is not None:
+        if health_file is not None or metrics_port is not None:
             watch = how["watch"] = OffloadWatch()
+        if health_file is not None:
+            stack.enter_context(write_health(health_file, watch))
+        if metrics_port is not None:
             port = stack.enter_context(serve_watch(metrics_host, metrics_port, watch))
             log = logging.getLogger(__name__)
             log.info("/metrics and /health at http://%s:%d", metrics_host, port)
