@@ -27,7 +27,7 @@ def count(value: object) -> Cell:
 
 
 def size(value: object) -> Cell:
-    """Bytes, in units."""
+    """Show bytes in units."""
     return _number(value, lambda found: human_size(round(found)))
 
 
@@ -44,7 +44,7 @@ def span(seconds: object) -> Cell:
 
 
 def time(value: object) -> Cell:
-    """Epoch ms, as UTC."""
+    """Show epoch ms as UTC."""
     return _number(value, lambda found: show_time(round(found)))
 
 
@@ -79,7 +79,7 @@ def show_time(time_ms: int) -> str:
 
 
 def show_plainly(found: str) -> str:
-    """Control characters, and those that turn the direction of a text, are escaped."""
+    """Escape control characters, and those that turn the direction of a text."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in found
     )

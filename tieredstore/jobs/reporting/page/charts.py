@@ -43,8 +43,8 @@ def stack(
     *,
     whole: float | None = None,
 ) -> list[Bar]:
-    """Bars of pieces behind each other. values: of each bar by series. whole: what the full width
-    stands for; None for the longest bar."""
+    """Make bars of pieces behind each other. values: of each bar by series. whole: what the full
+    width stands for; None for the longest bar."""
     longest = max((sum(row) for row in values), default=0.0) if whole is None else whole
     bars = []
     for label, row, text in zip(labels, values, texts, strict=True):
@@ -61,8 +61,8 @@ def stack(
 def ranges(
     labels: Sequence[str], values: Sequence[tuple[float, float, float, float]], texts: Sequence[str]
 ) -> list[Bar]:
-    """Bars from the least to the most, on a scale of logarithms: two pieces, the first up to the
-    third value of four (least, half, nearly all, most), with a mark at the second."""
+    """Make bars from the least to the most, on a scale of logarithms: two pieces, the first up to
+    the third value of four (least, half, nearly all, most), with a mark at the second."""
     low = min((row[0] for row in values), default=1.0)
     high = max((row[3] for row in values), default=1.0)
     span = math.log(max(high, 1) / max(low, 1)) or 1.0

@@ -56,7 +56,7 @@ class Tile(NamedTuple):
 
 
 def make_tiles(totals: Row, prices: Prices | None, place: str) -> list[Tile]:
-    """The figures of the whole tier that one wants to know first."""
+    """Choose the figures of the whole tier that one wants to know first."""
     stored = sum(_number(totals, kind) for kind in _STORED)
     tiles = [
         Tile("messages", count(totals["messages"]).text),
@@ -84,8 +84,8 @@ def make_tiles(totals: Row, prices: Prices | None, place: str) -> list[Tile]:
 def make_sections(
     summary: Summary, keys_percent: int, prices: Prices | None, place: str
 ) -> list[Section]:
-    """All sections, in the order of the page. prices: None where nobody pays by the request. place:
-    `files` or `objects`."""
+    """Make all sections, in the order of the page. prices: None where nobody pays by the request.
+    place: `files` or `objects`."""
     largest = sorted(summary.topics, key=lambda row: -sum(_number(row, kind) for kind in _STORED))
     sections = [
         _sizes(largest),
