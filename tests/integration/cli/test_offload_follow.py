@@ -289,7 +289,7 @@ def test_health_is_in_a_file_that_is_replaced_whole_and_gone_at_the_end(tmp_path
         assert json.loads(path.read_bytes())["services"] == [
             {"name": "offload", "state": "stopped"}
         ]
-        watch.begin()
+        watch.begin(20_000)
         status = TierStatus("file:///t", True, None, None, 0, 0, None, 0, 0, 0, 1, None, None)
         watch.end_round(status, None, 0, Unavailable("the tier is away"))
         wait_for(lambda: json.loads(path.read_bytes())["status"] == "degraded")
