@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from tieredstore.contracts.backups import BackupName
+from tieredstore.contracts.block_checksums import BlockCoverage
 from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import (
     Buffer,
@@ -32,8 +33,10 @@ from tieredstore.properties import find_near_setting
 from tieredstore.providers import checks, naming
 from tieredstore.providers.posix.backups import PosixBackups
 from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.posix.checked_reads import CheckedReads
 from tieredstore.providers.posix.listing import list_clusters, list_segments
 from tieredstore.providers.posix.probes import probe_posix
+from tieredstore.providers.posix.sum_files import SegmentSums, SumCache, delete_orphans
 from tieredstore.providers.posix.writer import PosixWriterEpoch, describe_last_writer
 from tieredstore.tier_url import file_url
 
@@ -71,6 +74,7 @@ class PosixProvider:
         self._fsync = fsync
         self._calls = calls if calls is not None else PosixCalls()
         self._files = OpenFiles(max_open_files, self._calls)
+        self._sums = SumCache()
         self._known_directories: set[str] = set()
 
     @classmethod
@@ -167,6 +171,16 @@ class PosixProvider:
         naming.check_name(broker_name, "broker name")
         return PosixBackups(f"{self._cluster_directory}/{broker_name}")
 
+    def check_blocks(self, id: SegmentId) -> BlockCoverage:
+        return self.open(id).check_blocks()
+
+    def cover_blocks(self, id: SegmentId) -> BlockCoverage:
+        return self.open(id).cover_blocks()
+
+    def sweep_checksums(self, broker_name: str) -> int:
+        naming.check_name(broker_name, "broker name")
+        return delete_orphans(f"{self._cluster_directory}/{broker_name}", self._calls)
+
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
         """Run the probes of `tieredstore doctor` on the file system, below the root."""
         return probe_posix(self._root, self._calls, options)
@@ -179,6 +193,10 @@ class PosixProvider:
     @property
     def files(self) -> OpenFiles:
         return self._files
+
+    @property
+    def sums(self) -> SumCache:
+        return self._sums
 
     @property
     def calls(self) -> PosixCalls:
@@ -232,6 +250,8 @@ class PosixFileSegment:
         self._provider = provider
         self._calls = provider.calls
         self._files = provider.files
+        self._sums = SegmentSums(id, path, provider.calls, provider.sums, is_durable=provider.fsync)
+        self._checked = CheckedReads(id, path, self._sums, self._files, self._read)
         self._write_lock = threading.Lock()
         self._sealed = False
 
@@ -269,27 +289,21 @@ class PosixFileSegment:
             except OSError as error:
                 raise self._error("open for writing", error) from error
             with file as fd:
+                self._begin_sums(fd, position, size)
                 if position < size:
                     self._cut_tail(fd, position)
-                return self._write(fd, position, length, buffers)
+                result = self._write(fd, position, length, buffers)
+                if isinstance(result, Written):
+                    self._sums.extend(fd, position, buffers)
+                return result
 
     def read(self, position: int, length: int) -> memoryview:
+        """Read, and check the blocks of which there are checksums. Raises BlocksDamaged."""
         checks.check_range(self._id, position, length)
         if not length:
             return memoryview(b"")
         try:
-            file = self._files.take(self._path)
-        except FileNotFoundError:
-            raise checks.make_short_read_error(self._id, position, length, 0) from None
-        except OSError as error:
-            raise self._error("open for reading", error) from error
-        try:
-            with file as fd:
-                if length > _UNCHECKED_READ_BYTES:  # no memory for what is not there
-                    there = max(0, self._calls.fstat(fd).st_size - position)
-                    if there < length:
-                        raise checks.make_short_read_error(self._id, position, length, there)
-                return self._read_range(fd, position, length)
+            return self._checked.read(position, length)
         except OSError as error:
             raise self._error(f"read {length} bytes at {position}", error) from error
 
@@ -298,24 +312,46 @@ class PosixFileSegment:
         file = self._files.take_open(self._path) if length <= _MAX_NOWAIT_BYTES else None
         if file is None:
             return None
-        buffer = np.empty(length, np.uint8).data
         try:
             with file as fd:
-                count = self._calls.read_cached(fd, buffer, position)
+                return self._checked.read_nowait(
+                    position, length, lambda *where: self._read_cached(fd, *where)
+                )
         except OSError:
             return None  # the blocking read says what is wrong
-        # a part of it may be in the cache, or the file may end there
-        return buffer.toreadonly() if count == length else None
+
+    def check_blocks(self) -> BlockCoverage:
+        """Read the whole segment and check all that has checksums."""
+        try:
+            with self._files.take(self._path) as fd:
+                return self._checked.check_all(fd, self._calls.fstat(fd).st_size)
+        except OSError as error:
+            raise self._error("check", error) from error
+
+    def cover_blocks(self) -> BlockCoverage:
+        """Give checksums to what has none."""
+        with self._write_lock:
+            try:
+                with self._files.take(self._path) as fd:
+                    return self._checked.cover_all(fd, self._calls.fstat(fd).st_size)
+            except OSError as error:
+                raise self._error("check", error) from error
 
     def seal(self) -> None:
-        """End writes through this object. Java has no seal, so nothing is stored."""
+        """End writes through this object. Java has no seal: checksums alone are made durable."""
         with self._write_lock:
+            if not self._sealed and self._provider.fsync:
+                try:
+                    self._sums.sync()
+                except OSError as error:
+                    raise self._error("make durable the checksums", error) from error
             self._sealed = True
 
     def delete(self) -> None:
         with self._write_lock:
             directory = self._path.rpartition("/")[0]
             try:
+                self._sums.delete()
                 self._files.delete(self._path)
             except FileNotFoundError:
                 pass
@@ -330,6 +366,31 @@ class PosixFileSegment:
 
     def close(self) -> None:
         self._files.forget(self._path)
+
+    def _begin_sums(self, fd: int, position: int, size: int) -> None:
+        try:
+            self._sums.begin_write(fd, position, size)
+        except OSError as error:
+            raise self._error(f"cut the checksums at {position}", error) from error
+
+    def _read(self, position: int, length: int) -> memoryview:
+        """Read without checks. Raises OSError, Corrupt."""
+        try:
+            file = self._files.take(self._path)
+        except FileNotFoundError:
+            raise checks.make_short_read_error(self._id, position, length, 0) from None
+        with file as fd:
+            if length > _UNCHECKED_READ_BYTES:  # no memory for what is not there
+                there = max(0, self._calls.fstat(fd).st_size - position)
+                if there < length:
+                    raise checks.make_short_read_error(self._id, position, length, there)
+            return self._read_range(fd, position, length)
+
+    def _read_cached(self, fd: int, position: int, length: int) -> memoryview | None:
+        buffer = np.empty(length, np.uint8).data
+        count = self._calls.read_cached(fd, buffer, position)
+        # a part of it may be in the cache, or the file may end there
+        return buffer.toreadonly() if count == length else None
 
     def _write_flags(self, position: int) -> int:
         """Flags to open with; makes the folders of a new file. Raises OSError."""

@@ -15,18 +15,21 @@ from tieredstore.contracts.segment import Buffer, FileSegmentType, SegmentId, Un
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.provider import PosixFileSegment, PosixProvider
+from tieredstore.providers.posix.sum_files import SUFFIX
 from tieredstore.testing.faults import SimulatedCrash
 
 ID = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 
 
 class FaultyCalls(PosixCalls):
-    """Each call takes the next step of its list in `plan`: an errno, a callable, None (works)."""
+    """Each call takes the next step of its list in `plan`: an errno, a callable, None (works).
+    Those for the checksums beside a segment always work, and are not logged."""
 
     def __init__(self) -> None:
         super().__init__(portable=False)
         self.plan: dict[str, list[Any]] = {}
         self.log: list[tuple[Any, ...]] = []
+        self._beside: set[int] = set()
 
     def _next(self, name: str, *arguments: object) -> Any:
         self.log.append((name, *arguments))
@@ -37,20 +40,33 @@ class FaultyCalls(PosixCalls):
         return step
 
     def open(self, path: str, flags: int) -> int:
+        if path.endswith(SUFFIX):
+            fd = super().open(path, flags)
+            self._beside.add(fd)
+            return fd
         self._next("open")
         return super().open(path, flags)
 
+    def close(self, fd: int) -> None:
+        self._beside.discard(fd)
+        super().close(fd)
+
     def stat(self, path: str) -> os.stat_result:
-        self._next("stat")
+        if not path.endswith(SUFFIX):
+            self._next("stat")
         return super().stat(path)
 
     def read(self, fd: int, length: int, position: int) -> bytes:
+        if fd in self._beside:
+            return super().read(fd, length, position)
         step = self._next("read", length, position)
         return (
             step(super().read, fd, length, position) if step else super().read(fd, length, position)
         )
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        if fd in self._beside:
+            return super().write(fd, buffers, position)
         step = self._next("write", position)
         return (
             step(super().write, fd, buffers, position)
@@ -59,11 +75,13 @@ class FaultyCalls(PosixCalls):
         )
 
     def truncate(self, fd: int, length: int) -> None:
-        self._next("truncate", length)
+        if fd not in self._beside:
+            self._next("truncate", length)
         super().truncate(fd, length)
 
     def sync(self, fd: int) -> None:
-        self._next("sync")
+        if fd not in self._beside:
+            self._next("sync")
         super().sync(fd)
 
     def sync_directory(self, path: str) -> None:
@@ -75,7 +93,8 @@ class FaultyCalls(PosixCalls):
         super().make_directory(path)
 
     def unlink(self, path: str) -> None:
-        self._next("unlink")
+        if not path.endswith(SUFFIX):
+            self._next("unlink")
         super().unlink(path)
 
 

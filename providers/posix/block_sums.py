@@ -1,0 +1,203 @@
+"""The checksums of a segment's blocks, as bytes (`docs/formats/block-checksums.md`).
+
+A file of them is read whole, whatever a crash left of it: an entry that is torn, damaged or missing
+covers nothing, and never speaks against the bytes of the segment.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tieredstore.contracts.segment import Buffer
+from tieredstore.message.crc import raw_crc32
+
+BLOCK_BYTES: Final = 64 << 10
+HEAD_BYTES: Final = 80
+"""First bytes of the segment that its checksums keep: by them it is known again."""
+HEADER_BYTES: Final = 128
+ENTRY_BYTES: Final = 16
+FORMAT_VERSION: Final = 1
+_MAGIC: Final = b"TSBLKCRC"
+_HEADER: Final = struct.Struct(">8sIIII8x80s16x")
+_ENTRY: Final = struct.Struct(">IIII")
+_STAMP: Final = struct.Struct(">qq")
+_MASK: Final = 0xFFFFFFFF
+_STAMP_MASK: Final = 0x5A5A5A5A5A5A5A5A
+"""Not the mask of entries: a stamp that a torn write left among these is no entry."""
+
+
+class BlockEntry(NamedTuple):
+    """The first `length` bytes of block number `block` have this CRC-32; with a length of 0 none is
+    known."""
+
+    block: int
+    length: int
+    crc: int
+
+    @property
+    def start(self) -> int:
+        """Position in the segment, bytes."""
+        return self.block * BLOCK_BYTES
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+@dataclass(slots=True)
+class BlockSums:
+    """What is known of a segment's blocks. head: its first bytes. modified_ns: when it was last
+    modified, as of the last of these checksums; None when that is not known."""
+
+    head: bytes = b""
+    modified_ns: int | None = None
+    lengths: array[int] = field(default_factory=lambda: array("I"))
+    crcs: array[int] = field(default_factory=lambda: array("I"))
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the segment, as far as there are checksums."""
+        return (len(self.lengths) - 1) * BLOCK_BYTES + self.lengths[-1] if self.lengths else 0
+
+    @property
+    def covered_bytes(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def memory_bytes(self) -> int:
+        return HEADER_BYTES + 8 * len(self.lengths)
+
+    def entry(self, index: int) -> BlockEntry:
+        """Return what is known of a block."""
+        known = index < len(self.lengths)
+        return BlockEntry(index, *((self.lengths[index], self.crcs[index]) if known else (0, 0)))
+
+    def between(self, start: int, end: int) -> Iterator[BlockEntry]:
+        """Yield the entries that cover a byte of [start, end)."""
+        first, behind = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
+        pairs = zip(self.lengths[first:behind], self.crcs[first:behind], strict=False)
+        for index, (length, crc) in enumerate(pairs, first):
+            entry = BlockEntry(index, length, crc)
+            if length and entry.end > start:
+                yield entry
+
+    def widen(self, start: int, end: int) -> tuple[int, int]:
+        """Return [start, end) with what else must be read to check the blocks that it touches; an
+        empty range when none of them can be."""
+        first, last = self.entry(start // BLOCK_BYTES), self.entry((end - 1) // BLOCK_BYTES)
+        if not any(self.lengths[first.block : last.block + 1]):
+            return start, start
+        low = first.start if first.end > start else start
+        return low, max(end, last.end) if last.length else end
+
+    def put(self, entries: Sequence[BlockEntry]) -> None:
+        """Take in entries of blocks that follow one another; nothing is known of those between."""
+        for index, length, crc in entries:
+            while len(self.lengths) <= index:
+                self.crcs.append(0)
+                self.lengths.append(0)
+            self.lengths[index], self.crcs[index] = length, crc
+
+    def cut(self, size_bytes: int) -> None:
+        """Forget what is known of the bytes from `size_bytes` on, with their block."""
+        keep = size_bytes // BLOCK_BYTES
+        del self.lengths[keep:]
+        del self.crcs[keep:]
+
+    def is_of(self, head: Buffer) -> bool:
+        """Whether a segment that begins with these bytes can be the one that the checksums were
+        made of: what differs of its beginning is no more than damage. It begins with the times of
+        a message, or of an index file, and no other has the same ones."""
+        pairs = zip(self.head, head, strict=False)
+        differs = [at for at, (known, found) in enumerate(pairs) if known != found]
+        return not differs or differs[-1] - differs[0] < 4
+
+
+def encode_sums(sums: BlockSums) -> bytes:
+    """Encode the whole file."""
+    entries = range(len(sums.lengths))
+    return encode_header(sums.head) + encode_entries(map(sums.entry, entries), sums.modified_ns)
+
+
+def encode_header(head: bytes) -> bytes:
+    """Encode the first HEADER_BYTES of the file."""
+    crc = raw_crc32(head, len(head))
+    return _HEADER.pack(_MAGIC, FORMAT_VERSION, BLOCK_BYTES, len(head), crc, head)
+
+
+def encode_entries(entries: Iterator[BlockEntry], modified_ns: int | None) -> bytes:
+    """Encode entries that follow one another, and the stamp that ends the file."""
+    packed = [
+        _ENTRY.pack(length, crc, length ^ _MASK, crc ^ _MASK) if length else bytes(ENTRY_BYTES)
+        for _, length, crc in entries
+    ]
+    stamp = bytes(ENTRY_BYTES)
+    if modified_ns is not None:
+        stamp = _STAMP.pack(modified_ns, modified_ns ^ _STAMP_MASK)
+    return b"".join([*packed, stamp])
+
+
+def entry_position(index: int) -> int:
+    """Return where the entry of a block is in the file."""
+    return HEADER_BYTES + index * ENTRY_BYTES
+
+
+def decode_sums(data: bytes) -> BlockSums | None:
+    """Decode a file; None when its header is not one of this format: then it covers nothing."""
+    if len(data) < HEADER_BYTES:
+        return None
+    magic, version, block_bytes, head_length, crc, head = _HEADER.unpack_from(data)
+    head = head[:head_length]
+    if (magic, version, block_bytes) != (_MAGIC, FORMAT_VERSION, BLOCK_BYTES):
+        return None
+    if head_length > HEAD_BYTES or raw_crc32(head, head_length) != crc:
+        return None
+    sums = BlockSums(head)
+    slots = (len(data) - HEADER_BYTES) // ENTRY_BYTES
+    if not slots:
+        return sums
+    words = np.frombuffer(data, ">u4", slots * 4, HEADER_BYTES).reshape(slots, 4)
+    fields = words[:-1].astype(np.uint32)
+    good = ((fields[:, 0] ^ fields[:, 2]) == _MASK) & ((fields[:, 1] ^ fields[:, 3]) == _MASK)
+    good &= (fields[:, 0] > 0) & (fields[:, 0] <= BLOCK_BYTES)
+    fields[~good] = 0
+    sums.lengths.frombytes(np.ascontiguousarray(fields[:, 0]).tobytes())
+    sums.crcs.frombytes(np.ascontiguousarray(fields[:, 1]).tobytes())
+    modified_ns, check = _STAMP.unpack_from(data, entry_position(slots - 1))
+    if modified_ns ^ _STAMP_MASK == check:
+        sums.modified_ns = modified_ns
+    while sums.lengths and not sums.lengths[-1]:
+        sums.lengths.pop()
+        sums.crcs.pop()
+    return sums
+
+
+def compute_entries(
+    position: int, buffers: Sequence[Buffer], tail_crc: int
+) -> tuple[list[BlockEntry], int]:
+    """Compute the entries of the blocks that bytes written at `position` lie in. tail_crc: of the
+    bytes of its block in front of `position`. Returns them, and the CRC of the last block that is
+    not full (0 when it has no byte)."""
+    entries: list[BlockEntry] = []
+    index, length = divmod(position, BLOCK_BYTES)
+    crc = tail_crc
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")
+        start = 0
+        while start < view.nbytes:
+            part = view[start : start + BLOCK_BYTES - length]
+            crc = raw_crc32(part, crc)
+            length += part.nbytes
+            start += part.nbytes
+            if length == BLOCK_BYTES:
+                entries.append(BlockEntry(index, length, crc))
+                index, length, crc = index + 1, 0, 0
+    if length:
+        entries.append(BlockEntry(index, length, crc))
+    return entries, crc

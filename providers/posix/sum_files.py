@@ -1,0 +1,410 @@
+"""The file of checksums beside a segment's file: written behind it, read with it.
+
+A write to the segment comes first and its checksums follow, so a crash leaves them behind, never
+ahead. Only where a segment is cut they go first. They are not synced: what a power loss leaves
+covers less. `docs/formats/block-checksums.md` has the format, and why no state of this file makes
+good bytes unreadable.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final, NamedTuple
+
+from tieredstore.contracts.block_checksums import DamagedBlock
+from tieredstore.contracts.segment import Buffer, FileSegmentType, SegmentId
+from tieredstore.disk.at_hand import require_waiting
+from tieredstore.disk.errors import RETRY_LATER, wrap_os_errors
+from tieredstore.message.crc import raw_crc32
+from tieredstore.providers import naming
+from tieredstore.providers.posix import block_sums
+from tieredstore.providers.posix.block_sums import (
+    BLOCK_BYTES,
+    HEAD_BYTES,
+    BlockEntry,
+    BlockSums,
+    decode_sums,
+    encode_sums,
+    entry_position,
+)
+from tieredstore.providers.posix.calls import PosixCalls
+
+PREFIX: Final = "."
+SUFFIX: Final = ".crc32"
+CACHE_BYTES: Final = 16 << 20
+_MOST_BYTES: Final = 64 << 20
+_PIECE_BYTES: Final = 4 << 20
+_log = logging.getLogger(__name__)
+
+
+def sums_path(segment_path: str) -> str:
+    """Return the path of the checksums of the segment at a path."""
+    directory, _, name = segment_path.rpartition("/")
+    return f"{directory}/{PREFIX}{name}{SUFFIX}"
+
+
+class _Loaded(NamedTuple):
+    """sums: of a file that was like `state` when it was read; None for none."""
+
+    sums: BlockSums
+    state: tuple[int, int, int] | None
+
+
+class SumCache:
+    """Checksums in memory, those least recently used forgotten first. Thread-safe."""
+
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._held: OrderedDict[str, _Loaded] = OrderedDict()
+        self._held_bytes = 0
+
+    def get(self, path: str) -> _Loaded | None:
+        with self._lock:
+            loaded = self._held.get(path)
+            if loaded is not None:
+                self._held.move_to_end(path)
+            return loaded
+
+    def put(self, path: str, loaded: _Loaded) -> None:
+        with self._lock:
+            self._drop(path)
+            self._held[path] = loaded
+            self._held_bytes += loaded.sums.memory_bytes
+            while self._held_bytes > self._limit_bytes and len(self._held) > 1:
+                self._drop(next(iter(self._held)))
+
+    def extend(self, path: str, entries: Sequence[BlockEntry]) -> None:
+        """Take in what was written behind what is held, if anything is."""
+        with self._lock:
+            loaded = self._held.get(path)
+            if loaded is not None:
+                self._held_bytes -= loaded.sums.memory_bytes
+                loaded.sums.put(entries)
+                self._held_bytes += loaded.sums.memory_bytes
+
+    def forget(self, path: str) -> None:
+        with self._lock:
+            self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        loaded = self._held.pop(path, None)
+        if loaded is not None:
+            self._held_bytes -= loaded.sums.memory_bytes
+
+
+class SegmentSums:
+    """The checksums of one open segment. Reads may run beside one write at a time.
+
+    path: of the segment. is_durable: whether the checksums are cut by a write that is synced.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_calls",
+        "_end",
+        "_fresh",
+        "_frozen",
+        "_id",
+        "_is_durable",
+        "_path",
+        "_segment_path",
+        "_tail_crc",
+    )
+
+    def __init__(
+        self, id: SegmentId, path: str, calls: PosixCalls, cache: SumCache, *, is_durable: bool
+    ) -> None:
+        self._id = id
+        self._segment_path = path
+        self._path = sums_path(path)
+        self._calls = calls
+        self._cache = cache
+        self._is_durable = is_durable
+        self._end: int | None = None
+        self._tail_crc = 0
+        self._frozen: BlockEntry | None = None
+        self._fresh: BlockSums | None = None
+
+    # Reading
+
+    def find(self, end: int) -> BlockSums:
+        """Return what is known of the bytes in front of `end`; looks at the file again where that
+        may have grown. Raises OSError."""
+        loaded = self._cache.get(self._path)
+        if loaded is None or (loaded.sums.size_bytes < end and loaded.state != self._find_state()):
+            return self.load()
+        return loaded.sums
+
+    def find_nowait(self) -> BlockSums | None:
+        """Return what is known, as far as it is in memory; None when it is not."""
+        loaded = self._cache.get(self._path)
+        return None if loaded is None else loaded.sums
+
+    def load(self) -> BlockSums:
+        """Read the file; one that is missing, or no file of checksums, covers nothing. Raises
+        OSError."""
+        require_waiting()
+        state = self._find_state()
+        sums: BlockSums | None = None
+        if state is not None:
+            with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as fd:
+                sums = decode_sums(self._read_some(fd, 0, min(state[1], _MOST_BYTES)))
+        sums = sums if sums is not None else BlockSums()
+        self._cache.put(self._path, _Loaded(sums, state))
+        return sums
+
+    def set_aside(self, sums: BlockSums) -> None:
+        """Do without checksums that are of another segment, as long as their file is the same."""
+        _log.warning(
+            "%s: set aside: these are checksums of other bytes than %s has (%d blocks)",
+            self._path, self._id, len(sums.lengths),
+        )  # fmt: skip
+        self._cache.put(self._path, _Loaded(BlockSums(), self._find_state()))
+
+    def is_foreign(self, sums: BlockSums, fd: int) -> bool:
+        """Whether checksums that do not fit can be of another segment, one that Java deleted and
+        made again under its name: somebody has written to it since, and it does not begin with the
+        times that they know. A consume queue begins with no time. Raises OSError."""
+        if self._calls.fstat(fd).st_mtime_ns == sums.modified_ns:
+            return False
+        if self._id.type is FileSegmentType.CONSUME_QUEUE:
+            return True
+        return not sums.is_of(self._read_some(fd, 0, len(sums.head)))
+
+    # Writing
+
+    def begin_write(self, fd: int, position: int, size: int) -> None:
+        """Get ready for a write at `position` of a segment of `size` bytes: what is known of bytes
+        from there on is forgotten, before they go. Raises OSError when it cannot be."""
+        if self._end == position == size:
+            return
+        self._end = None
+        if size == 0:
+            self._cache.forget(self._path)
+            self._begin_anew(0)
+            self._fresh = BlockSums()
+            return
+        try:
+            self._resume(fd, position)
+        except OSError as error:
+            if position < size:
+                self.delete()  # raises when that cannot be done either
+            _log.warning("%s: cannot go on: %s", self._path, error)
+
+    def extend(self, fd: int, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write the checksums of bytes that the segment has got. A failure leaves them without."""
+        if self._end != position:
+            return
+        entries, crc = block_sums.compute_entries(position, buffers, self._tail_crc)
+        if entries and self._frozen is not None and entries[0].block == self._frozen.block:
+            entries[0] = self._frozen
+        try:
+            if not entries:
+                pass
+            elif self._fresh is None:
+                modified_ns = self._calls.fstat(fd).st_mtime_ns
+                data = block_sums.encode_entries(iter(entries), modified_ns)
+                with self._opened(os.O_RDWR) as file:
+                    self._write_all(file, data, entry_position(entries[0].block))
+            else:
+                self._write_fresh(fd, self._fresh, entries)
+        except OSError as error:
+            self._end = None
+            self._cache.forget(self._path)
+            _log.warning(
+                "%s: bytes of the segment from %d on have no checksums: %s",
+                self._path, position, error,
+            )  # fmt: skip
+            return
+        self._cache.extend(self._path, entries)
+        self._end = position + sum(memoryview(buffer).nbytes for buffer in buffers)
+        self._tail_crc = crc
+
+    def sync(self) -> None:
+        """Make durable what was written. Raises OSError."""
+        with suppress(FileNotFoundError), self._opened(os.O_RDWR) as fd:
+            self._calls.sync(fd)
+
+    def delete(self) -> None:
+        """Delete the file; before the segment's own. Raises OSError."""
+        self._end = None
+        try:
+            self._calls.unlink(self._path)
+        except FileNotFoundError:
+            pass
+        finally:
+            self._cache.forget(self._path)
+
+    def cover(self, fd: int, size: int) -> tuple[BlockSums, list[DamagedBlock]]:
+        """Give checksums to all that has none; returns what is known then, and the blocks that do
+        not have theirs. Raises OSError."""
+        self._end = None
+        modified_ns = self._calls.fstat(fd).st_mtime_ns
+        sums, bad, entries = self._compare(fd, size)
+        if bad and self.is_foreign(sums, fd):
+            sums, bad = BlockSums(), []
+        damaged = {block.start // BLOCK_BYTES for block in bad}
+        if not sums.head:
+            sums = BlockSums(self._read_some(fd, 0, HEAD_BYTES))
+        if sums.size_bytes > size:
+            sums.cut(size)
+        sums.put([entry for entry in entries if entry.block not in damaged])
+        if not bad:
+            sums.modified_ns = modified_ns
+        with self._opened(os.O_RDWR | os.O_CREAT) as file:
+            data = encode_sums(sums)
+            self._write_all(file, data, 0)
+            self._calls.truncate(file, len(data))
+            if self._is_durable:
+                self._calls.sync(file)
+        self._cache.forget(self._path)
+        return sums, bad
+
+    def check(self, fd: int, size: int) -> tuple[BlockSums, list[DamagedBlock]]:
+        """Compare all of a segment with what is known of it. Raises OSError."""
+        sums, bad, _ = self._compare(fd, size)
+        return sums, bad
+
+    def _compare(
+        self, fd: int, size: int
+    ) -> tuple[BlockSums, list[DamagedBlock], list[BlockEntry]]:
+        sums = self.load()
+        bad: list[DamagedBlock] = []
+        entries: list[BlockEntry] = []
+        for start in range(0, size, _PIECE_BYTES):
+            data = memoryview(self._read_some(fd, start, min(_PIECE_BYTES, size - start)))
+            bad += find_bad_blocks(sums.between(start, start + len(data)), start, data)
+            entries += block_sums.compute_entries(start, [data], 0)[0]
+        return sums, bad, entries
+
+    # In between
+
+    def _begin_anew(self, position: int) -> None:
+        self._fresh, self._end, self._tail_crc, self._frozen = None, position, 0, None
+
+    def _resume(self, fd: int, position: int) -> None:
+        """Go on where the segment ends, or is to be cut. What is there of its last block counts as
+        it is, but for what is known to be damaged."""
+        sums = self.load()
+        is_kept = self._calls.fstat(fd).st_mtime_ns == sums.modified_ns
+        if not is_kept and not self._is_trusted(sums, fd):
+            sums = BlockSums()
+        index, length = divmod(position, BLOCK_BYTES)
+        start, entry = index * BLOCK_BYTES, sums.entry(index)
+        data = memoryview(self._read_some(fd, start, max(length, entry.length)))
+        bad = find_bad_blocks([entry], start, data)
+        if position < sums.size_bytes:
+            self._cut_file(index)
+            sums.cut(position)
+            is_kept = False
+        self._begin_anew(position)
+        self._tail_crc = raw_crc32(data[:length])
+        if bad and entry.length <= length:
+            self._frozen = entry
+        if not is_kept:
+            head = sums.head if position >= len(sums.head) else b""
+            self._fresh = BlockSums(head, None, sums.lengths, sums.crcs)
+
+    def _is_trusted(self, sums: BlockSums, fd: int) -> bool:
+        """Whether checksums are of this segment, which somebody has written to since: Java, or this
+        program before it crashed."""
+        if self._id.type is not FileSegmentType.CONSUME_QUEUE:
+            return sums.is_of(self._read_some(fd, 0, len(sums.head)))
+        size = self._calls.fstat(fd).st_size
+        return not self._compare(fd, size)[1]
+
+    def _cut_file(self, index: int) -> None:
+        with suppress(FileNotFoundError), self._opened(os.O_RDWR) as file:
+            self._calls.truncate(file, entry_position(index))
+            if self._is_durable:
+                self._calls.sync(file)
+        self._cache.forget(self._path)
+
+    def _write_fresh(self, fd: int, sums: BlockSums, entries: list[BlockEntry]) -> None:
+        head = sums.head or self._read_some(fd, 0, HEAD_BYTES)
+        whole = BlockSums(head, self._calls.fstat(fd).st_mtime_ns, sums.lengths, sums.crcs)
+        whole.put(entries)
+        data = encode_sums(whole)
+        with self._opened(os.O_RDWR | os.O_CREAT) as file:
+            self._write_all(file, data, 0)
+            self._calls.truncate(file, len(data))
+            found = self._calls.fstat(file)
+        self._fresh = None
+        self._cache.put(
+            self._path, _Loaded(whole, (found.st_ino, found.st_size, found.st_mtime_ns))
+        )
+
+    @contextmanager
+    def _opened(self, flags: int) -> Iterator[int]:
+        fd = self._calls.open(self._path, flags)
+        try:
+            yield fd
+        finally:
+            self._calls.close(fd)
+
+    def _find_state(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._calls.stat(self._path)
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _read_some(self, fd: int, position: int, length: int) -> bytes:
+        """Read up to `length` bytes, fewer only where the file ends."""
+        pieces: list[bytes] = []
+        while length > 0:
+            piece = self._calls.read(fd, length, position)
+            if not piece:
+                break
+            pieces.append(piece)
+            position, length = position + len(piece), length - len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _write_all(self, fd: int, data: bytes, position: int) -> None:
+        view = memoryview(data)
+        while view.nbytes:
+            count = self._calls.write(fd, [view], position)
+            if count <= 0:
+                raise OSError(f"no progress at {position}")
+            view, position = view[count:], position + count
+
+
+def find_bad_blocks(
+    entries: Iterator[BlockEntry] | Sequence[BlockEntry], start: int, data: memoryview
+) -> list[DamagedBlock]:
+    """Find the blocks that do not have their checksums, of those that lie whole in `data`, which is
+    the segment from `start` on. One whose end is missing is not looked at: its checksum is ahead of
+    the segment, or the read of its end fails by itself."""
+    bad = []
+    end = start + data.nbytes
+    for entry in entries:
+        if entry.length and start <= entry.start and entry.end <= end:
+            found = raw_crc32(data[entry.start - start : entry.end - start])
+            if found != entry.crc:
+                bad.append(DamagedBlock(entry.start, entry.end, entry.crc, found))
+    return bad
+
+
+def delete_orphans(directory: str, calls: PosixCalls) -> int:
+    """Delete the checksums below a broker's folder whose segments are gone; returns their number.
+    Raises Unavailable."""
+    deleted = 0
+    for folder, _, names in os.walk(directory):
+        there = set(names)
+        for name in names:
+            segment = name.removeprefix(PREFIX).removesuffix(SUFFIX)
+            if name != f"{PREFIX}{segment}{SUFFIX}" or segment in there:
+                continue
+            if naming.parse_segment_file_name(segment) is not None:
+                path = f"{folder}/{name}"
+                with wrap_os_errors("delete", path, invalid=RETRY_LATER):
+                    with suppress(FileNotFoundError):
+                        calls.unlink(path)
+                    deleted += 1
+    return deleted
