@@ -580,6 +580,13 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     posix_fsync_enable: Annotated[
         bool, _text("Ours. Whether the Posix provider syncs each write to disk, as Java does.")
     ] = field(name="tieredStorePosixFsyncEnable", default=True)
+    posix_checksum_enable: Annotated[
+        bool,
+        _text(
+            "Ours. Whether the Posix provider leaves checksums of blocks beside what it writes. "
+            "Reads check what has them in any case."
+        ),
+    ] = field(name="tieredStorePosixChecksumEnable", default=True)
     posix_max_open_files: Annotated[
         int, _meta("Ours. Open segment files of the Posix provider.", 4, 1 << 20)
     ] = field(name="tieredStorePosixMaxOpenFiles", default=512)

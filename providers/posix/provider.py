@@ -57,7 +57,8 @@ class PosixProvider:
     """A tier below `root` on a file system; one process writes a broker prefix at a time.
 
     fsync: whether a write returns only once its bytes (and the folders of a new file) are on
-    stable storage. max_open_files: descriptors kept open, over all segments.
+    stable storage. checksums: whether it leaves checksums beside what it writes. max_open_files:
+    descriptors kept open, over all segments.
     """
 
     def __init__(
@@ -66,12 +67,14 @@ class PosixProvider:
         cluster: str,
         *,
         fsync: bool = True,
+        checksums: bool = True,
         max_open_files: int = MAX_OPEN_FILES,
         calls: PosixCalls | None = None,
     ) -> None:
         self._root = str(Path(root).absolute())
         self._cluster_directory = f"{self._root}/{naming.cluster_directory_name(cluster)}"
         self._fsync = fsync
+        self._checksums = checksums
         self._calls = calls if calls is not None else PosixCalls()
         self._files = OpenFiles(max_open_files, self._calls)
         self._sums = SumCache()
@@ -93,6 +96,7 @@ class PosixProvider:
             config.tier_file_path,
             config.broker_cluster_name,
             fsync=config.posix_fsync_enable,
+            checksums=config.posix_checksum_enable,
             max_open_files=config.posix_max_open_files,
         )
 
@@ -206,6 +210,10 @@ class PosixProvider:
     def fsync(self) -> bool:
         return self._fsync
 
+    @property
+    def checksums(self) -> bool:
+        return self._checksums
+
     def make_directories(self, directory: str) -> None:
         """Make a folder and those above it. Raises OSError."""
         try:
@@ -293,7 +301,7 @@ class PosixFileSegment:
                 if position < size:
                     self._cut_tail(fd, position)
                 result = self._write(fd, position, length, buffers)
-                if isinstance(result, Written):
+                if isinstance(result, Written) and self._provider.checksums:
                     self._sums.extend(fd, position, buffers)
                 return result
 
@@ -325,6 +333,8 @@ class PosixFileSegment:
         try:
             with self._files.take(self._path) as fd:
                 return self._checked.check_all(fd, self._calls.fstat(fd).st_size)
+        except FileNotFoundError:
+            raise checks.make_short_read_error(self._id, 0, 1, 0) from None
         except OSError as error:
             raise self._error("check", error) from error
 
@@ -334,6 +344,8 @@ class PosixFileSegment:
             try:
                 with self._files.take(self._path) as fd:
                     return self._checked.cover_all(fd, self._calls.fstat(fd).st_size)
+            except FileNotFoundError:
+                raise checks.make_short_read_error(self._id, 0, 1, 0) from None
             except OSError as error:
                 raise self._error("check", error) from error
 

@@ -53,7 +53,7 @@ def tier(rebuilt: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ki
 
 def items(root: Path) -> Times:
     found: Times = {}
-    for path in (root / "tiered").rglob("rmq_sys_INDEX/0/INDEX/*"):
+    for path in (root / "tiered").rglob("rmq_sys_INDEX/0/INDEX/[!.]*"):
         data = path.read_bytes()
         header = unpack_header(data)
         slots = infer_slots(len(data), header.items)

@@ -57,7 +57,7 @@ def test_public_a_but_for_what_only_the_lost_file_knew(
 @pytest.mark.parametrize("version", ["java-5.3.3", "java-5.5.0"])
 def test_the_golden_tiers(golden: Path, tmp_path: Path, version: str) -> None:
     [config] = (golden / version).rglob("tieredStoreMetadata.json")
-    [cluster] = {path.parents[4] for path in (golden / version).rglob("*/COMMIT_LOG/*")}
+    [cluster] = {path.parents[4] for path in (golden / version).rglob("*/COMMIT_LOG/[!.]*")}
     shutil.copytree(cluster, tmp_path / "tiered" / cluster.name)
     report = rebuild(tmp_path / "tiered", tmp_path / "made")
     lost, made = facts_of(config.parents[1]), facts_of(tmp_path / "made")

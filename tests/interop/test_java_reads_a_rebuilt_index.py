@@ -45,4 +45,4 @@ def test_java_finds_every_key_through_a_rebuilt_and_compacted_index(
 
 
 def index_files(root: Path) -> list[str]:
-    return sorted(path.name for path in (root / "tiered").rglob("rmq_sys_INDEX/0/INDEX/*"))
+    return sorted(path.name for path in (root / "tiered").rglob("rmq_sys_INDEX/0/INDEX/[!.]*"))

@@ -43,7 +43,9 @@ def test_a_flipped_body_byte_makes_the_check_fail(
     java: JavaTools, offloaded: Offloaded, tmp_path: Path
 ) -> None:
     root = writable_copy(offloaded, tmp_path / "damaged")
-    segment = min((root / "tiered").glob("*/labBroker/pub_normal/0/COMMIT_LOG/*"), key=base_offset)
+    segment = min(
+        (root / "tiered").glob("*/labBroker/pub_normal/0/COMMIT_LOG/[!.]*"), key=base_offset
+    )
     with segment.open("r+b") as file:
         file.seek(V4_BODY_POSITION)
         (byte,) = file.read(1)

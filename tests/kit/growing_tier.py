@@ -126,7 +126,7 @@ class GrowingTier:
     def segments(self, topic: str, queue_id: int, type_: FileSegmentType) -> list[Path]:
         """Files of a queue, the oldest first."""
         folder = f"*_{CLUSTER}/{BROKER}/{topic}/{queue_id}/{type_.name}"
-        found = (self.root / "tier").glob(f"{folder}/*")
+        found = (self.root / "tier").glob(f"{folder}/[!.]*")
         return sorted(found, key=lambda path: path.name[-20:])
 
     def _write(

@@ -1,4 +1,5 @@
-"""Writes a small Posix tier with its metadata, segment by segment, from the formats alone."""
+"""Writes a small Posix tier with its metadata, segment by segment, from the formats alone: it has
+no checksums, as one of a Java broker."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ class TierBuilder:
         self, root: Path, *, messages_per_segment: int = 5, times: Iterable[int] | None = None
     ) -> None:
         (root / "tier").mkdir(parents=True)
-        provider = PosixProvider(root / "tier", CLUSTER, fsync=False)
+        provider = PosixProvider(root / "tier", CLUSTER, fsync=False, checksums=False)
         metadata = DefaultMetadataStore(
             root / "state" / "config" / "tieredStoreMetadata.json", BROKER
         )

@@ -49,7 +49,7 @@ def on_spark(spark: SparkSession, url: str, state: Path, staging: str) -> list[d
 
 
 def index_of(built: BuiltTier) -> list[bytes]:
-    paths = (built.root / "tier").rglob(f"{BROKER}/rmq_sys_INDEX/0/INDEX/*")
+    paths = (built.root / "tier").rglob(f"{BROKER}/rmq_sys_INDEX/0/INDEX/[!.]*")
     return [path.read_bytes() for path in sorted(paths, key=lambda path: path.name[-20:])]
 
 

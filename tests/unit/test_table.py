@@ -127,7 +127,7 @@ def test_rows_are_counted_without_the_commit_log_unless_records_are_verified(
 ) -> None:
     built = small_tier(tmp_path)
     tier = tieredstore.open(built.url)
-    for path in (tmp_path / "tier").rglob("orders/1/COMMIT_LOG/*"):
+    for path in (tmp_path / "tier").rglob("orders/1/COMMIT_LOG/[!.]*"):
         path.write_bytes(bytes(path.stat().st_size))  # as long as it was, and nothing in it
     assert tier.scan("orders").count_rows() == 16
     columns = ["topic", "broker", "queue_id", "queue_offset", "physical_offset"]
@@ -213,9 +213,9 @@ def test_a_damaged_unit_costs_its_own_message_alone(
     tmp_path: Path, position: int, offset: int
 ) -> None:
     built = small_tier(tmp_path)
-    path = sorted((tmp_path / "tier").rglob("orders/0/CONSUME_QUEUE/*"), key=lambda p: p.name[8:])[
-        position // 5
-    ]
+    path = sorted(
+        (tmp_path / "tier").rglob("orders/0/CONSUME_QUEUE/[!.]*"), key=lambda p: p.name[8:]
+    )[position // 5]
     data = bytearray(path.read_bytes())
     at = position % 5 * 20
     data[at : at + 8] = offset.to_bytes(8, "big", signed=True)
@@ -319,7 +319,7 @@ def test_a_wrong_target_size_is_invalid(tier: Tier) -> None:
 
 def test_damage_raises_or_is_counted(tmp_path: Path) -> None:
     built = small_tier(tmp_path)
-    path = min((tmp_path / "tier").rglob("orders/0/COMMIT_LOG/*"))
+    path = min((tmp_path / "tier").rglob("orders/0/COMMIT_LOG/[!.]*"))
     data = bytearray(path.read_bytes())
     data[90] ^= 1
     path.write_bytes(data)

@@ -6,11 +6,18 @@ bytes that differ from what was written, unless he asks the error for them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
-from tieredstore.contracts.segment import SegmentId
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.contracts.segment import FileSegment, SegmentId
 from tieredstore.errors import Corrupt
+from tieredstore.message.consume_queue import UNIT_SIZE, UNKNOWN_TAGS_CODE
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +39,9 @@ class DamagedBlock:
 class BlocksDamaged(Corrupt):
     """A read touches blocks that do not have their checksums.
 
-    id: the segment. blocks: by ascending position, one at least. position: of the read. found: the
-    bytes that were asked for, as they are now. Some of them are wrong: they are for those who can
-    tell which, and for nobody else.
+    id: the segment. blocks: by ascending position, one at least. found: the bytes that were asked
+    for, as they are now. Some of them are wrong: they are for who can tell which by himself, or
+    looks for structure only, and are never served.
     """
 
     def __init__(
@@ -49,13 +56,7 @@ class BlocksDamaged(Corrupt):
         super().__init__(f"segment {id}: {path}: {blocks[0]}{more}", path=path, offset=position)
         self.id = id
         self.blocks = blocks
-        self.position = position
         self.found = found
-
-    @property
-    def found_offset(self) -> int:
-        """Of the first byte of `found`, in the file that the segment belongs to."""
-        return self.id.base_offset + self.position
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
@@ -63,6 +64,41 @@ class BlocksDamaged(Corrupt):
         to."""
         base = self.id.base_offset
         return [(base + block.start, base + block.end) for block in self.blocks]
+
+
+def read_as_found(
+    segment: FileSegment, position: int, length: int, damaged: list[BlocksDamaged] | None = None
+) -> memoryview:
+    """Read bytes of a segment, those in damaged blocks as they are: `damaged` is told. Raises as
+    `FileSegment.read` otherwise."""
+    try:
+        return segment.read(position, length)
+    except BlocksDamaged as error:
+        if damaged is not None:
+            damaged.append(error)
+        return error.found
+
+
+def distrust_tags(
+    units: npt.NDArray[np.void], first: int, damaged: Sequence[BlocksDamaged]
+) -> npt.NDArray[np.void]:
+    """Return units from queue offset `first` on with UNKNOWN_TAGS_CODE in those that are in damaged
+    blocks."""
+    starts = (np.arange(len(units), dtype=np.int64) + first) * UNIT_SIZE
+    units = units.copy()
+    units["tags_code"][find_overlaps(damaged, starts, starts + UNIT_SIZE)] = UNKNOWN_TAGS_CODE
+    return units
+
+
+def find_overlaps(
+    damaged: Sequence[BlocksDamaged], starts: Int64s, ends: Int64s
+) -> npt.NDArray[np.bool_]:
+    """Find which of the byte ranges [start, end) of a file touch a damaged block."""
+    touched = np.zeros(len(starts), np.bool_)
+    for error in damaged:
+        for start, end in error.ranges:
+            touched |= (starts < end) & (ends > start)
+    return touched
 
 
 @dataclass(frozen=True, slots=True)

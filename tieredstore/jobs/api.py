@@ -214,6 +214,7 @@ def verify(
     topic: str | None = None,
     queue: int | None = None,
     index: bool = True,
+    seal: bool = False,
     on_finding: OnFinding | None = None,
     workers: int = 1,
     runner: Runner | None = None,
@@ -222,6 +223,8 @@ def verify(
     stop: StopSignal | None = None,
 ) -> JobReport:
     """Check every byte of a tier, or of one topic or queue of it (then without the index).
+
+    seal: give checksums of blocks to what has none and is not damaged; needs the right to write.
 
     Goes on after damage: the report has the first 10,000 findings, `on_finding` gets all. No
     journal is kept without `work`, for the tier may be another one at the next call.
@@ -241,7 +244,13 @@ def verify(
         has_journal=False,
     ) as run:
         return run_verify(
-            run, location, topic=topic, queue_id=queue, with_index=index, on_finding=on_finding
+            run,
+            location,
+            topic=topic,
+            queue_id=queue,
+            with_index=index,
+            seal=seal,
+            on_finding=on_finding,
         )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.run import TASK_BYTES, JobRun
+from tieredstore.jobs.sealing import Sealer
 from tieredstore.scan.catalogue import (
     Listings,
     TierCatalogue,
@@ -19,7 +21,12 @@ from tieredstore.scan.catalogue import (
 )
 from tieredstore.scan.findings import Finding, OnFinding, Severity, damage
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.verify.verification import Verification, VerifyTask, Work
+from tieredstore.scan.verify.verification import (
+    Verification,
+    VerifyTask,
+    Work,
+    list_extents,
+)
 
 MOST_FINDINGS = 10_000
 """Findings of a report; `report` of `run_verify` is told all."""
@@ -41,14 +48,16 @@ def run_verify(
     topic: str | None = None,
     queue_id: int | None = None,
     with_index: bool = True,
+    seal: bool = False,
     on_finding: OnFinding | None = None,
     task_bytes: int = TASK_BYTES,
 ) -> dict[str, object]:
     """Check a tier, or one topic or queue of it (then without the index). Gives the JSON report;
-    `on_finding` is told each finding besides, in the same order.
+    `on_finding` is told each finding besides, in the same order. seal: give checksums to what has
+    none and is not damaged, as the only writer (`jobs.sealing`).
 
     The listing and the metadata are those of the moment at which the first run began. Raises
-    Invalid, Unavailable.
+    Invalid, Unavailable; Fenced where another one has the right to write that a seal needs.
     """
     kept: list[dict[str, object]] = []
     counts = dict.fromkeys(Severity, 0)
@@ -59,10 +68,15 @@ def run_verify(
             kept.append(finding.row())
         if on_finding is not None:
             on_finding(finding)
+        if sealer is not None:
+            sealer.tell(finding)
 
     provider = location.connect()
-    try:
+    with ExitStack() as stack:
+        stack.callback(provider.close)
         listings = _listings(provider, location)
+        brokers = sorted({segment.path.split("/", 1)[0] for segment in listings})
+        sealer = stack.enter_context(Sealer.acquire(provider, brokers)) if seal else None
         pinned = run.do_once("pin", lambda: _pin(provider, location, listings), _Pinned)
         unreadable = pinned.metadata_error is not None
         if unreadable:
@@ -86,6 +100,13 @@ def run_verify(
         checked = Verification(
             provider, catalogue, stages, task_bytes=task_bytes, now=load_now
         ).run(tell, queues=queues, with_index=with_index and not some)
+        sealed: dict[str, object] = {}
+        if sealer is not None:
+            extents = list(list_extents(catalogue.queues if queues is None else queues))
+            if with_index and not some:
+                extents += [one for found in catalogue.indexes.values() for one in found]
+            done = sealer.seal((one.id for one in extents if one.listing is not None), brokers)
+            sealed = {"sealed": asdict(done)}
         kinds = dict(checked.kinds)
         if unreadable:
             kinds["metadata-unreadable"] = 1
@@ -97,15 +118,16 @@ def run_verify(
                 "message_bytes": checked.message_bytes,
                 "segments": checked.segments + checked.index_segments,
                 "index_items": checked.index_items,
+                "covered_bytes": checked.covered_bytes,
+                "uncovered_bytes": checked.uncovered_bytes,
                 "damage": checked.damage + unreadable,
                 "notes": checked.notes,
                 "kinds": dict(sorted(kinds.items())),
                 "findings": kept,
                 "findings_left_out": sum(counts.values()) - len(kept),
+                **sealed,
             }
         )
-    finally:
-        provider.close()
 
 
 @dataclass(frozen=True, slots=True)

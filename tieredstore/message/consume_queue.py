@@ -19,6 +19,10 @@ from tieredstore.message.buffers import Buffer
 UNIT_SIZE: Final = 20
 UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
+UNKNOWN_TAGS_CODE: Final = 1 << 62
+"""In place of the tags code of a unit that is not to be trusted, in memory only: no tag has it, and
+no filter of tags leaves out what has it."""
+
 BATCH_UNIT_SIZE: Final = 46
 BATCH_UNIT_DTYPE: Final = np.dtype(
     [

@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from tieredstore.contracts.block_checksums import BlocksDamaged, read_as_found
 from tieredstore.contracts.segment import FileSegment, SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
@@ -47,7 +48,9 @@ class ExtentReader:
         along_bytes: so many behind them are read with them, as far as their segment has them, for
         the reads to come.
 
-        Raises Corrupt where no segment covers the range, Unavailable on a backend error.
+        Bytes in damaged blocks are given as they are: for who compares them with others, or looks
+        for structure. Who serves them prepares a read that tells of the damage. Raises Corrupt
+        where no segment covers the range, Unavailable on a backend error.
         """
         found = self._find_remembered(offset, length)
         if found is not None:
@@ -80,9 +83,12 @@ class ExtentReader:
         along = min(offset + length + along_bytes, extent.end_offset, offset + _REMEMBERED_BYTES)
         return offset, max(offset + length, along)
 
-    def prepare(self, offset: int, length: int) -> Callable[[], memoryview]:
-        """Prepare `read` for another thread: what is returned reads, or raises as `read` does."""
-        found = self._find_remembered(offset, length)
+    def prepare(
+        self, offset: int, length: int, damaged: list[BlocksDamaged] | None = None
+    ) -> Callable[[], memoryview]:
+        """Prepare `read` for another thread: what is returned reads, or raises as `read` does.
+        damaged: told what touches damaged blocks."""
+        found = None if damaged is not None else self._find_remembered(offset, length)
         if found is not None:
             return lambda: found
         places: list[tuple[FileSegment, int, int]] = []
@@ -98,12 +104,26 @@ class ExtentReader:
             length -= count
 
         def read() -> memoryview:
-            pieces = [segment.read(position, count) for segment, position, count in places]
+            pieces = [read_as_found(*place, damaged) for place in places]
             if missing is not None:
                 raise missing.to_error()
             return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
         return read
+
+    def prepare_checked(self, offset: int, length: int) -> Callable[[], memoryview]:
+        """Prepare a read whose bytes are served: it raises BlocksDamaged for what it finds of
+        damaged blocks in the first segment that has some, and as `read` does."""
+        damaged: list[BlocksDamaged] = []
+        read = self.prepare(offset, length, damaged)
+
+        def load() -> memoryview:
+            data = read()
+            if damaged:
+                raise damaged[0]
+            return data
+
+        return load
 
     def _find_remembered(self, offset: int, length: int) -> memoryview | None:
         start, data = self._last
@@ -165,9 +185,16 @@ class QueueReader:
         self.commit_log.close()
         self._consume_queue.close()
 
-    def read_units(self, offset: int, count: int) -> Units:
-        """Read the units of the queue offsets [offset, offset + count), which one span covers."""
-        data = self._consume_queue.read(offset * UNIT_SIZE, count * UNIT_SIZE)
+    def read_units(
+        self, offset: int, count: int, damaged: list[BlocksDamaged] | None = None
+    ) -> Units:
+        """Read the units of the queue offsets [offset, offset + count), which one span covers.
+        damaged: told which of them are in damaged blocks. What a unit names tells whether it is
+        right, but for its tags code."""
+        if damaged is None:
+            data = self._consume_queue.read(offset * UNIT_SIZE, count * UNIT_SIZE)
+        else:
+            data = self._consume_queue.prepare(offset * UNIT_SIZE, count * UNIT_SIZE, damaged)()
         return np.frombuffer(data, dtype=UNIT_DTYPE)
 
     def prepare_units(self, offset: int, count: int) -> Callable[[], memoryview]:

@@ -89,7 +89,7 @@ def test_the_table_of_a_plan_has_a_line_a_path(built: BuiltTier, tmp_path: Path)
 def other_tier(root: Path) -> dict[str, bytes]:
     """Under the same names something else: another body in each first message."""
     other = small_tier(root)
-    for path in (root / "tier").rglob("COMMIT_LOG/*"):
+    for path in (root / "tier").rglob("COMMIT_LOG/[!.]*"):
         data = bytearray(path.read_bytes())
         data[90] ^= 0xFF
         path.write_bytes(data)
@@ -168,7 +168,9 @@ def test_h01_source_and_target_must_differ(built: BuiltTier, tmp_path: Path) -> 
 def test_a_segment_that_the_source_has_lost_is_named_and_the_rest_is_copied(
     built: BuiltTier, tmp_path: Path
 ) -> None:
-    victim = min((built.root / "tier").rglob("orders/0/COMMIT_LOG/*"), key=lambda p: p.name[-20:])
+    victim = min(
+        (built.root / "tier").rglob("orders/0/COMMIT_LOG/[!.]*"), key=lambda p: p.name[-20:]
+    )
     victim.unlink()
     ran = tieredstore("copy", *ends(built, tmp_path / "target"), "--output", "json", "--quiet")
     assert ran.code == 1

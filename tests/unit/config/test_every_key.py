@@ -272,6 +272,9 @@ TESTS = {
         f"{POLICIES}::test_tier_delete_file_batch_max_is_how_many_segments_one_run_deletes"
     ),
     "tieredStorePosixFsyncEnable": f"{REST}::test_posix_fsync_enable_syncs_each_write",
+    "tieredStorePosixChecksumEnable": (
+        f"{REST}::test_posix_checksum_enable_leaves_checksums_beside_segments"
+    ),
     "tieredStorePosixMaxOpenFiles": (
         f"{REST}::test_posix_max_open_files_is_how_many_segments_stay_open"
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.block_checksums import forget_checksums
 from tests.kit.configured_broker import HOUR_MS, T0, MakeBroker, SteppedClock, conf
 from tieredstore import registry
 from tieredstore.contracts.backups import BackupPlace
@@ -113,6 +114,16 @@ def test_posix_fsync_enable_syncs_each_write(
     made.upload()
     assert ({"COMMIT_LOG", "CONSUME_QUEUE"} <= set(synced)) == enabled
     assert bool(synced) == enabled
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_posix_checksum_enable_leaves_checksums_beside_segments(
+    broker: MakeBroker, enabled: bool
+) -> None:
+    made = broker(tieredBackendServiceProvider="posix", tieredStorePosixChecksumEnable=enabled)
+    made.put(1)
+    made.upload()
+    assert bool(forget_checksums(made.root)) == enabled
 
 
 def open_files() -> list[str]:

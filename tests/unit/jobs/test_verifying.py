@@ -31,7 +31,7 @@ def damaged(tmp_path: Path) -> BuiltTier:
     """A tier with several kinds of damage, and bytes that no unit names."""
     tier = small_tier(tmp_path / "t")
     paths = {
-        kind: sorted((tier.root / "tier").rglob(f"{kind.name}/*"), key=str)
+        kind: sorted((tier.root / "tier").rglob(f"{kind.name}/[!.]*"), key=str)
         for kind in FileSegmentType
     }
     for path in paths[FileSegmentType.COMMIT_LOG][:3]:
@@ -197,7 +197,7 @@ def test_findings_are_bounded_and_all_are_counted(
     builder = TierBuilder(tmp_path, messages_per_segment=40)
     builder.queue("many", 0, [message("many", 0, n) for n in range(80)])
     builder.built.metadata.flush()
-    for path in (tmp_path / "tier").rglob("COMMIT_LOG/*"):
+    for path in (tmp_path / "tier").rglob("COMMIT_LOG/[!.]*"):
         for item in builder.built.stored["many", 0][:40]:
             flip(path, item.offset + 8)
     whole = report_of(source_of(builder.built), task_bytes=1 << 30)

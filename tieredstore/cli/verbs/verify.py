@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tieredstore.scan.findings import Finding
 
 _SUMMARY = (
-    "tier", "queues", "messages", "message_bytes", "segments", "index_items", "damage", "notes",
-    "seconds",
+    "tier", "queues", "messages", "message_bytes", "segments", "index_items", "uncovered_bytes",
+    "damage", "notes", "seconds",
 )  # fmt: skip
 
 
@@ -29,6 +29,12 @@ _SUMMARY = (
 @topic_option(help="Only this topic (the index is left out).")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("--no-index", is_flag=True, help="Leave the index segments out.")
+@click.option(
+    "--seal",
+    is_flag=True,
+    help="Give checksums to segments in files that have none (Java's) and are not damaged. No "
+    "writer may be at work.",
+)
 @job_options
 @output_option
 def command(
@@ -36,6 +42,7 @@ def command(
     topic: str | None,
     queue: int | None,
     no_index: bool,
+    seal: bool,
     job: JobOptions,
     out: Output,
 ) -> int:
@@ -60,10 +67,19 @@ def command(
     quiet = replace(job, quiet=job.quiet or not sys.stderr.isatty())
     with task_keywords("verify", quiet, has_journal=job.work is not None) as how:
         report = jobs.verify(
-            location, topic=topic, queue=queue, index=not no_index, on_finding=tell, **how
+            location,
+            topic=topic,
+            queue=queue,
+            index=not no_index,
+            seal=seal,
+            on_finding=tell,
+            **how,
         )
     job.write_report(report)
     summary = {name: report[name] for name in _SUMMARY}
+    sealed = report.get("sealed")
+    if isinstance(sealed, dict):
+        summary |= {f"sealed_{name}": count for name, count in sealed.items()}
     match out.format:
         case OutputFormat.TABLE:
             out.record(summary)

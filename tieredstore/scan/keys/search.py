@@ -183,7 +183,7 @@ def _message_at(
         if not find_whole_records(queue, place, size)[0]:
             _tell_missing(reader, place, size, on_finding)
             return None
-        data = reader.commit_log.read(item.offset, item.size)
+        data = reader.commit_log.prepare_checked(item.offset, item.size)()
         try:
             message = decode_record(data)
         except Corrupt:
@@ -268,7 +268,7 @@ def _message_starting_at(
             if not find_whole_records(queue, place, size)[0]:
                 continue
             message = decode_record(
-                reader.commit_log.read(physical_offset, int(unit["size"])),
+                reader.commit_log.prepare_checked(physical_offset, int(unit["size"]))(),
                 tags_code=int(unit["tags_code"]),
             )
             return _check_message(reader, message, physical_offset, on_finding)

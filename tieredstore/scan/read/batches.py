@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from tieredstore.contracts.block_checksums import BlocksDamaged, distrust_tags
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.layout import CODA_SIZE, MIN_RECORD_SIZE
@@ -25,6 +26,7 @@ from tieredstore.scan.holes import make_lost_finding
 from tieredstore.scan.intervals import Interval, subtract_intervals
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
+from tieredstore.scan.read.damaged_blocks import leave_out_damaged, tell_blocks, trust_tags
 from tieredstore.scan.read.read_ahead import LoadedRun, load_ahead
 from tieredstore.scan.read.record_checks import check_run, place_of
 from tieredstore.scan.time_search.search import narrow_by_time
@@ -183,7 +185,8 @@ def unit_blocks(
         on_finding(make_lost_finding(reader.queue, first, last))
     for first, count in _blocks(subtract_intervals(start, end, lost), units_per_read):
         try:
-            units = reader.read_units(first, count)
+            damaged: list[BlocksDamaged] = []
+            units = reader.read_units(first, count, damaged)
         except Corrupt as error:
             segment, position = reader.unit_place(first)
             on_finding(
@@ -197,6 +200,10 @@ def unit_blocks(
                 )
             )
             continue
+        for one in damaged:
+            tell_blocks(one, on_finding, queue_offset=first)
+        if damaged:
+            units = distrust_tags(units, first, damaged)
         usable = _usable(reader, units, first, on_finding)
         if usable is not None:
             yield usable
@@ -362,7 +369,7 @@ def _prepare_run(reader: QueueReader, run: UnitRun) -> Callable[[], memoryview]:
     start = run.start
     extent = reader.commit_log.extent_at(start)
     end = run.end if extent is None else min(run.end + CODA_SIZE, extent.end_offset)
-    return reader.commit_log.prepare(start, end - start)
+    return reader.commit_log.prepare_checked(start, end - start)  # of one segment
 
 
 def read_checked_run(
@@ -374,8 +381,15 @@ def read_checked_run(
     body_crcs: bool = True,
 ) -> MessageBatch | None:
     """Read and check the messages of one run; None when none of them is good."""
+    start = run.start
     try:
         buffer = load()
+    except BlocksDamaged as error:
+        buffer = error.found
+        rest = leave_out_damaged(reader.queue, error, run, on_finding, body_crcs=body_crcs)
+        if rest is None:
+            return None
+        run = rest
     except Corrupt as error:
         on_finding(
             damage(
@@ -387,4 +401,5 @@ def read_checked_run(
             )
         )
         return None
-    return check_run(reader.queue, buffer, run.start, run, on_finding, body_crcs=body_crcs)
+    batch = check_run(reader.queue, buffer, start, run, on_finding, body_crcs=body_crcs)
+    return None if batch is None else trust_tags(batch)

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from tieredstore.contracts.block_checksums import read_as_found
 from tieredstore.contracts.segment import FileSegment, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.index.tiered import (
@@ -178,7 +179,7 @@ class _FileVerifier:
 
     def _header(self, extent: SegmentExtent, is_last: bool, segment: FileSegment) -> _File | None:
         try:
-            header = unpack_header(segment.read(0, min(HEADER_SIZE, extent.size_bytes)))
+            header = unpack_header(read_as_found(segment, 0, min(HEADER_SIZE, extent.size_bytes)))
         except Corrupt as error:
             self._on_finding(
                 damage("index-header", str(error), segment=extent.id, position=error.offset)
@@ -216,7 +217,7 @@ class _FileVerifier:
         for start in range(0, file.slots, _SLOTS_PER_READ):
             count = min(_SLOTS_PER_READ, file.slots - start)
             place = HEADER_SIZE + start * SLOT_SIZE
-            data = file.segment.read(place, count * SLOT_SIZE)
+            data = read_as_found(file.segment, place, count * SLOT_SIZE)
             table = np.frombuffer(data, COMPACTED_SLOT_DTYPE)
             lengths = table["length"].astype(np.int64)
             positions = table["position"].astype(np.int64)
@@ -281,7 +282,7 @@ class _FileVerifier:
         if end <= start:
             return
         count = (end - start) // COMPACTED_ITEM_SIZE
-        data = file.segment.read(start, count * COMPACTED_ITEM_SIZE)
+        data = read_as_found(file.segment, start, count * COMPACTED_ITEM_SIZE)
         slot_ids = np.repeat(
             np.arange(first_slot, first_slot + len(lengths), dtype=np.int64),
             lengths // COMPACTED_ITEM_SIZE,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message import sysflag
+from tieredstore.message.columns.tags_codes import compute_tags_codes
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.layout import STORE_TIMESTAMP_POSITION
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
@@ -37,7 +38,6 @@ from tieredstore.scan.verify.outcome import (
     RangeOutcome,
     TimeAt,
 )
-from tieredstore.scan.verify.tags_codes import compute_tags_codes
 from tieredstore.scan.verify.topic_probes import make_probes
 from tieredstore.scan.verify.units import BadUnits, blocks, read_blocks
 

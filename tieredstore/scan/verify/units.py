@@ -7,12 +7,14 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tieredstore.contracts.block_checksums import BlocksDamaged
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.extents import QueueReader, Units
 from tieredstore.scan.findings import OnFinding, damage
 from tieredstore.scan.read.batch import Bools, UnitRun
 from tieredstore.scan.read.batches import UNITS_PER_READ, make_unusable_finding, runs_of_rows
+from tieredstore.scan.read.damaged_blocks import tell_blocks
 
 Lose: TypeAlias = Callable[[int, int], None]
 """Told of messages that nobody can look at: first and last queue offset."""
@@ -25,7 +27,11 @@ def read_blocks(
     told, and `lose` called with its first and last queue offset."""
     for low, count in blocks(start, end):
         try:
-            yield low, reader.read_units(low, count)
+            damaged: list[BlocksDamaged] = []
+            units = reader.read_units(low, count, damaged)
+            for error in damaged:
+                tell_blocks(error, tell, queue_offset=low)
+            yield low, units
         except Corrupt:  # a segment became shorter: the other ones can be read
             yield from _read_apart(reader, low, low + count, tell, lose)
 

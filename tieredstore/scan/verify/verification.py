@@ -22,6 +22,13 @@ from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Finding, OnFinding, damage, note, raise_on_damage
 from tieredstore.scan.read.small_ranges import read_small_ahead
+from tieredstore.scan.verify.blocks import (
+    BLOCK_KIND,
+    BlocksOutcome,
+    VerifyBlocks,
+    check_segment_blocks,
+    has_block_checksums,
+)
 from tieredstore.scan.verify.gaps import VerifyGap, check_gap
 from tieredstore.scan.verify.index import (
     VerifyIndex,
@@ -56,13 +63,14 @@ TASK_BYTES = 192 << 20
 _MOST_ITEMS = 1000
 _READ_FAILURES = frozenset({"record-missing", "bytes-missing", "units-missing", "index-unreadable"})
 
-Item = TypeVar("Item", QueueFiles, VerifyRange, VerifyGap, VerifyIndex)
+Item = TypeVar("Item", QueueFiles, VerifyRange, VerifyGap, VerifyIndex, VerifyBlocks)
 Outcome = TypeVar("Outcome")
 
 
 @dataclass(slots=True)
 class VerifyReport:
-    """How much was checked and found good (messages, bytes, index items), and how much was not."""
+    """How much was checked and found good (messages, bytes, index items), and how much was not.
+    covered_bytes: of segments, those that have checksums; None where the provider keeps none."""
 
     queues: int = 0
     messages: int = 0
@@ -70,6 +78,8 @@ class VerifyReport:
     segments: int = 0
     index_segments: int = 0
     index_items: int = 0
+    covered_bytes: int | None = None
+    uncovered_bytes: int | None = None
     damage: int = 0
     notes: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
@@ -85,8 +95,8 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyTask:
-    """Pieces of a verification, all of one kind: QueueFiles, VerifyRange, VerifyGap or VerifyIndex.
-    Picklable."""
+    """Pieces of a verification, all of one kind: QueueFiles, VerifyRange, VerifyGap, VerifyIndex or
+    VerifyBlocks. Picklable."""
 
     key: str
     size_bytes: int
@@ -170,7 +180,14 @@ class Verification:
         catalogue = self._catalogue
         chosen = list(catalogue.queues) if queues is None else queues
 
+        told: set[tuple[SegmentId | None, int | None]] = set()
+
         def tell(found: Anchored) -> None:
+            if found.finding.kind == BLOCK_KIND:
+                place = found.finding.segment, found.finding.position
+                if place in told:  # by a range, a read of units, and the check of the segment
+                    return
+                told.add(place)
             result.count(found)
             on_finding(found.finding)
 
@@ -200,6 +217,13 @@ class Verification:
             for outcome in self._indexes(packed):
                 result.index_items += outcome.items
                 for found in self._leave_out_gone(unpack_findings(outcome.findings)):
+                    tell(found)
+        if has_block_checksums(self._provider):
+            result.covered_bytes = result.uncovered_bytes = 0
+            for blocks in self._blocks(chosen, with_index=with_index):
+                result.covered_bytes += blocks.covered_bytes
+                result.uncovered_bytes += blocks.size_bytes - blocks.covered_bytes
+                for found in unpack_findings(blocks.findings):
                     tell(found)
         return result
 
@@ -251,6 +275,20 @@ class Verification:
             list(index_files(self._catalogue, probes)),
             lambda one: (str(one.extent.id), one.extent.size_bytes),
             IndexOutcome,
+        )
+
+    # Checksums
+
+    def _blocks(self, queues: list[QueueFiles], *, with_index: bool) -> Iterator[BlocksOutcome]:
+        extents = list(list_extents(queues))
+        if with_index:
+            extents += [extent for found in self._catalogue.indexes.values() for extent in found]
+        return self._map(
+            "checksums",
+            check_blocks,
+            [VerifyBlocks(extent) for extent in extents if extent.listing is not None],
+            lambda one: (str(one.extent.id), one.extent.size_bytes),
+            BlocksOutcome,
         )
 
     def _map(
@@ -322,6 +360,13 @@ class Verification:
         return self._gone
 
 
+def list_extents(queues: Iterable[QueueFiles]) -> Iterator[SegmentExtent]:
+    """List the segments of some queues."""
+    for queue in queues:
+        yield from queue.commit_log
+        yield from queue.consume_queue
+
+
 def _files_of(catalogue: TierCatalogue) -> Iterator[tuple[SegmentExtent, ...]]:
     for queue in catalogue.queues:
         yield queue.commit_log
@@ -373,6 +418,13 @@ def check_index_files(
     provider: SegmentProvider, task: VerifyTask, progress: Progress
 ) -> list[IndexOutcome]:
     return [check_index_file(provider, file, progress) for file in task.items]
+
+
+def check_blocks(
+    provider: SegmentProvider, task: VerifyTask, progress: Progress
+) -> list[BlocksOutcome]:
+    del progress
+    return [check_segment_blocks(provider, one) for one in task.items]
 
 
 def _check_tables(catalogue: TierCatalogue, queues: list[QueueFiles]) -> Iterator[Finding]:

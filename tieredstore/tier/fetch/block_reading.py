@@ -6,6 +6,7 @@ unit, and what cannot be used is left out and counted (`docs/formats/consume-que
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tieredstore.contracts.block_checksums import BlocksDamaged, find_overlaps
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.columns.split import split_messages
+from tieredstore.message.consume_queue import UNKNOWN_TAGS_CODE
+from tieredstore.message.hashes import tags_code
 from tieredstore.message.layout import CODA_SIZE, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION
 from tieredstore.tier.fetch.read_ahead import MESSAGE_OVERHEAD_BYTES, Block
 from tieredstore.tier.fetch.readable_queue import ReadableQueue
@@ -32,6 +36,7 @@ GAP_BYTES = 1 << 20
 repeated after a crash leaves its first copy between them."""
 
 _NO_LIMIT = 2**63 - 1
+_log = logging.getLogger(__name__)
 Longs = npt.NDArray[np.int64]
 
 
@@ -209,7 +214,10 @@ def _read_run(
     file: ReadableQueue, key: QueueKey, start: int, units: npt.NDArray[np.void], run: _Run
 ) -> Reading[_Found]:
     length = run.end - run.start
-    buffer = yield from file.read_commit_log(run.start, length)
+    try:
+        buffer = yield from file.read_commit_log(run.start, length)
+    except BlocksDamaged as error:
+        return (yield from _read_around(file, key, start, units, run, error))
     if len(buffer) < length:
         raise Corrupt(
             f"{key.topic}/{key.queue_id}: commit log at {run.start}: expected {length} bytes, "
@@ -222,7 +230,10 @@ def _read_run(
     split = split_messages(chosen, buffer, buffer_offset=run.start)
     if split.units_seen < len(chosen):
         # A unit that points at a coda: its record ends 16 bytes later than the unit says.
-        buffer = yield from file.read_commit_log(run.start, length + CODA_SIZE)
+        try:
+            buffer = yield from file.read_commit_log(run.start, length + CODA_SIZE)
+        except BlocksDamaged as error:
+            return (yield from _read_around(file, key, start, units, run, error))
         split = split_messages(chosen, buffer, buffer_offset=run.start)
     rows, messages, named = run.rows[split.indexes], split.messages, chosen[split.indexes]
     sizes = named["size"].astype(np.int64)
@@ -230,7 +241,42 @@ def _read_run(
     if not own.all():
         messages = [message for message, ok in zip(messages, own.tolist(), strict=True) if ok]
         rows, sizes = rows[own], sizes[own]
+    if (named["tags_code"] == UNKNOWN_TAGS_CODE).any():
+        for message in messages:
+            message.tags_code = tags_code(message.tags)
     return _Found(messages, rows, sizes, len(buffer))
+
+
+def _read_around(
+    file: ReadableQueue,
+    key: QueueKey,
+    start: int,
+    units: npt.NDArray[np.void],
+    run: _Run,
+    error: BlocksDamaged,
+) -> Reading[_Found]:
+    """The messages of a run that lie outside of damaged blocks. Nobody can tell which of the others
+    are as they were."""
+    _log.warning("%s/%d: messages are left out: %s", *key, error)
+    offsets = units["physical_offset"][run.rows].astype(np.int64)
+    ends = offsets + units["size"][run.rows]
+    found = _Found([], np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+    kept = np.flatnonzero(~find_overlaps([error], offsets, ends + CODA_SIZE))
+    apart = np.diff(kept) > 1
+    apart |= find_overlaps([error], ends[kept[:-1]], offsets[kept[1:]])
+    for part in np.split(kept, np.flatnonzero(apart) + 1) if len(kept) else []:
+        piece = _Run(run.rows[part], int(offsets[part[0]]), int(ends[part[-1]]))
+        found = _join_found(found, (yield from _read_run(file, key, start, units, piece)))
+    return found
+
+
+def _join_found(one: _Found, other: _Found) -> _Found:
+    return _Found(
+        one.messages + other.messages,
+        np.concatenate([one.rows, other.rows]),
+        np.concatenate([one.sizes, other.sizes]),
+        one.buffer_bytes + other.buffer_bytes,
+    )
 
 
 def _is_own(
@@ -261,7 +307,11 @@ def _is_own(
 
 
 def _drop_bad_bodies(found: _Found) -> _Found:
-    good = np.array([_has_good_body(message) for message in found.messages], dtype=np.bool_)
+    return _keep(found, [_has_good_body(message) for message in found.messages])
+
+
+def _keep(found: _Found, is_good: list[bool]) -> _Found:
+    good = np.array(is_good, dtype=np.bool_)
     if good.all():
         return found
     messages = [message for message, ok in zip(found.messages, good.tolist(), strict=True) if ok]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from tieredstore.contracts.block_checksums import BlocksDamaged
+from tieredstore.message.consume_queue import UNKNOWN_TAGS_CODE
 from tieredstore.message.layout import MAGICS, MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage
 from tieredstore.tier.fetch.read_ahead import MESSAGE_OVERHEAD_BYTES, Block
@@ -50,7 +52,10 @@ def read_small_block(
         or length + MESSAGE_OVERHEAD_BYTES * (len(rows) + 1) > room_bytes
     ):
         return None
-    buffer = yield from file.read_commit_log(begin, length)
+    try:
+        buffer = yield from file.read_commit_log(begin, length)
+    except BlocksDamaged:
+        return None
     if len(buffer) < length:
         return None
     messages: list[StoredMessage] = []
@@ -63,6 +68,7 @@ def read_small_block(
             or found_offset != queue_offset
             or queue_id != key.queue_id
             or magic not in MAGICS
+            or tags_code == UNKNOWN_TAGS_CODE
         ):
             return None
         messages.append(StoredMessage(buffer, position, size, tags_code))

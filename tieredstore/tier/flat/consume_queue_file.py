@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tieredstore.contracts.block_checksums import BlocksDamaged
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from tieredstore.tier.flat.append_file import FlatAppendFile
 from tieredstore.tier.reading import Reading
@@ -42,10 +43,13 @@ class FlatConsumeQueueFile(FlatAppendFile):
         """[first missing, next present) queue offsets."""
         return [(begin // UNIT_SIZE, end // UNIT_SIZE) for begin, end in self.holes]
 
-    def read_units(self, unit: int, count: int) -> Reading[npt.NDArray[np.void]]:
+    def read_units(
+        self, unit: int, count: int, damaged: list[BlocksDamaged] | None = None
+    ) -> Reading[npt.NDArray[np.void]]:
         """Read up to `count` units (UNIT_DTYPE) from a queue offset on; fewer where a contiguous
-        run ends, none where nothing is."""
+        run ends, none where nothing is. damaged: told which are in damaged blocks; what a unit
+        names tells whether it is right, but for its tags code."""
         if unit < 0 or count <= 0:
             return np.empty(0, UNIT_DTYPE)
-        found = yield from self.read(unit * UNIT_SIZE, count * UNIT_SIZE)
+        found = yield from self.read(unit * UNIT_SIZE, count * UNIT_SIZE, damaged)
         return np.frombuffer(found, UNIT_DTYPE, count=len(found) // UNIT_SIZE)

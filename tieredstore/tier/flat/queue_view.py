@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from tieredstore.contracts.block_checksums import BlocksDamaged, distrust_tags
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
 from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
@@ -17,6 +19,8 @@ from tieredstore.tier.flat.search import (
     store_timestamp_at,
 )
 from tieredstore.tier.reading import Reading, run
+
+_log = logging.getLogger(__name__)
 
 
 class QueueView:
@@ -122,13 +126,29 @@ class QueueView:
 
     def read_units(self, offset: int, count: int) -> Reading[npt.NDArray[np.void]]:
         """Read up to `count` units (UNIT_DTYPE) from a queue offset on; fewer where a contiguous
-        run ends, none where nothing is (expired, in a hole, not committed)."""
-        units = yield from self.consume_queue.read_units(offset, count)
+        run ends, none where nothing is (expired, in a hole, not committed). Those in damaged blocks
+        come without their tags codes: the record that a unit names tells whether the rest is
+        right."""
+        damaged: list[BlocksDamaged] = []
+        units = yield from self.consume_queue.read_units(offset, count, damaged)
+        if damaged:
+            _log.warning("%s; its messages tell which units are right", damaged[0])
+            units = distrust_tags(units, offset, damaged)
         return units
 
     def read_commit_log(self, offset: int, length: int) -> Reading[memoryview]:
         """Read the committed bytes of the commit log from a byte offset on; shorter where they end,
-        empty where nothing is. Raises what segments raise."""
+        empty where nothing is. Raises BlocksDamaged for bytes in damaged blocks, and what segments
+        raise."""
+        damaged: list[BlocksDamaged] = []
+        found = yield from self.commit_log.read(offset, length, damaged)
+        if damaged:
+            raise damaged[0]
+        return found
+
+    def read_commit_log_as_found(self, offset: int, length: int) -> Reading[memoryview]:
+        """Do `read_commit_log`, with the bytes in damaged blocks as they are: to find, not to
+        serve."""
         found = yield from self.commit_log.read(offset, length)
         return found
 

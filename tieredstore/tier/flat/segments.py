@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from tieredstore.contracts.block_checksums import BlocksDamaged
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.tier.flat.segment import FlatSegment
 from tieredstore.tier.reading import Reading, SegmentRead
@@ -79,11 +80,15 @@ class FlatSegments:
 
     # Reading
 
-    def read(self, offset: int, length: int) -> Reading[memoryview]:
+    def read(
+        self, offset: int, length: int, damaged: list[BlocksDamaged] | None = None
+    ) -> Reading[memoryview]:
         """Read the committed bytes from `offset` on, over any number of segments.
 
         Shorter than `length` where the file or a run of contiguous segments ends; empty when the
-        offset has expired, is in a hole or is not committed. Raises what segments raise.
+        offset has expired, is in a hole or is not committed. Bytes in damaged blocks are given as
+        they are, for who looks for structure; `damaged` is told, for who serves them. Raises what
+        segments raise.
         """
         segments = self._segments
         index = bisect_right(segments, offset, key=_base_offset) - 1
@@ -100,8 +105,26 @@ class FlatSegments:
                 break
         if not step:
             return _EMPTY
-        found = yield step
+        found = yield from _read_as_found(step, damaged)
         return found[0] if len(found) == 1 else memoryview(b"".join(found))
+
+
+def _read_as_found(
+    step: list[SegmentRead], damaged: list[BlocksDamaged] | None
+) -> Reading[list[memoryview]]:
+    """The bytes of a step; each read by itself once one of them touches damaged blocks."""
+    try:
+        found = yield step
+    except BlocksDamaged as error:
+        if len(step) > 1:
+            pieces = []
+            for read in step:
+                pieces += yield from _read_as_found([read], damaged)
+            return pieces
+        if damaged is not None:
+            damaged.append(error)
+        return [error.found]
+    return found
 
 
 def _base_offset(segment: FlatSegment) -> int:

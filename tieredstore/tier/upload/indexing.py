@@ -149,7 +149,7 @@ def _read_from_tier(file: FlatMessageFile, offset: int) -> Found:
     count = max(int(np.searchsorted(positions + sizes, first + _READ_BYTES, side="right")), 1)
     positions, sizes = positions[:count], sizes[:count]
     behind = int(positions[-1] + sizes[-1])
-    data = run(file.read_commit_log(first, behind - first))
+    data = run(file.read_commit_log_as_found(first, behind - first))
     if len(data) < behind - first:
         raise Corrupt(
             f"{file.path}: the commit log ends {behind - first - len(data)} bytes before the "

@@ -153,7 +153,8 @@ def test_items_of_messages_that_are_gone_are_left_behind(world: World, built: Bu
 def test_a_damaged_file_is_named_and_nothing_changes(world: World) -> None:
     before = world.index()
     path = min(
-        (world.root / "tier").rglob(f"{BROKER}/rmq_sys_INDEX/0/INDEX/*"), key=lambda p: p.name[-20:]
+        (world.root / "tier").rglob(f"{BROKER}/rmq_sys_INDEX/0/INDEX/[!.]*"),
+        key=lambda p: p.name[-20:],
     )
     flip(path, 27)
     with pytest.raises(Corrupt, match="rebuild index --force"):

@@ -116,7 +116,7 @@ def test_an_index_that_is_there_is_replaced_only_if_asked(world: World, built: B
 
 def test_a_damaged_index_is_replaced(world: World, built: BuiltTier) -> None:
     segment = SegmentId(f"{BROKER}/rmq_sys_INDEX/0", FileSegmentType.INDEX, 0)
-    path = next((world.root / "tier").rglob(f"{segment.path}/INDEX/*"))
+    path = next((world.root / "tier").rglob(f"{segment.path}/INDEX/[!.]*"))
     flip(path, 0)
     flip(path, 26)
     assert world.findings()
@@ -243,7 +243,7 @@ def test_a_broker_that_runs_is_not_disturbed(world: World) -> None:
 
 def test_a_message_that_cannot_be_read_is_left_out_and_told(world: World, built: BuiltTier) -> None:
     bad = built.stored["orders", 1][2]
-    log = next((world.root / "tier").rglob(f"{BROKER}/orders/1/COMMIT_LOG/*"))
+    log = next((world.root / "tier").rglob(f"{BROKER}/orders/1/COMMIT_LOG/[!.]*"))
     flip(log, bad.offset + 4)
     report = world.run(forced)
     assert report["left_out"] == 1
@@ -259,12 +259,12 @@ def test_messages_are_counted_as_left_out_and_not_what_was_found_of_them(
     folder = world.root / "tier"
     expected = world.run(forced)["messages"]
     # Five messages in one segment that is gone: one finding.
-    sorted(folder.rglob(f"{BROKER}/orders/0/COMMIT_LOG/*"), key=lambda path: path.name[-20:])[
+    sorted(folder.rglob(f"{BROKER}/orders/0/COMMIT_LOG/[!.]*"), key=lambda path: path.name[-20:])[
         1
     ].unlink()
     # One message of which both size and magic are wrong: two findings.
     bad = built.stored["orders", 1][2]
-    log = next(folder.rglob(f"{BROKER}/orders/1/COMMIT_LOG/*"))
+    log = next(folder.rglob(f"{BROKER}/orders/1/COMMIT_LOG/[!.]*"))
     for at in (3, 4):
         flip(log, bad.offset + at)
     report = world.run(forced)
@@ -329,7 +329,7 @@ def test_staged_rows_that_are_gone_are_named(world: World) -> None:
     points = crash_points(lambda faults: world.run(forced, faults))
     commit = next(p for p in points if f"write {BROKER}" in p.call)
     run_until_crash(lambda faults: world.run(forced, faults), commit)
-    for path in (world.root / "work").rglob("*/INDEX/*"):
+    for path in (world.root / "work").rglob("*/INDEX/[!.]*"):
         path.unlink()
     with pytest.raises(Invalid, match="remove the job's journal"):
         world.run(forced)

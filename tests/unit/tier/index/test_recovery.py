@@ -194,7 +194,7 @@ def test_a_cut_segment_that_was_never_recorded_is_written_anew(node: Node, left:
     entry.begin_timestamp_ms = entry.end_timestamp_ms = (1 << 63) - 1
     metadata.put_segment(entry)
     metadata.flush()
-    [path] = (node.root / "tier").rglob("INDEX/*")
+    [path] = (node.root / "tier").rglob("INDEX/[!.]*")
     path.write_bytes(path.read_bytes()[:left])
     service = node.open()
     put(service, ["new"], first_offset=77_000)

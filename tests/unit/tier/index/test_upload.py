@@ -317,7 +317,7 @@ def test_the_end_decides_about_expiry(node: Node) -> None:
     service.seal_and_upload()
     assert [entry.base_offset for entry in entries(node)] == [640, 1280]
     assert service.expire(NOW + 1000) == 2
-    assert list((node.root / "tier").rglob("INDEX/*")) == []
+    assert list((node.root / "tier").rglob("INDEX/[!.]*")) == []
 
 
 def test_expiry_leaves_a_segment_that_is_being_written(node: Node) -> None:
@@ -602,7 +602,7 @@ def test_an_upload_starts_over_when_what_was_sent_is_gone(
     keys = fill(service, 1)
     with pytest.raises(Unavailable):
         service.seal_and_upload()
-    [path] = (node.root / "tier").rglob("INDEX/*")
+    [path] = (node.root / "tier").rglob("INDEX/[!.]*")
     path.unlink()
     with pytest.raises(TieredStoreError):
         service.seal_and_upload()

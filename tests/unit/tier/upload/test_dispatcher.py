@@ -593,13 +593,13 @@ def test_while_the_index_takes_no_keys_the_tier_is_not_read_for_them(
     rig.index.fail = True
     rig.dispatcher.scan(force=True)
     reads: list[int] = []
-    read = FlatMessageFile.read_commit_log
+    read = FlatMessageFile.read_commit_log_as_found
 
     def counted(file: FlatMessageFile, position: int, length: int) -> Any:
         reads.append(length)
         return read(file, position, length)
 
-    monkeypatch.setattr(FlatMessageFile, "read_commit_log", counted)
+    monkeypatch.setattr(FlatMessageFile, "read_commit_log_as_found", counted)
     for _ in range(3):
         rig.dispatcher.scan()
     assert reads == []
@@ -689,14 +689,14 @@ def test_a_queue_whose_keys_cannot_be_read_back_keeps_no_other_from_it(
     rig.index.fail = True
     rig.dispatcher.scan(force=True)
     rig.index.fail = False
-    read = FlatMessageFile.read_commit_log
+    read = FlatMessageFile.read_commit_log_as_found
 
     def failing(file: FlatMessageFile, position: int, length: int) -> Any:
         if file.topic == KEY.topic:
             raise Unavailable("this one cannot be read")
         return read(file, position, length)
 
-    monkeypatch.setattr(FlatMessageFile, "read_commit_log", failing)
+    monkeypatch.setattr(FlatMessageFile, "read_commit_log_as_found", failing)
     rig.dispatcher.scan()
     assert rig.index.keys() == ["one"] * 3
     assert rig.dispatcher.scan() == []

@@ -133,7 +133,7 @@ def test_keys_that_are_read_back_end_with_a_stop_too(
     world.dispatcher.scan(force=True)
     world.index.fail = False
     reads: list[int] = []
-    read = FlatMessageFile.read_commit_log
+    read = FlatMessageFile.read_commit_log_as_found
 
     def counted(file: FlatMessageFile, position: int, length: int) -> object:
         reads.append(length)
@@ -141,7 +141,7 @@ def test_keys_that_are_read_back_end_with_a_stop_too(
             world.dispatcher.stop()
         return read(file, position, length)
 
-    monkeypatch.setattr(FlatMessageFile, "read_commit_log", counted)
+    monkeypatch.setattr(FlatMessageFile, "read_commit_log_as_found", counted)
     world.dispatcher.scan()
     assert len(reads) == 3
     assert world.index.keys() == ["key"] * 15
