@@ -48,7 +48,7 @@ def sums_path(segment_path: str) -> str:
     return f"{directory}/{PREFIX}{name}{SUFFIX}"
 
 
-class _Loaded(NamedTuple):
+class Loaded(NamedTuple):
     """sums: of a file that was like `state` when it was read; None for none."""
 
     sums: BlockSums
@@ -61,17 +61,17 @@ class SumCache:
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._held: OrderedDict[str, _Loaded] = OrderedDict()
+        self._held: OrderedDict[str, Loaded] = OrderedDict()
         self._held_bytes = 0
 
-    def get(self, path: str) -> _Loaded | None:
+    def get(self, path: str) -> Loaded | None:
         with self._lock:
             loaded = self._held.get(path)
             if loaded is not None:
                 self._held.move_to_end(path)
             return loaded
 
-    def put(self, path: str, loaded: _Loaded) -> None:
+    def put(self, path: str, loaded: Loaded) -> None:
         with self._lock:
             self._drop(path)
             self._held[path] = loaded
@@ -156,7 +156,7 @@ class SegmentSums:
             with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as fd:
                 sums = decode_sums(self._read_some(fd, 0, min(state[1], _MOST_BYTES)))
         sums = sums if sums is not None else BlockSums()
-        self._cache.put(self._path, _Loaded(sums, state))
+        self._cache.put(self._path, Loaded(sums, state))
         return sums
 
     def set_aside(self, sums: BlockSums) -> None:
@@ -165,7 +165,7 @@ class SegmentSums:
             "%s: set aside: these are checksums of other bytes than %s has (%d blocks)",
             self._path, self._id, len(sums.lengths),
         )  # fmt: skip
-        self._cache.put(self._path, _Loaded(BlockSums(), self._find_state()))
+        self._cache.put(self._path, Loaded(BlockSums(), self._find_state()))
 
     def is_foreign(self, sums: BlockSums, fd: int) -> bool:
         """Whether checksums that do not fit can be of another segment, one that Java deleted and
@@ -337,7 +337,7 @@ class SegmentSums:
             found = self._calls.fstat(file)
         self._fresh = None
         self._cache.put(
-            self._path, _Loaded(whole, (found.st_ino, found.st_size, found.st_mtime_ns))
+            self._path, Loaded(whole, (found.st_ino, found.st_size, found.st_mtime_ns))
         )
 
     @contextmanager

@@ -91,13 +91,18 @@ class BuiltTier:
 
 class TierBuilder:
     """Appends messages to queues; rolls segments after so many messages. times: store times of the
-    messages to come, epoch ms."""
+    messages to come, epoch ms. checksums: of blocks, beside the segments."""
 
     def __init__(
-        self, root: Path, *, messages_per_segment: int = 5, times: Iterable[int] | None = None
+        self,
+        root: Path,
+        *,
+        messages_per_segment: int = 5,
+        times: Iterable[int] | None = None,
+        checksums: bool = False,
     ) -> None:
         (root / "tier").mkdir(parents=True)
-        provider = PosixProvider(root / "tier", CLUSTER, fsync=False, checksums=False)
+        provider = PosixProvider(root / "tier", CLUSTER, fsync=False, checksums=checksums)
         metadata = DefaultMetadataStore(
             root / "state" / "config" / "tieredStoreMetadata.json", BROKER
         )

@@ -1,0 +1,500 @@
+"""Checksums of blocks beside the segments of a Posix tier: what is damaged is found, and nothing
+that a crash, a power loss or a Java broker leaves makes good bytes unreadable."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.kit.block_checksums import checksums_of, forget_checksums
+from tests.kit.tier.flat import record
+from tieredstore.contracts.block_checksums import BlocksDamaged
+from tieredstore.contracts.segment import Buffer, FileSegmentType, SegmentId, Written
+from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.message.consume_queue import pack_unit
+from tieredstore.message.index.tiered import IndexHeader, pack_header
+from tieredstore.message.layout import BORN_TIMESTAMP_POSITION
+from tieredstore.providers.naming import relative_segment_path
+from tieredstore.providers.posix.block_sums import (
+    BLOCK_BYTES,
+    BlockEntry,
+    BlockSums,
+    compute_entries,
+    decode_sums,
+    encode_sums,
+)
+from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.posix.provider import PosixProvider
+from tieredstore.providers.posix.sum_files import SUFFIX, Loaded, SumCache, find_bad_blocks
+from tieredstore.testing.faults import SimulatedCrash
+
+COMMIT_LOG, CONSUME_QUEUE, INDEX = FileSegmentType
+LOG = SegmentId("broker-a/TopicA/0", COMMIT_LOG, 0)
+UNITS = SegmentId("broker-a/TopicA/0", CONSUME_QUEUE, 0)
+KEYS = SegmentId("broker-a/rmq_sys_INDEX/0", INDEX, 0)
+
+
+def log_bytes(size: int, *, life: int = 0, first: int = 0) -> bytes:
+    """Records of a topic, or of one that was made again later; of about `size` bytes."""
+    found, offset = b"", first
+    while len(found) < size:
+        time_ms = 1_700_000_000_000 + life * 86_412_345 + offset
+        data = bytearray(record(offset, timestamp_ms=time_ms, body_size=900)[0])
+        data[BORN_TIMESTAMP_POSITION : BORN_TIMESTAMP_POSITION + 8] = (time_ms - 5).to_bytes(
+            8, "big"
+        )
+        found += data
+        offset += 1
+    return found
+
+
+def unit_bytes(count: int, *, life: int = 0) -> bytes:
+    """Units whose first ones are the same in every life."""
+    return b"".join(pack_unit(n * 200, 200, 0 if n < 3 else life) for n in range(count))
+
+
+def index_bytes(size: int, *, life: int = 0) -> bytes:
+    begin = 1_700_000_000_123 + life * 3_600_517
+    header = pack_header(IndexHeader(begin, begin + 250 + life * 1_301, 3, 9 + life))
+    return header + bytes(range(256)) * (size // 256)
+
+
+CONTENT: dict[SegmentId, Callable[..., bytes]] = {
+    LOG: lambda life=0: log_bytes(3 * BLOCK_BYTES, life=life),
+    UNITS: lambda life=0: unit_bytes(7_000, life=life),
+    KEYS: lambda life=0: index_bytes(2 * BLOCK_BYTES, life=life),
+}
+SEGMENTS = pytest.mark.parametrize("id", CONTENT, ids=lambda segment: segment.type.name)
+
+
+class Tier:
+    """A tier that is opened again and again, as other processes do."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, id: SegmentId) -> Path:
+        [folder] = self.root.iterdir()
+        return folder / relative_segment_path(id)
+
+    def open(self, calls: PosixCalls | None = None, **options: bool) -> PosixProvider:
+        return PosixProvider(self.root, "C", calls=calls, **{"fsync": False, **options})
+
+    def write(self, id: SegmentId, position: int, *buffers: bytes) -> None:
+        with closing(self.open()) as provider:
+            length = sum(map(len, buffers))
+            assert provider.open(id).write(position, buffers) == Written(position + length)
+
+    def read(self, id: SegmentId, position: int = 0, length: int | None = None) -> bytes:
+        with closing(self.open()) as provider:
+            segment = provider.open(id)
+            length = segment.size() - position if length is None else length
+            return bytes(segment.read(position, length))
+
+    def covered(self, id: SegmentId) -> tuple[int, int]:
+        """Bytes that have checksums, and bytes."""
+        with closing(self.open()) as provider:
+            found = provider.check_blocks(id)
+            assert not found.damaged
+            return found.covered_bytes, found.size_bytes
+
+    def flip(self, id: SegmentId, position: int, *, keeps_time: bool = True) -> None:
+        """Damage a byte as a disk does, or as a program that writes."""
+        path = self.path(id)
+        before = path.stat()
+        with path.open("r+b") as file:
+            file.seek(position)
+            [byte] = file.read(1)
+            file.seek(position)
+            file.write(bytes([byte ^ 0x10]))
+        if keeps_time:
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Tier:
+    (tmp_path / "tier").mkdir()
+    return Tier(tmp_path / "tier")
+
+
+class TestCoverage:
+    @SEGMENTS
+    def test_every_written_byte_is_covered_however_it_was_cut(
+        self, tier: Tier, id: SegmentId
+    ) -> None:
+        content = CONTENT[id]()
+        chance = random.Random(5)
+        done = 0
+        while done < len(content):
+            with closing(tier.open()) as provider:
+                segment = provider.open(id)
+                for _ in range(chance.randrange(1, 4)):
+                    end = min(done + chance.choice([1, 77, 20_000, 70_000]), len(content))
+                    middle = chance.randrange(done, end + 1)
+                    segment.write(done, [content[done:middle], content[middle:end]])
+                    done = end
+            assert tier.covered(id) == (done, done)
+        assert tier.read(id) == content
+
+    @SEGMENTS
+    @pytest.mark.parametrize("position", [0, 50, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES, -1])
+    def test_a_damaged_byte_is_never_read_and_named(
+        self, tier: Tier, id: SegmentId, position: int
+    ) -> None:
+        content = CONTENT[id]()
+        tier.write(id, 0, content)
+        position %= len(content)
+        tier.flip(id, position)
+        start = position - position % BLOCK_BYTES
+        for place in (position, start, max(0, position - 5)):
+            if place // BLOCK_BYTES != position // BLOCK_BYTES:
+                continue
+            with pytest.raises(BlocksDamaged, match=f"block at {start} .*expected CRC-32") as error:
+                tier.read(id, place, 1)
+            assert str(tier.path(id)) in str(error.value)
+            assert len(error.value.found) == 1
+        with pytest.raises(BlocksDamaged) as caught:
+            tier.read(id)
+        end = min(start + BLOCK_BYTES, len(content))
+        assert caught.value.ranges == [(start, end)]
+        assert len(caught.value.found) == len(content)
+        if end < len(content):
+            assert tier.read(id, end) == content[end:]
+
+    def test_what_is_at_hand_is_checked_too(self, tier: Tier) -> None:
+        content = CONTENT[LOG]()
+        tier.write(LOG, 0, content)
+        with closing(tier.open()) as provider:
+            segment = provider.open(LOG)
+            segment.read(0, 10)
+            assert segment.read_nowait(70_000, 500) in (None, content[70_000:70_500])
+            tier.flip(LOG, 70_100)
+            assert segment.read_nowait(70_000, 50) is None
+            assert segment.read_nowait(1_000, 50) in (None, content[1_000:1_050])
+
+    def test_few_bytes_do_not_hold_the_memory_of_a_block(self, tier: Tier) -> None:
+        tier.write(LOG, 0, CONTENT[LOG]())
+        with closing(tier.open()) as provider:
+            assert len(provider.open(LOG).read(100, 200).obj) == 200
+
+    def test_without_checksums_everything_is_as_before(self, tier: Tier) -> None:
+        content = CONTENT[LOG]()
+        with closing(tier.open(checksums=False)) as provider:
+            provider.open(LOG).write(0, [content])
+        assert forget_checksums(tier.root) == 0
+        tier.flip(LOG, 10)
+        assert tier.read(LOG) != content
+        with pytest.raises(Corrupt, match="found 3 before the end"):
+            tier.read(LOG, len(content) - 3, 4)
+
+
+class TestSums:
+    def test_every_flipped_byte_is_found(self, tier: Tier) -> None:
+        for segment, make in CONTENT.items():
+            content = bytearray(make()[: 4 << 10])
+            sums = BlockSums()
+            sums.put(compute_entries(0, [content], 0)[0])
+            view = memoryview(content)
+            missed = []
+            for position in range(len(content)):
+                content[position] ^= 1 + position % 255
+                if not find_bad_blocks(sums.between(0, len(content)), 0, view):
+                    missed.append(position)
+                content[position] ^= 1 + position % 255
+            assert not missed, segment
+            assert not find_bad_blocks(sums.between(0, len(content)), 0, view)
+
+    def test_a_file_that_is_torn_or_damaged_covers_less_and_accuses_nobody(self) -> None:
+        content = CONTENT[LOG]()
+        sums = BlockSums(content[:80], 123_456_789)
+        sums.put(compute_entries(0, [content], 0)[0])
+        whole = encode_sums(sums)
+        assert decode_sums(whole) == sums
+        older = BlockSums(content[:80], 99)
+        older.put(compute_entries(0, [content[:100_000]], 0)[0])
+        old = encode_sums(older)
+        damaged = [whole[:length] for length in range(len(whole))]
+        damaged += [whole[:length] + bytes(len(whole) - length) for length in range(len(whole))]
+        damaged += [whole[:length] + old[length:] for length in range(len(old))]
+        damaged += [old[:length] + whole[length:] for length in range(len(old))]
+        for position in range(len(whole)):
+            for bit in range(8):
+                copy = bytearray(whole)
+                copy[position] ^= 1 << bit
+                damaged.append(bytes(copy))
+        for data in damaged:
+            found = decode_sums(data)
+            if found is not None:
+                assert not find_bad_blocks(found.between(0, len(content)), 0, memoryview(content))
+
+    def test_the_memory_for_checksums_is_bounded(self) -> None:
+        cache = SumCache(limit_bytes=1_000)
+        sums = BlockSums()
+        sums.put([BlockEntry(number, 1, 1) for number in range(40)])
+        for number in range(10):
+            cache.put(str(number), Loaded(sums, None))
+        assert [number for number in range(10) if cache.get(str(number))] == [8, 9]
+
+
+class TestOthersWrite:
+    """Java knows nothing of these files: it appends, deletes and makes again beside them."""
+
+    @SEGMENTS
+    def test_bytes_that_java_appended_are_uncovered_and_never_an_error(
+        self, tier: Tier, id: SegmentId
+    ) -> None:
+        content = CONTENT[id]()
+        ours, javas = 70_000, 100_000
+        tier.write(id, 0, content[:ours])
+        with tier.path(id).open("ab") as file:
+            file.write(content[ours:javas])
+        assert tier.read(id) == content[:javas]
+        assert tier.covered(id) == (ours, javas)
+        tier.write(id, javas, content[javas:])
+        assert tier.read(id) == content
+        covered, size = tier.covered(id)
+        assert covered == size  # what was left of the last block counts as it was found
+
+    @SEGMENTS
+    def test_blocks_that_java_wrote_stay_uncovered_until_they_are_sealed(
+        self, tier: Tier, id: SegmentId
+    ) -> None:
+        content = CONTENT[id]()
+        tier.write(id, 0, content[:1_000])
+        with tier.path(id).open("ab") as file:
+            file.write(content[1_000:130_000])
+        tier.write(id, 130_000, content[130_000:])
+        assert tier.read(id) == content
+        covered, size = tier.covered(id)
+        assert size - covered == BLOCK_BYTES - 1_000
+        tier.flip(id, 30_000)
+        assert tier.read(id) != content
+        tier.flip(id, 30_000)
+        with closing(tier.open()) as provider:
+            assert provider.cover_blocks(id).covered_bytes == size
+        tier.flip(id, 30_000)
+        with pytest.raises(BlocksDamaged):
+            tier.read(id)
+
+    @SEGMENTS
+    @pytest.mark.parametrize("size", [60, 1_000, 130_000])
+    def test_a_segment_that_java_deleted_and_made_again_is_read(
+        self, tier: Tier, id: SegmentId, size: int
+    ) -> None:
+        tier.write(id, 0, CONTENT[id]())
+        again = CONTENT[id](life=1)[: max(size, 100)]
+        tier.path(id).unlink()
+        tier.path(id).write_bytes(again)
+        assert tier.read(id) == again
+        assert tier.read(id, 50, 10) == again[50:60]
+        tier.write(id, len(again), b"more")
+        assert tier.read(id) == again + b"more"
+        tier.flip(id, len(again) + 1)
+        with pytest.raises(BlocksDamaged):
+            tier.read(id)
+
+    def test_checksums_whose_segment_java_expired_are_swept(self, tier: Tier) -> None:
+        for segment, make in CONTENT.items():
+            tier.write(segment, 0, make())
+        tier.path(LOG).unlink()
+        other = tier.path(LOG).with_name(f".other{SUFFIX}")
+        other.write_bytes(b"of somebody else")
+        with closing(tier.open()) as provider:
+            assert {listing.id for listing in provider.list()} == {UNITS, KEYS}
+            assert provider.sweep_checksums("broker-a") == 1
+            assert provider.sweep_checksums("broker-a") == 0
+        assert other.exists()
+        assert not checksums_of(tier.path(LOG)).exists()
+        assert tier.covered(UNITS) == (140_000, 140_000)
+
+    def test_damage_by_a_program_is_found_where_the_content_has_times(self, tier: Tier) -> None:
+        for segment in (LOG, KEYS):
+            tier.write(segment, 0, CONTENT[segment]())
+            tier.flip(segment, 20, keeps_time=False)
+            with pytest.raises(BlocksDamaged):
+                tier.read(segment)
+
+    def test_units_that_somebody_else_changed_are_told_of_by_a_check_only(
+        self, tier: Tier, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tier.write(UNITS, 0, CONTENT[UNITS]())
+        tier.flip(UNITS, 20, keeps_time=False)
+        tier.read(UNITS)
+        assert "set aside" in caplog.text
+        with closing(tier.open()) as provider:
+            assert provider.check_blocks(UNITS).is_set_aside
+
+
+class TestDamageStays:
+    def test_a_writer_that_goes_on_in_a_damaged_block_does_not_call_it_good(
+        self, tier: Tier
+    ) -> None:
+        content = CONTENT[LOG]()
+        tier.write(LOG, 0, content[:70_000])
+        tier.flip(LOG, 66_000)
+        tier.write(LOG, 70_000, content[70_000:])
+        with pytest.raises(BlocksDamaged):
+            tier.read(LOG, 66_000, 10)
+        assert tier.read(LOG, 70_000) == content[70_000:]
+        with closing(tier.open()) as provider:
+            [block] = provider.cover_blocks(LOG).damaged
+            assert (block.start, block.end) == (BLOCK_BYTES, 70_000)
+            [block] = provider.check_blocks(LOG).damaged
+
+    @SEGMENTS
+    def test_a_rewrite_takes_the_checksums_of_what_it_replaces(
+        self, tier: Tier, id: SegmentId
+    ) -> None:
+        content = CONTENT[id]()
+        for position in (0, 10, 65_000, BLOCK_BYTES, 100_000):
+            tier.write(id, 0, content)
+            tier.write(id, position, b"other")
+            assert tier.read(id) == content[:position] + b"other"
+            assert tier.covered(id) == (position + 5, position + 5)
+            with closing(tier.open()) as provider:
+                provider.open(id).delete()
+            assert not checksums_of(tier.path(id)).exists()
+
+
+class StoppingCalls(PosixCalls):
+    """Stops the process before or after call number `at` of those that change something."""
+
+    def __init__(self, at: int, *, before: bool) -> None:
+        super().__init__()
+        self._left = at
+        self._before = before
+
+    def _do(self, call: Callable[[], object]) -> object:
+        self._left -= 1
+        if self._left == 0 and self._before:
+            raise SimulatedCrash
+        found = call()
+        if self._left == 0:
+            raise SimulatedCrash
+        return found
+
+    def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        found = self._do(lambda: super(StoppingCalls, self).write(fd, buffers, position))
+        assert isinstance(found, int)
+        return found
+
+    def truncate(self, fd: int, length: int) -> None:
+        self._do(lambda: super(StoppingCalls, self).truncate(fd, length))
+
+    def sync(self, fd: int) -> None:
+        self._do(lambda: super(StoppingCalls, self).sync(fd))
+
+    def unlink(self, path: str) -> None:
+        self._do(lambda: super(StoppingCalls, self).unlink(path))
+
+    @property
+    def is_through(self) -> bool:
+        return self._left > 0
+
+
+def live(segments: PosixProvider, id: SegmentId) -> Iterator[None]:
+    """The life of a segment, by the steps of `contents`."""
+    first, second = CONTENT[id](), CONTENT[id](life=1)
+    segment = segments.open(id)
+    yield
+    for position, end in ((0, 500), (500, 70_000), (70_000, 70_020), (70_020, 135_000)):
+        segment.write(position, [first[position:end]])
+        yield
+    again = segments.open(id)
+    again.write(66_000, [second[66_000:90_000]])  # what a torn write had left is replaced
+    yield
+    again.seal()
+    again.delete()
+    yield
+    anew = segments.open(id)
+    for position, end in ((0, 300), (300, 80_000)):
+        anew.write(position, [second[position:end]])
+        yield
+
+
+def contents(id: SegmentId) -> list[bytes]:
+    """What the segment holds at each step of its life."""
+    first, second = CONTENT[id](), CONTENT[id](life=1)
+    grown = [first[:end] for end in (0, 500, 70_000, 70_020, 135_000)]
+    return [*grown, first[:66_000] + second[66_000:90_000], b"", second[:300], second[:80_000]]
+
+
+@SEGMENTS
+@pytest.mark.parametrize("before", [True, False])
+def test_l01_a_stop_at_any_call_leaves_what_counts_readable(
+    tmp_path: Path, id: SegmentId, before: bool
+) -> None:
+    steps = contents(id)
+    for at in range(1, 200):
+        tier = Tier(tmp_path / str(at))
+        tier.root.mkdir()
+        calls = StoppingCalls(at, before=before)
+        done = 0
+        with closing(tier.open(calls, fsync=True)) as provider, suppress(SimulatedCrash):
+            for _ in live(provider, id):
+                done += 1
+        done = max(done - 1, 0)
+        there = any(tier.root.iterdir()) and tier.path(id).exists()
+        found = tier.read(id) if there else b""
+        under_way = steps[min(done + 1, len(steps) - 1)]
+        assert found == steps[done] or under_way.startswith(found), (at, done, len(found))
+        tier.write(id, len(found), b"and more")
+        assert tier.read(id) == found + b"and more"
+        tier.flip(id, len(found) + 3)
+        with pytest.raises(BlocksDamaged):
+            tier.read(id, len(found))
+        if calls.is_through:
+            assert done == len(steps) - 1
+            return
+    raise AssertionError("the life has no end")
+
+
+class FailingCalls(PosixCalls):
+    """Calls for checksums fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = errno.ENOSPC
+        self.fails = False
+
+    def open(self, path: str, flags: int) -> int:
+        if self.fails and path.endswith(SUFFIX):
+            raise OSError(self.number, os.strerror(self.number))
+        return super().open(path, flags)
+
+    def unlink(self, path: str) -> None:
+        if self.fails and path.endswith(SUFFIX):
+            raise OSError(self.number, os.strerror(self.number))
+        super().unlink(path)
+
+
+class TestNoRoom:
+    def test_bytes_are_written_without_checksums_and_covered_later(
+        self, tier: Tier, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        content, calls = CONTENT[LOG](), FailingCalls()
+        with closing(tier.open(calls)) as provider:
+            segment = provider.open(LOG)
+            segment.write(0, [content[:1_000]])
+            calls.fails = True
+            assert segment.write(1_000, [content[1_000:2_000]]) == Written(2_000)
+            assert "have no checksums" in caplog.text
+            calls.fails = False
+            assert segment.read(0, 2_000) == content[:2_000]
+            assert segment.write(2_000, [content[2_000:3_000]]) == Written(3_000)
+        assert tier.covered(LOG) == (3_000, 3_000)
+
+    def test_nothing_is_replaced_while_its_checksums_cannot_be_taken_away(self, tier: Tier) -> None:
+        content, calls = CONTENT[LOG](), FailingCalls()
+        with closing(tier.open(calls)) as provider:
+            provider.open(LOG).write(0, [content])
+            calls.fails = True
+            with pytest.raises(Unavailable, match="cannot cut the checksums at 500"):
+                provider.open(LOG).write(500, [b"other"])
+        assert tier.read(LOG) == content
