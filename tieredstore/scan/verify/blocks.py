@@ -40,7 +40,7 @@ class BlocksOutcome:
 
 
 def has_block_checksums(provider: SegmentProvider) -> bool:
-    """Whether a provider keeps checksums of blocks beside its segments."""
+    """Tell whether a provider keeps checksums of blocks beside its segments."""
     return find_layer(provider, BlockChecked) is not None
 
 

@@ -4,8 +4,9 @@ For each queue: segments follow each other without hole or overlap; each consume
 whole record with its size, magic, queue offset, queue id, topic, physical offset, inner lengths and
 body CRC; its tags code fits the record's TAGS; bytes that no unit names are looked at; sizes and
 times in the metadata are those of the contents. Index segments: `index`. What RocketMQ's
-formats keep only once (flags, born time, hosts, other properties) cannot be checked; `docs/cli.md`
-lists it.
+formats keep only once (flags, born time, hosts, other properties) is checked by checksums of
+blocks, where the provider keeps some beside the segments, and else not at all; `docs/cli.md` lists
+it.
 
 The work is cut into tasks that any process can do: `verify` does them here, a job elsewhere.
 """

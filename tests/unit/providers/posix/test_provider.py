@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.kit.block_checksums import forget_checksums
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
 from tieredstore.providers.posix.calls import PosixCalls
@@ -57,6 +58,7 @@ class TestLayout:
         ):
             provider.open(name).write(0, [b"x"])
         folder = "tier/212d6b50_DefaultCluster/broker-a"
+        assert forget_checksums(tmp_path) == 4
         assert files_below(tmp_path) == {
             f"{folder}/TopicA/3/COMMIT_LOG/cfcd208400000000000000000000",
             f"{folder}/TopicA/3/COMMIT_LOG/3905972400000000000000000270",
