@@ -13,7 +13,8 @@ from tieredstore.contracts.block_checksums import BlockCoverage, BlocksDamaged, 
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.disk.open_files import OpenFiles
 from tieredstore.errors import Corrupt
-from tieredstore.providers.posix.block_sums import BlockSums
+from tieredstore.message.crc import raw_crc32
+from tieredstore.providers.posix.block_sums import BLOCK_BYTES, BlockEntry, BlockSums
 from tieredstore.providers.posix.sum_files import SegmentSums, find_bad_blocks
 
 Read: TypeAlias = Callable[[int, int], memoryview]
@@ -81,6 +82,10 @@ class CheckedReads:
         self, sums: BlockSums, position: int, length: int
     ) -> tuple[memoryview, list[DamagedBlock]]:
         end = position + length
+        if position // BLOCK_BYTES == (end - 1) // BLOCK_BYTES:
+            found = self._try_one(sums.entry(position // BLOCK_BYTES), position, end)
+            if found is not None:
+                return found, []
         low, high = sums.widen(position, end)
         if low == high:
             return self._read(position, length), []
@@ -93,6 +98,18 @@ class CheckedReads:
             data = self._read(low, end - low)  # the checksums are ahead of the segment
         bad = find_bad_blocks(sums.between(position, end), low, data)
         return _slice(data, position - low, length), bad
+
+    def _try_one(self, entry: BlockEntry, position: int, end: int) -> memoryview | None:
+        """What lies within one good block, the usual case of few bytes; None for all others."""
+        if entry.end < end:
+            return None
+        try:
+            data = self._read(entry.start, entry.length)
+        except Corrupt:
+            return None
+        if raw_crc32(data) != entry.crc:
+            return None
+        return _slice(data, position - entry.start, end - position)
 
 
 def _slice(data: memoryview, start: int, length: int) -> memoryview:

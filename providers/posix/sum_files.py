@@ -330,15 +330,10 @@ class SegmentSums:
         head = sums.head or self._read_some(fd, 0, HEAD_BYTES)
         whole = BlockSums(head, self._calls.fstat(fd).st_mtime_ns, sums.lengths, sums.crcs)
         whole.put(entries)
-        data = encode_sums(whole)
-        with self._opened(os.O_RDWR | os.O_CREAT) as file:
-            self._write_all(file, data, 0)
-            self._calls.truncate(file, len(data))
-            found = self._calls.fstat(file)
+        with self._opened(os.O_RDWR | os.O_CREAT | os.O_TRUNC) as file:
+            self._write_all(file, encode_sums(whole), 0)
         self._fresh = None
-        self._cache.put(
-            self._path, Loaded(whole, (found.st_ino, found.st_size, found.st_mtime_ns))
-        )
+        self._cache.put(self._path, Loaded(whole, None))
 
     @contextmanager
     def _opened(self, flags: int) -> Iterator[int]:
