@@ -111,9 +111,9 @@ class BlockSums:
         del self.crcs[keep:]
 
     def is_of(self, head: Buffer) -> bool:
-        """Tell whether a segment that begins with these bytes can be the one that the checksums were
-        made of: what differs of its beginning is no more than damage. It begins with the times of
-        a message, or of an index file, and no other has the same ones."""
+        """Tell whether a segment that begins with these bytes can be the one that the checksums are
+        of: what differs of its beginning is no more than damage. It begins with the times of a
+        message, or of an index file, and no other has the same ones."""
         pairs = zip(self.head, head, strict=False)
         differs = [at for at, (known, found) in enumerate(pairs) if known != found]
         return not differs or differs[-1] - differs[0] < 4

@@ -168,9 +168,9 @@ class SegmentSums:
         self._cache.put(self._path, Loaded(BlockSums(), self._find_state()))
 
     def is_foreign(self, sums: BlockSums, fd: int) -> bool:
-        """Tell whether checksums that do not fit can be of another segment, one that Java deleted and
-        made again under its name: somebody has written to it since, and it does not begin with the
-        times that they know. A consume queue begins with no time. Raises OSError."""
+        """Tell whether checksums that do not fit can be of another segment, one that Java deleted
+        and made again under its name: somebody has written to it since, and it does not begin with
+        the times that they know. A consume queue begins with no time. Raises OSError."""
         if self._calls.fstat(fd).st_mtime_ns == sums.modified_ns:
             return False
         if self._id.type is FileSegmentType.CONSUME_QUEUE:
