@@ -84,7 +84,9 @@ def index_files(
         for extent in extents:
             entry = known.get(extent.id)
             entries = None if entry is None else {extent.id: entry}
-            part = TierCatalogue(catalogue.url, queues, {}, catalogue.topics, entries)
+            part = TierCatalogue(
+                catalogue.url, queues, {}, catalogue.topics, entries, catalogue.known_queues
+            )
             found = probes.get(broker, TopicProbes())
             yield VerifyIndex(broker, extent, part, extent is extents[-1], found)
 

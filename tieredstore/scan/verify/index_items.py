@@ -79,6 +79,7 @@ class ItemChecker:
             for queue in catalogue.queues
             if queue.broker == broker
         }
+        self._known_queues = catalogue.known_queues or frozenset()
         self._may_learn = catalogue.topic_ids is None
         self._topics = {number: name for name, number in (catalogue.topic_ids or {}).items()}
         self._named = set(self._topics.values())
@@ -204,8 +205,11 @@ class ItemChecker:
         verdicts: ItemVerdicts,
     ) -> None:
         """Items of an unknown topic id or queue: of a topic that is gone, or with a damaged id."""
-        ids = {name: number for number, name in self._topics.items()}
         items = group.items
+        if (topic, group.queue_id) in self._known_queues:
+            verdicts.dangling += len(items)  # the queue is there, and all that it had is gone
+            return
+        ids = {name: number for number, name in self._topics.items()}
         for row in range(len(items)):
             item = items.take(slice(row, row + 1))
             if topic is None:

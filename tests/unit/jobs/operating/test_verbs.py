@@ -245,6 +245,21 @@ def test_a_queue_is_emptied_and_uploaded_again(
     assert verified(world)["messages"] == 17 - to
 
 
+@pytest.mark.parametrize("verb", [("reset", "S"), ("expire", "S", "--before", "now")])
+def test_keys_of_a_queue_that_was_emptied_are_no_damage_beside_one_that_has_the_same_messages(
+    world: TieredLocal, verb: tuple[object, ...]
+) -> None:
+    world.open()
+    for queue_id in (0, 1):
+        world.put("S", b"one", b"two", queue_id=queue_id)
+    world.upload()
+    world.close()
+    before = verified(world)
+    assert done(world, *verb, "--queue", 0, "--yes")["messages"] == 2
+    after = verified(world)
+    assert after["messages"] == before["messages"] - 2
+
+
 def test_a_topic_is_emptied_and_its_offsets_go_on(world: TieredLocal) -> None:
     report = done(world, "reset", "T", "--yes")
     assert [(row["queue_id"], row["messages"]) for row in report["queues"]] == [(0, 9), (1, 4)]
