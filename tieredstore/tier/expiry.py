@@ -19,6 +19,8 @@ from tieredstore.tier.flat.message_file import HOUR_MS, FlatMessageFile
 GO_ON_MS = 60_000
 """How soon a run goes on that deleted as much as one may."""
 EXPIRED_METRIC = "rocketmq_tiered_store_x_expired_segments_total"
+_NAMED_TOPICS = 20
+"""How many a warning names."""
 _log = logging.getLogger(__name__)
 
 
@@ -190,10 +192,11 @@ class TierExpiry:
         if topics and topics != self._warned:
             _log.warning(
                 "tieredStoreFileReservedTime is not set, so nothing expires by it; at its default "
-                "of %d hours %d bytes of these topics would be deleted: %s",
+                "of %d hours %d bytes of these topics would be deleted: %s%s",
                 self._config.file_reserved_time_hours,
                 sum(kept.values()),
-                ", ".join(sorted(topics)),
+                ", ".join(sorted(topics)[:_NAMED_TOPICS]),
+                "" if len(topics) <= _NAMED_TOPICS else f" and {len(topics) - _NAMED_TOPICS} more",
             )
         self._warned = topics
 

@@ -292,3 +292,9 @@ def test_the_job_waits_one_interval_and_can_be_switched_off(is_enabled: bool) ->
     assert ran.wait(60)
     rig.expiry.stop()
     assert waits == [(12_345, 6), (12_345, 0 if is_enabled else 6)]
+
+
+def test_a_warning_of_very_many_topics_names_some_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    Rig().expiry._warn({f"topic-{number:05d}": 1 for number in range(10_000)})
+    assert "topic-00019 and 9980 more" in caplog.text
+    assert len(caplog.text) < 1_000

@@ -28,6 +28,7 @@ from tieredstore.local.log.memory import (
     POPULATE_WRITE,
     find_address,
     is_resident,
+    join_near,
     lock_memory,
     populate,
     unlock_memory,
@@ -211,9 +212,8 @@ class MappedFile:
 
     def gather(self, runs: Sequence[tuple[int, int]]) -> bytearray | None:
         """Copy runs [start, end) of the mapping, one behind the other; None as `copy`."""
-        view = self._view
-        begin, stop = min(start for start, _ in runs), max(end for _, end in runs)
-        if view is None or not is_resident(self._address, begin, stop):
+        view, address = self._view, self._address
+        if view is None or not all(is_resident(address, *span) for span in join_near(runs)):
             return None
         data = bytearray().join([view[start:end] for start, end in runs])
         return None if self.fault.is_noted else data
