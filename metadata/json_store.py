@@ -20,7 +20,18 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.file_operations import FileOperations
 from tieredstore.errors import Busy, Invalid, Unavailable
-from tieredstore.metadata.journal import Journal, queue_line, segment_line
+from tieredstore.metadata.journal import (
+    FORMAT_VERSION,
+    Journal,
+    gone_queue_line,
+    gone_segment_line,
+    gone_topic_line,
+    new_queue_line,
+    new_segment_line,
+    queue_line,
+    segment_line,
+    topic_line,
+)
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.parts import C, CapturedPart, Row, T, Table
 from tieredstore.metadata.snapshot_files import SnapshotFiles
@@ -41,8 +52,9 @@ class DefaultMetadataStore:
     `docs/formats/metadata.md`.
 
     `load` comes first. Changes of structure replace the file (several threads, or all of one
-    `batch()`, share a write); changes of sizes and times go to the journal. When a call raises
-    Unavailable, its change is in memory and the next change or `flush` writes it. `load` and
+    `batch()`, share a write), or go to the journal (`journal_structure`); changes of sizes and
+    times always go there. When a call raises Unavailable, its change is in memory and the next
+    change or `flush` writes it. `load` and
     `close` change nothing on disk: they need no right to write.
 
     read_only: never changes anything on disk; changing methods raise Invalid.
@@ -74,6 +86,9 @@ class DefaultMetadataStore:
         self._version = 0
         self._structure_version = 0  # the last change that must be in the main file
         self._stored_version = 0  # what the main file holds
+        self._synced_version = 0  # what is on disk, there or in the journal
+        self._rewrite_version = 0  # the last change that no journal can tell
+        self._journals_structure = False
         self._loaded = False
         self._loaded_as: object = None  # which files, and what they made: see `load`
         self._journal_usable = False
@@ -111,9 +126,17 @@ class DefaultMetadataStore:
             self._compaction_due = False
             self._version += 1
             self._structure_version = self._stored_version = self._version
+            self._synced_version = self._rewrite_version = self._version
             if self._journal.size_bytes:
                 self._version += 1  # `flush` brings it to the main file
             self._loaded_as = (stamps, self._version)
+
+    def journal_structure(self, *, is_wanted: bool) -> None:
+        """Let the journal tell what comes and goes, which takes no longer however much there is; a
+        new file is written when the journal is long. Only where no Java broker opens the tier,
+        which knows of no journal."""
+        with self._lock:
+            self._journals_structure = is_wanted
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
         try:
@@ -164,7 +187,7 @@ class DefaultMetadataStore:
                     )
                 )
                 self._tables.topics.add(topic, row)
-                row.version = self._note_change()
+                row.version = self._note_change(topic_line(row.value))
             result, version = replace(row.value), row.version
         self._settle(version)
         return result
@@ -179,7 +202,7 @@ class DefaultMetadataStore:
             row.value = replace(topic, update_timestamp_ms=self._clock.now_ms())
             # an id that was given from outside must not be given again
             self._tables.topic_serial = max(self._tables.topic_serial, topic.topic_id)
-            version = row.version = self._note_change()
+            version = row.version = self._note_change(topic_line(row.value))
         self._settle(version)
 
     def set_reserve_time(self, topic: TopicMetadata, hours: int) -> bool:
@@ -190,7 +213,7 @@ class DefaultMetadataStore:
             row.value = replace(
                 row.value, reserve_time_hours=hours, update_timestamp_ms=self._clock.now_ms()
             )
-            version = row.version = self._note_change()
+            version = row.version = self._note_change(topic_line(row.value))
         self._settle(version)
         return True
 
@@ -199,7 +222,7 @@ class DefaultMetadataStore:
             found = self._tables.topics.remove(topic)
             found |= self._tables.queues.remove(topic)
             if found:
-                self._note_change()
+                self._note_change(gone_topic_line(topic))
         self._settle()
 
     def queues(self, topic: str) -> list[QueueMetadata]:
@@ -227,7 +250,7 @@ class DefaultMetadataStore:
                         update_timestamp_ms=self._clock.now_ms(),
                     )
                 )
-                row.version = self._note_change()
+                row.version = self._note_change(new_queue_line(row.value))
             result, version = replace(row.value), row.version
         self._settle(version)
         return result
@@ -248,7 +271,7 @@ class DefaultMetadataStore:
         with self._lock_for_change():
             group = self._tables.queues.get(topic)
             if group is not None and group.take(queue_id):
-                self._note_change()
+                self._note_change(gone_queue_line(topic, queue_id))
         self._settle()
 
     def segments(
@@ -300,7 +323,7 @@ class DefaultMetadataStore:
     def delete_segment(self, id: SegmentId) -> None:
         with self._lock_for_change():
             if self._tables.remove_segment(id):
-                self._note_change()
+                self._note_change(gone_segment_line(id))
         self._settle()
 
     def flush(self) -> None:
@@ -332,7 +355,7 @@ class DefaultMetadataStore:
         stored = segment.copy()
         stored.create_timestamp_ms = stored.create_timestamp_ms or self._clock.now_ms()
         row = self._tables.add_segment(stored)
-        row.version = self._note_change()
+        row.version = self._note_change(new_segment_line(stored))
         return row
 
     def _refresh_segment(self, row: Row[FileSegmentMetadata], segment: FileSegmentMetadata) -> None:
@@ -342,7 +365,7 @@ class DefaultMetadataStore:
         status_changed = stored.status != row.value.status
         row.value = stored
         if status_changed:
-            row.version = self._note_change()
+            row.version = self._note_change(segment_line(stored))
         else:
             self._journal_change(segment_line(stored))
 
@@ -356,26 +379,37 @@ class DefaultMetadataStore:
         with self._lock:
             yield
 
-    def _note_change(self) -> int:
-        """A change that must be in the main file before its call returns: its version."""
+    def _note_change(self, line: bytes | None = None) -> int:
+        """A change that must be on disk before its call returns: its version. line: what tells it
+        in a journal; None: it takes a new file."""
         self._version += 1
         self._structure_version = self._version
+        is_told = line is not None and self._journals_structure
+        if not is_told or self._journal.format != FORMAT_VERSION or not self._add_line(line):
+            self._rewrite_version = self._version
         return self._version
 
     def _journal_change(self, line: bytes) -> None:
         """A change that may follow later: it goes to the journal."""
         self._version += 1
+        if not self._add_line(line):
+            self._compaction_due = True
+
+    def _add_line(self, line: bytes | None) -> bool:
+        """Whether the journal has it: not where that is full, or cannot be written to."""
+        assert line is not None
         if self._carried is not None:
             self._carried.append(line)
-            return
-        if self._journal_usable:
-            try:
-                self._journal.append(line)
-            except OSError as error:
-                _LOG.warning("%s: cannot append to the journal: %s", self._path, error)
-                self._journal_usable = False
+            return True
         if not self._journal_usable or self._journal.size_bytes > self._limits.max_journal_bytes:
-            self._compaction_due = True
+            return False
+        try:
+            self._journal.append(line)
+        except OSError as error:
+            _LOG.warning("%s: cannot append to the journal: %s", self._path, error)
+            self._journal_usable = False
+            return False
+        return True
 
     def _depth(self) -> int:
         return getattr(self._batch, "depth", 0)
@@ -390,14 +424,35 @@ class DefaultMetadataStore:
             return
         with self._lock:
             wanted = self._structure_version if version is None else version
-            due, latest = self._compaction_due, self._version
-        if wanted > self._stored_version:
+            is_full = self._journal.size_bytes > self._limits.max_journal_bytes
+            due, latest = self._compaction_due or is_full, self._version
+        if wanted > self._synced_version and not self._sync(wanted):
             self._store(wanted)
         elif due:
             try:
                 self._store(latest)
             except Unavailable as error:  # sizes and times may follow later
                 _LOG.warning("%s: the journal cannot be compacted yet: %s", self._path, error)
+
+    def _sync(self, wanted: int) -> bool:
+        """Bring that version to disk by the journal; False where the file has to be written."""
+        with self._file_lock:
+            if self._synced_version >= wanted:
+                return True
+            with self._lock:
+                version = self._version
+                if not self._journal_usable or self._rewrite_version > self._stored_version:
+                    return False
+            try:
+                self._journal.sync()
+            except OSError as error:
+                # The system may call the next sync a success, whatever became of the lines.
+                _LOG.warning("%s: cannot sync the journal: %s", self._path, error)
+                with self._lock:
+                    self._journal_usable = False
+                return False
+            self._synced_version = version
+            return True
 
     def _store(self, wanted: int) -> None:
         """Write the main file unless another thread has, up to version `wanted`."""
@@ -422,7 +477,7 @@ class DefaultMetadataStore:
                     carried, self._carried = self._carried or [], None
                     self._journal_usable = False
                     if digest is not None:
-                        self._stored_version = version
+                        self._stored_version = self._synced_version = version
                         self._compaction_due = False
                         self._start_journal(digest, carried)
 
@@ -442,9 +497,9 @@ class DefaultMetadataStore:
 
     def _start_journal(self, digest: str, lines: list[bytes]) -> None:
         try:
-            self._journal.start(digest)
-            for line in lines:
-                self._journal.append(line)
+            self._journal.start(digest, has_structure=self._journals_structure)
+            if lines:
+                self._journal.append(b"".join(lines))
         except OSError as error:
             _LOG.warning("%s: cannot start the journal: %s", self._path, error)
             return

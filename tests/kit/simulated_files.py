@@ -132,9 +132,12 @@ class SimulatedFiles(FileOperations):
 def content(file: File, variant: str) -> bytes:
     if variant == "none" or file.content == file.synced:
         return file.synced
+    # What was appended behind synced bytes takes none of these away.
+    kept = file.synced if file.content.startswith(file.synced) else b""
+    rest = file.content[len(kept) :]
     if variant == "half":
-        return file.content[: len(file.content) // 2]
-    return file.content if variant == "all" else bytes(len(file.content))
+        return kept + rest[: len(rest) // 2]
+    return kept + (rest if variant == "all" else bytes(len(rest)))
 
 
 class SimulatedAppender:
@@ -144,6 +147,10 @@ class SimulatedAppender:
 
     def write(self, data: bytes) -> None:
         self.files.fill(self.file, data)
+
+    def sync(self) -> None:
+        self.files.step()
+        self.file.synced = self.file.content
 
     def close(self) -> None:
         pass

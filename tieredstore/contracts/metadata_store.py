@@ -143,3 +143,13 @@ class MetadataStore(Protocol):
     def destroy(self) -> None:
         """Empty all tables, on disk too."""
         ...
+
+
+@runtime_checkable
+class JournaledStructure(Protocol):
+    """A metadata store whose file Java brokers read, which can do without that. Optional."""
+
+    def journal_structure(self, *, is_wanted: bool) -> None:
+        """Tell what comes and goes where only this program finds it, at once, and in Java's file at
+        intervals: for a tier that no Java broker can open."""
+        ...

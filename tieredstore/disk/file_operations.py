@@ -18,6 +18,10 @@ class AppendFile(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
+    def sync(self) -> None:
+        """Put what was written on stable storage."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -108,6 +112,10 @@ class _Appender:
     def write(self, data: bytes) -> None:
         assert self._fd is not None
         _write_all(self._fd, data)
+
+    def sync(self) -> None:
+        assert self._fd is not None
+        os.fsync(self._fd)
 
     def close(self) -> None:
         if self._fd is not None:

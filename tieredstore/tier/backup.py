@@ -123,7 +123,6 @@ class TierBackup:
         if self._is_used and writer is not None:
             try:
                 writer.confirm()
-                self._flush_metadata()
                 self.run_once(is_last=True)
             except TieredStoreError as error:
                 _log.warning("the tier has no backup of the last changes to config/: %s", error)
@@ -140,6 +139,7 @@ class TierBackup:
         with self._lock:
             made = self._copy(BackupKind.CONFIG, CONFIG_FILES)
             if is_last or now_ms >= self._metadata_due_ms:
+                self._flush_metadata()  # what came and went may be in the journal alone
                 made += self._copy(BackupKind.METADATA, (METADATA_NAME,))
                 self._metadata_due_ms = now_ms + METADATA_INTERVAL_MS
         return made

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.contracts.metadata_store import JournaledStructure, MetadataStore
 from tieredstore.contracts.segment import (
     BoundedStop,
     NumberedEpoch,
@@ -114,6 +114,11 @@ class TierWriter:
             epoch = take_right(stack, provider, broker, state, take_over=take_over)
             with without_cycle_search():
                 metadata.load()
+            journaled = find_layer(metadata, JournaledStructure)
+            if journaled is not None:
+                # Java knows files, which can be rewritten, and nothing that cannot.
+                is_java = provider.capabilities.rewritable
+                journaled.journal_structure(is_wanted=not is_java)
             keeper = None
             if state is not None:
                 keeper = WrittenKeeper(state, provider)

@@ -27,9 +27,11 @@ Fact: TypeAlias = tuple[object, ...]
 """What a table holds: its kind, then what identifies the entry, then its value."""
 
 
-def open_store(files: FileOperations) -> DefaultMetadataStore:
+def open_store(files: FileOperations, is_journaled: bool) -> DefaultMetadataStore:
+    """is_journaled: whether what comes and goes may be told by the journal alone."""
     store = DefaultMetadataStore(PATH, "broker-a", ManualClock(), operations=files, limits=LIMITS)
     store.load()
+    store.journal_structure(is_wanted=is_journaled)
     return store
 
 
@@ -66,8 +68,8 @@ def segment(base: int, size: int = 0, status: int = 0) -> FileSegmentMetadata:
     )
 
 
-def scenario(files: FileOperations, promises: Promises) -> None:
-    store = open_store(files)
+def scenario(files: FileOperations, promises: Promises, is_journaled: bool) -> None:
+    store = open_store(files, is_journaled)
     has: set[Fact] = set()
 
     def change(adds: Iterable[Fact], drops: Iterable[Fact], call: Callable[[], object]) -> None:
@@ -112,19 +114,20 @@ def scenario(files: FileOperations, promises: Promises) -> None:
     store.close()
 
 
-def number_of_steps() -> int:
-    files = SimulatedFiles()
-    scenario(files, Promises())
-    return files.steps
+def list_cases(each: int = 1) -> list[tuple[int, bool]]:
+    """The steps at which a run may crash, in both modes."""
+    cases = []
+    for is_journaled in (False, True):
+        files = SimulatedFiles()
+        scenario(files, Promises(), is_journaled)
+        cases += [(step, is_journaled) for step in range(1, files.steps + 1, each)]
+    return cases
 
 
-STEPS = number_of_steps()
-
-
-def crash_at(step: int) -> tuple[SimulatedFiles, Promises]:
+def crash_at(step: int, is_journaled: bool) -> tuple[SimulatedFiles, Promises]:
     files, promises = SimulatedFiles(crash_at=step), Promises()
     with pytest.raises(SimulatedCrash):
-        scenario(files, promises)
+        scenario(files, promises, is_journaled)
     return files, promises
 
 
@@ -140,21 +143,23 @@ def check_structure(
         assert found in possible
 
 
-@pytest.mark.parametrize("step", range(1, STEPS + 1))
-def test_l01_after_a_kill_everything_acknowledged_is_there(step: int) -> None:
-    files, promises = crash_at(step)
-    store = open_store(files.after_kill())
+@pytest.mark.parametrize(("step", "is_journaled"), list_cases())
+def test_l01_after_a_kill_everything_acknowledged_is_there(step: int, is_journaled: bool) -> None:
+    files, promises = crash_at(step, is_journaled)
+    store = open_store(files.after_kill(), is_journaled)
     check_structure(store, promises)
     for found in store.segments():
         size = promises.last_size.get(found.base_offset, 0)
         assert found.size == size or (found.base_offset, found.size) == promises.next_size
-    again = open_store(files.after_kill())
+    again = open_store(files.after_kill(), is_journaled)
     assert structure(again) == structure(store)
 
 
-@pytest.mark.parametrize("step", range(1, STEPS + 1))
-def test_l03_after_power_loss_what_was_created_is_there_and_nothing_is_invented(step: int) -> None:
-    files, promises = crash_at(step)
+@pytest.mark.parametrize(("step", "is_journaled"), list_cases())
+def test_l03_after_power_loss_what_was_created_is_there_and_nothing_is_invented(
+    step: int, is_journaled: bool
+) -> None:
+    files, promises = crash_at(step, is_journaled)
     states = list(files.after_power_loss())
     assert states
     for state in states:
@@ -163,33 +168,33 @@ def test_l03_after_power_loss_what_was_created_is_there_and_nothing_is_invented(
         for name in (PATH, PATH.with_name(f"{PATH.name}.bak")):
             if state.size(name):
                 orjson.loads(state.read(name))  # the former or the new one, never mixed
-        store = open_store(state)
+        store = open_store(state, is_journaled)
         check_structure(store, promises)
         for found in store.segments():
             assert found.size in promises.sizes.get(found.base_offset, {0})
 
 
-@pytest.mark.parametrize("step", range(1, STEPS + 1, 3))
-def test_l01_recovery_goes_on_after_a_crash(step: int) -> None:
-    files, _ = crash_at(step)
+@pytest.mark.parametrize(("step", "is_journaled"), list_cases(3))
+def test_l01_recovery_goes_on_after_a_crash(step: int, is_journaled: bool) -> None:
+    files, _ = crash_at(step, is_journaled)
     after = files.after_kill()
-    store = open_store(after)
+    store = open_store(after, is_journaled)
     store.add_topic("V")
     store.put_segment(segment(90))
     store.put_segment(segment(90, 7))
-    again = open_store(after.after_kill())
+    again = open_store(after.after_kill(), is_journaled)
     assert structure(again) == structure(store)
     found = again.segment(segment(90).id)
     assert found is not None
     assert found == replace(segment(90, 7), create_timestamp_ms=1)
 
 
-@pytest.mark.parametrize("step", range(1, STEPS + 1, 5))
-def test_l01_a_crash_of_the_recovery_is_survived_too(step: int) -> None:
-    files, promises = crash_at(step)
+@pytest.mark.parametrize(("step", "is_journaled"), list_cases(5))
+def test_l01_a_crash_of_the_recovery_is_survived_too(step: int, is_journaled: bool) -> None:
+    files, promises = crash_at(step, is_journaled)
     for second in range(1, 12):
         after = files.after_kill()
         after.crash_at = second
         with contextlib.suppress(SimulatedCrash):
-            open_store(after).flush()
-        check_structure(open_store(after.after_kill()), promises)
+            open_store(after, is_journaled).flush()
+        check_structure(open_store(after.after_kill(), is_journaled), promises)

@@ -125,6 +125,9 @@ class _KillableAppend:
         self._writes.next("journal write", lambda: self._file.write(data[: len(data) // 2]))
         self._file.write(data)
 
+    def sync(self) -> None:
+        self._file.sync()
+
     def close(self) -> None:
         self._file.close()
 

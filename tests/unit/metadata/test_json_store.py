@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.kit.faulty_files import FaultyFiles
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.disk.file_operations import AppendFile, FileOperations
 from tieredstore.errors import Busy, Corrupt, Invalid, Unavailable
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.json_store import DefaultMetadataStore
@@ -47,76 +45,6 @@ def size_of(store: DefaultMetadataStore, base: int = 0) -> int:
     found = store.segment(segment(base).id)
     assert found is not None
     return found.size
-
-
-class FaultyFiles(FileOperations):
-    """`plan[name]` lists errno numbers (or None) for the next calls of that name."""
-
-    def __init__(self) -> None:
-        self.plan: dict[str, list[int | None]] = {}
-        self.log: list[str] = []
-        self.during_write: Callable[[], object] = lambda: None
-
-    def _next(self, name: str) -> None:
-        self.log.append(name)
-        steps = self.plan.get(name)
-        step = steps.pop(0) if steps else None
-        if step:
-            raise OSError(step, os.strerror(step))
-
-    def size(self, path: Path) -> int | None:
-        self._next("size")
-        return super().size(path)
-
-    def read(self, path: Path) -> bytes:
-        self._next("read")
-        return super().read(path)
-
-    def write_synced(self, path: Path, data: bytes) -> None:
-        self._next("write_synced")
-        super().write_synced(path, data)
-        self.during_write()
-
-    def open_append(self, path: Path, *, empty: bool) -> AppendFile:
-        self._next("open_append")
-        return FaultyAppender(self, super().open_append(path, empty=empty))
-
-    def rename(self, path: Path, new_path: Path) -> None:
-        self._next("rename")
-        super().rename(path, new_path)
-
-    def link(self, path: Path, new_path: Path) -> bool:
-        self._next("link")
-        return super().link(path, new_path)
-
-    def unlink(self, path: Path) -> None:
-        self._next("unlink")
-        super().unlink(path)
-
-    def make_directory(self, path: Path) -> None:
-        self._next("make_directory")
-        super().make_directory(path)
-
-    def sync_directory(self, path: Path) -> None:
-        self._next("sync_directory")
-        super().sync_directory(path)
-
-
-class FaultyAppender:
-    def __init__(self, files: FaultyFiles, file: AppendFile) -> None:
-        self.files = files
-        self.file = file
-
-    def write(self, data: bytes) -> None:
-        try:
-            self.files._next("append")
-        except OSError:
-            self.file.write(data[: len(data) // 2])
-            raise
-        self.file.write(data)
-
-    def close(self) -> None:
-        self.file.close()
 
 
 @pytest.fixture
@@ -415,8 +343,8 @@ class TestJournal:
         store = open_store(path)
         store.put_segment(segment())
         journal = beside(path, ".journal")
-        journal.write_bytes(journal.read_bytes().replace(b'"format":1', b'"format":2'))
-        with pytest.raises(Invalid, match="format version 2"):
+        journal.write_bytes(journal.read_bytes().replace(b'"format":1', b'"format":3'))
+        with pytest.raises(Invalid, match="format version 3"):
             open_store(path)
         assert size_of(open_store(path, read_only=True)) == 0
         assert journal.exists()

@@ -1,0 +1,180 @@
+"""Structure that the journal tells alone: what it costs, and when there is a new file again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.kit.faulty_files import FaultyFiles
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
+from tieredstore.metadata.json_format import Limits
+from tieredstore.metadata.json_store import DefaultMetadataStore
+from tieredstore.providers.posix.provider import PosixProvider
+from tieredstore.testing.chunks import chunk_provider
+from tieredstore.tier.writing import TierWriter
+
+NAME = "tieredStoreMetadata.json"
+
+
+def open_store(
+    folder: Path, files: FaultyFiles | None = None, *, journaled: bool = True, limit: int = 8 << 20
+) -> DefaultMetadataStore:
+    store = DefaultMetadataStore(
+        folder / NAME,
+        "broker-a",
+        ManualClock(1_700_000_000_000),
+        operations=files,
+        limits=Limits(max_journal_bytes=limit),
+    )
+    store.load()
+    store.journal_structure(is_wanted=journaled)
+    return store
+
+
+def segment(number: int, size: int = 0) -> FileSegmentMetadata:
+    return FileSegmentMetadata(
+        f"broker-a/T/{number}", FileSegmentType.COMMIT_LOG, 0, size=size, create_timestamp_ms=5
+    )
+
+
+def contents(store: DefaultMetadataStore) -> list[object]:
+    topics = store.topics()
+    queues = [queue for topic in topics for queue in store.queues(topic.topic)]
+    return [topics, queues, sorted(store.segments(), key=lambda found: found.path)]
+
+
+def change_everything(store: DefaultMetadataStore) -> None:
+    store.add_topic("T")
+    store.add_topic("U", 12)
+    store.add_topic("V")
+    topic = store.topic("T")
+    assert topic is not None
+    topic.status = 1
+    store.update_topic(topic)
+    store.set_reserve_time(topic, 99)
+    for number in range(3):
+        store.add_queue("T", number)
+        store.add_queue("V", number)
+        store.put_segment(segment(number))
+    store.put_segment(segment(1, size=77))
+    gone = segment(2)
+    gone.status = 2
+    store.put_segment(gone)
+    store.delete_segment(segment(0).id)
+    store.delete_queue("T", 1)
+    store.delete_topic("V")
+
+
+def test_what_comes_and_goes_is_there_again_without_a_new_file(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path, files)
+    store.add_topic("first")  # the file that all else extends
+    files.log.clear()
+    change_everything(store)
+    assert "write_synced" not in files.log
+    again = open_store(tmp_path)
+    assert contents(again) == contents(store)
+    assert again.add_topic("next").topic_id == 4  # the id of the topic that was deleted is not used
+    assert len(orjson.loads((tmp_path / NAME).read_bytes())["topicMetadataTable"]) == 1
+
+
+def test_a_new_segment_costs_as_much_in_a_large_tier_as_in_a_small_one(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path, files)
+    with store.batch():
+        for number in range(5_000):
+            store.put_segment(segment(number))
+    files.log.clear()
+    store.put_segment(segment(5_000))
+    assert files.log == ["append", "sync", "sync_directory"]
+    files.log.clear()
+    store.put_segment(segment(5_001))
+    assert files.log == ["append", "sync"]
+
+
+def test_a_batch_is_synced_once(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path, files)
+    store.add_topic("first")
+    with store.batch():
+        change_everything(store)
+    assert files.log.count("sync") == 1
+
+
+def test_sizes_and_times_are_not_synced(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path, files)
+    store.put_segment(segment(1))
+    files.log.clear()
+    store.put_segment(segment(1, size=5))
+    assert files.log == ["append"]
+
+
+def test_a_full_journal_becomes_a_new_file_and_begins_again(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path, files, limit=20_000)
+    for number in range(1_000):
+        store.put_segment(segment(number))
+    assert 2 <= files.log.count("write_synced") <= 20
+    assert store._journal.size_bytes <= 21_000
+    assert contents(open_store(tmp_path)) == contents(store)
+
+
+def test_a_batch_that_no_journal_could_hold_is_a_new_file(tmp_path: Path) -> None:
+    store = open_store(tmp_path, limit=2_000)
+    store.add_topic("first")
+    with store.batch():
+        for number in range(1_000):
+            store.put_segment(segment(number))
+            store.put_segment(segment(number, size=7))
+        # Whoever is killed here leaves a journal that can be read.
+        assert (tmp_path / f"{NAME}.journal").stat().st_size < 4 * 2_000
+    assert contents(open_store(tmp_path)) == contents(store)
+
+
+def test_a_journal_of_sizes_alone_gets_no_structure(tmp_path: Path) -> None:
+    """An older program would read over it."""
+    store = open_store(tmp_path, journaled=False)
+    store.add_topic("first")
+    store.close()
+    store = open_store(tmp_path)
+    store.add_topic("second")
+    assert b"new_" not in (tmp_path / f"{NAME}.journal").read_bytes()
+    assert b'"second"' in (tmp_path / NAME).read_bytes()
+    store.add_topic("third")
+    assert b'"third"' not in (tmp_path / NAME).read_bytes()
+    assert (tmp_path / f"{NAME}.journal").read_bytes().startswith(b'{"format":2')
+
+
+@pytest.mark.parametrize("operation", ["append", "sync"])
+def test_l07_what_the_journal_does_not_take_is_a_new_file(tmp_path: Path, operation: str) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path, files)
+    store.add_topic("first")
+    files.plan = {operation: [5]}
+    store.add_topic("second")
+    assert b'"second"' in (tmp_path / NAME).read_bytes()
+    store.add_topic("third")
+    assert contents(open_store(tmp_path)) == contents(store)
+
+
+@pytest.mark.parametrize(("kind", "is_told_to_java"), [("posix", True), ("object store", False)])
+def test_p02_structure_is_in_the_file_where_java_can_open_the_tier(
+    tmp_path: Path, kind: str, is_told_to_java: bool
+) -> None:
+    provider: SegmentProvider = chunk_provider()
+    if kind == "posix":
+        provider = PosixProvider(tmp_path / "tier", "c", fsync=False)
+    store = DefaultMetadataStore(tmp_path / NAME, "broker-a")
+    with TierWriter.acquire(provider, store, "broker-a", tmp_path):
+        store.add_topic("first")
+        store.add_topic("second")
+        store.put_segment(segment(7))
+        data = (tmp_path / NAME).read_bytes()
+        assert (b'"second"' in data) is is_told_to_java
+        assert (b"broker-a/T/7" in data) is is_told_to_java
+    assert b"broker-a/T/7" in (tmp_path / NAME).read_bytes()
