@@ -103,10 +103,10 @@ def uploaded(bench: Workbench) -> Iterator[TieredMessageStore]:
         yield store
 
 
-def forget(store: TieredMessageStore) -> None:
+def forget(store: TieredMessageStore, topic: str = TOPIC) -> None:
     """Empty the read-ahead cache."""
     for queue_id in range(QUEUES):
-        store.fetcher.cache.drop(QueueKey(TOPIC, queue_id))
+        store.fetcher.cache.drop(QueueKey(topic, queue_id))
 
 
 def check(messages: Sequence[StoredMessage], offset: int) -> None:
@@ -190,6 +190,24 @@ def read_random(bench: Workbench) -> Iterator[Callable[[], Pass]]:
                 result = store.fetcher.get_message("GID_bench", TOPIC, queue_id, offset, 1)
                 taken.append(time.perf_counter_ns() - started)
                 assert result.messages[0].queue_offset == offset
+            return percentiles(taken)
+
+        yield run
+
+
+@contextmanager
+def query_key(bench: Workbench) -> Iterator[Callable[[], Pass]]:
+    with uploaded(bench) as store:
+        source = random.Random(1)
+
+        def run() -> Pass:
+            taken: list[int] = []
+            for _ in range(bench.sizes.lookups):
+                key = f"key-{source.randrange(bench.sizes.messages)}"
+                started = time.perf_counter_ns()
+                found = store.fetcher.query_message(TOPIC, key, 32, 0, 1 << 62)
+                taken.append(time.perf_counter_ns() - started)
+                assert [message.keys for message in found] == [[key]]
             return percentiles(taken)
 
         yield run
@@ -354,8 +372,18 @@ ROWS = (
         durability=CACHED,
         pull="32",
         ours=partial(read_sequential, pull=32, face="store"),
-        figures=(Figure("read", "msg/s", floor=150e3, ratio=1.0),),
+        figures=(Figure("read", "msg/s", floor=150e3, ratio=2.0),),
         java=_reading("read-store", pull=32),
+    ),
+    Row(
+        name="read-store-1024",
+        what="the same in large pulls, which end at 256 KiB on both sides",
+        face="TieredMessageStore.get_message, FORCE",
+        durability=CACHED,
+        pull="1024",
+        ours=partial(read_sequential, pull=1024, face="store"),
+        figures=(Figure("read", "msg/s", ratio=5.0),),
+        java=_reading("read-store", pull=1024),
     ),
     Row(
         name="read-random",
@@ -366,10 +394,23 @@ ROWS = (
         ours=read_random,
         figures=(
             Figure("reads", "reads/s", ratio=1.0),
-            Figure("median", "µs", key="p50_us"),
+            Figure("median", "µs", key="p50_us", ratio=1.0),
             Figure("99th percentile", "µs", key="p99_us"),
         ),
         java=_reading("read-random"),
+    ),
+    Row(
+        name="query-key",
+        what="one message by its key; the index is in the tier (Java: not yet compacted)",
+        face="MessageStoreFetcher.query_message",
+        durability="files in the page cache",
+        ours=query_key,
+        figures=(
+            Figure("queries", "queries/s", ratio=1.0),
+            Figure("median", "µs", key="p50_us", ratio=1.0),
+            Figure("99th percentile", "µs", key="p99_us"),
+        ),
+        java=_reading("query-key"),
     ),
     Row(
         name="offset-by-time",

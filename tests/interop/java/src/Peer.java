@@ -61,6 +61,7 @@ public class Peer {
             case "read-fetcher": return readSequential(p, false);
             case "read-store": return readSequential(p, true);
             case "read-random": return readRandom(p);
+            case "query-key": return queryKey(p);
             case "offset-by-time": return offsetByTime(p);
             case "index-put": return indexPut(p);
             case "index-compact": return indexCompact(p);
@@ -321,6 +322,26 @@ public class Peer {
         }
         Arrays.sort(ns);
         return took(reads, sum, "p50_us", ns[reads / 2] / 1e3, "p99_us", ns[reads * 99 / 100] / 1e3);
+    }
+
+    /** One message by one of its keys, asked of the tier alone; its index is as the upload left it. */
+    static JSONObject queryKey(JSONObject p) throws Exception {
+        Bench.S s = reading(p);
+        MessageStoreFetcherImpl fetcher = fetcher(s);
+        int n = p.getIntValue("lookups"), messages = p.getIntValue("messages");
+        Random random = new Random(p.getLongValue("seed"));
+        long[] ns = new long[n];
+        long sum = 0;
+        for (int i = 0; i < n; i++) {
+            String key = "key-" + random.nextInt(messages);
+            long t = System.nanoTime();
+            QueryMessageResult found = fetcher.queryMessageAsync(Bench.TOPIC, key, 32, 0, Long.MAX_VALUE).join();
+            sum += ns[i] = System.nanoTime() - t;
+            if (found.getMessageBufferList().isEmpty()) throw new IllegalStateException("no message of " + key);
+            found.release();
+        }
+        Arrays.sort(ns);
+        return took(n, sum, "p50_us", ns[n / 2] / 1e3, "p99_us", ns[n * 99 / 100] / 1e3);
     }
 
     static JSONObject offsetByTime(JSONObject p) throws Exception {
