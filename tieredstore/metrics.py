@@ -11,6 +11,7 @@ import bisect
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 MAX_LABEL_SETS = 10_000
@@ -122,8 +123,13 @@ class Metrics:
         return iter(rows)
 
 
+@lru_cache(MAX_LABEL_SETS)
+def _sort_labels(*labels: tuple[str, object]) -> Labels:
+    return tuple(sorted((name, str(value)) for name, value in labels))
+
+
 def _labels(labels: Mapping[str, object]) -> Labels:
-    return tuple(sorted((name, str(value)) for name, value in labels.items()))
+    return _sort_labels(*labels.items())
 
 
 def _key(series: Mapping[Labels, object], labels: Mapping[str, object]) -> Labels:

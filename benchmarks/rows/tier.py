@@ -401,7 +401,7 @@ ROWS = (
     ),
     Row(
         name="query-key",
-        what="one message by its key; the index is in the tier (Java: not yet compacted)",
+        what="one message by its key, asked of the tier alone; its index was uploaded at a stop",
         face="MessageStoreFetcher.query_message",
         durability="files in the page cache",
         ours=query_key,

@@ -20,6 +20,8 @@ def join_readings(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStor
     When a step fails, its readings go on one by one, so that each error meets the reading that it
     belongs to.
     """
+    if len(readings) == 1:
+        return [(yield from _do_whole(readings[0]))]
     outcomes: dict[int, T | TieredStoreError] = {}
     live: _Live[T] = {}
     for index, reading in enumerate(readings):
@@ -38,6 +40,13 @@ def join_readings(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStor
             _advance(index, reading, found[at : at + len(reads)], live, outcomes)
             at += len(reads)
     return [outcomes[index] for index in range(len(readings))]
+
+
+def _do_whole(reading: Reading[T]) -> Reading[T | TieredStoreError]:
+    try:
+        return (yield from reading)
+    except TieredStoreError as error:
+        return error
 
 
 def _advance(

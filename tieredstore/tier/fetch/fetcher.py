@@ -101,11 +101,14 @@ class MessageStoreFetcher(MessageReader):
             raise Invalid(
                 f"{request.topic}/{request.queue_id}: get of {request.max_count} messages"
             )
-        with self._time_operation("get_message", request.topic, group=request.group):
+        begin = time.perf_counter()
+        try:
             result = yield from self._get(request)
-            if self._config.record_get_message_result:
-                _log_result(request, result)
-            return result
+        finally:
+            self._observe(begin, "get_message", request.topic, group=request.group)
+        if self._config.record_get_message_result:
+            _log_result(request, result)
+        return result
 
     def _get(self, request: GetRequest) -> Steps[GetMessageResult]:
         key, offset = request.key, request.offset
@@ -253,9 +256,12 @@ class MessageStoreFetcher(MessageReader):
         """Find messages of a topic with a key or UNIQ_KEY, store time within [begin, end], by queue
         and offset. Each has the key: what only has its hash is left out. Raises Unavailable,
         Corrupt."""
-        with self._time_operation("query_message", topic):
+        begin = time.perf_counter()
+        try:
             reading = self.query_reading(topic, key, max_count, begin_ms, end_ms)
             return run(reading, self._executor)
+        finally:
+            self._observe(begin, "query_message", topic)
 
     async def query_message_async(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
@@ -283,15 +289,17 @@ class MessageStoreFetcher(MessageReader):
         try:
             yield
         finally:
-            elapsed_ms = (time.perf_counter() - begin) * 1000
-            self._metrics.observe(
-                API_LATENCY,
-                elapsed_ms,
-                LATENCY_BUCKETS_MS,
-                operation=operation,
-                topic=topic,
-                **labels,
-            )
+            self._observe(begin, operation, topic, **labels)
+
+    def _observe(self, begin: float, operation: str, topic: str, **labels: object) -> None:
+        self._metrics.observe(
+            API_LATENCY,
+            (time.perf_counter() - begin) * 1000,
+            LATENCY_BUCKETS_MS,
+            operation=operation,
+            topic=topic,
+            **labels,
+        )
 
 
 def _log_result(request: GetRequest, result: GetMessageResult) -> None:

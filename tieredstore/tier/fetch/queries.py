@@ -68,7 +68,7 @@ class _Wanted:
             and message.physical_offset == item.offset
             and self.begin_ms <= message.store_timestamp_ms <= self.end_ms
             and message.topic == self.topic
-            and (message.uniq_key == self.key or self.key in message.keys)
+            and (self.key in message.keys or message.uniq_key == self.key)
         )
 
 
