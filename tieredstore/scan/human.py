@@ -7,6 +7,7 @@ from typing import Final
 from tieredstore.scan.times import format_time
 
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
+_SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 
 def human_size(size_bytes: int) -> str:
@@ -25,6 +26,14 @@ def human_size(size_bytes: int) -> str:
 def human_time(time_ms: int) -> str:
     """Return a time (epoch ms) in UTC to the second: `2026-11-21 13:05:16`."""
     return format_time(time_ms).partition(".")[0].replace("T", " ").removesuffix("Z")
+
+
+def human_age(age_ms: int) -> str:
+    """Return a span as a whole number of its largest unit: `3d`, `12m`."""
+    for unit, unit_ms in _SPANS:
+        if age_ms >= unit_ms:
+            return f"{age_ms // unit_ms}{unit}"
+    return "0s"
 
 
 def is_size(name: str) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.command_line import Ran, files_of, one_line, tieredstore
+from tests.kit.local_stores import plain, put_all, running, small_config
 from tests.kit.tier_builder import BROKER, BuiltTier, small_tier
 from tieredstore.cli.profiles import load_profiles, profile_path
 from tieredstore.errors import Invalid
@@ -96,6 +97,27 @@ def test_settings_come_from_variables(tier: BuiltTier, monkeypatch: pytest.Monke
     (variable,) = shown.record["variables"]
     assert variable == {"setting": "brokerName", "variable": "THE_BROKER", "is_set": True}
     assert BROKER not in shown.out
+
+
+def test_offload_takes_its_names_from_variables_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(small_config(tmp_path / "store")) as store:
+        put_all(store, [plain("orders")])
+    names = {"brokerName": "THE_BROKER", "brokerClusterName": "THE_CLUSTER"}
+    pairs = [f"{setting}={variable}" for setting, variable in names.items()]
+    ran = tieredstore(
+        *("profile", "set", "new", "--tier", tmp_path / "tier", "--state", tmp_path / "state"),
+        *(word for pair in pairs for word in ("--variable", pair)),
+    )
+    assert ran.code == 0, ran.err
+    monkeypatch.setenv("THE_BROKER", "broker-v")
+    monkeypatch.setenv("THE_CLUSTER", "cluster-v")
+    monkeypatch.setenv("TIEREDSTORE_PROFILE", "new")
+    ran = tieredstore("offload", tmp_path / "store", "--output", "json")
+    assert (ran.code, ran.record["messages"]) == (0, 1), ran.err
+    (row,) = tieredstore("ls", "--output", "json").record
+    assert (row["broker"], row["messages"]) == ("broker-v", 1)
 
 
 def test_what_is_written_leaves_the_rest_of_the_file_alone(tier: BuiltTier) -> None:

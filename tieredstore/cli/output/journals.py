@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tieredstore.scan.human import human_age
+
 if TYPE_CHECKING:
     from tieredstore.jobs.journals import KeptJournal
 
 COLUMNS = ("journal", "age", "bytes", "steps", "running", "expires", "target")
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 
 def journal_rows(journals: Sequence[KeptJournal], *, is_users: bool) -> Iterator[dict[str, object]]:
@@ -23,7 +24,7 @@ def journal_rows(journals: Sequence[KeptJournal], *, is_users: bool) -> Iterator
             "journal": journal.name,
             "job": journal.job,
             "target": journal.target,
-            "age": age_text(now_ms - journal.changed_ms),
+            "age": human_age(now_ms - journal.changed_ms),
             "changed_timestamp": journal.changed_ms,
             "bytes": journal.size_bytes,
             "steps": journal.steps,
@@ -31,11 +32,3 @@ def journal_rows(journals: Sequence[KeptJournal], *, is_users: bool) -> Iterator
             "expires": bool(is_users and days and journal.expires),
             "path": str(journal.path),
         }
-
-
-def age_text(age_ms: int) -> str:
-    """Return a span as a whole number of its largest unit: `3d`, `12m`."""
-    for unit, unit_ms in _UNITS:
-        if age_ms >= unit_ms:
-            return f"{age_ms // unit_ms}{unit}"
-    return "0s"

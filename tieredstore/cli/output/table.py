@@ -12,12 +12,11 @@ from tieredstore.cli.output.cells import (
     human_cell,
     measure,
     pad,
-    plain_text,
     shorten,
 )
 from tieredstore.cli.output.fitting import Column, fit, is_long_text, measure_columns
 from tieredstore.cli.output.screen import Screen
-from tieredstore.scan.human import human_size, is_size, is_time
+from tieredstore.scan.human import human_age, human_size, is_size, is_time
 
 Row: TypeAlias = Mapping[str, object]
 
@@ -150,8 +149,8 @@ def field_lines(fields: Row, screen: Screen | None, *, is_whole: bool = False) -
         text = cell(name, value, None)
         if is_size(name) and isinstance(value, int) and value >= 1000:
             text = f"{value:,} ({human_size(value)})"
-        elif is_time(name):
-            text = plain_text(name, value)
+        elif name.endswith("seconds") and isinstance(value, int | float) and value >= 120:
+            text = f"{text} ({human_age(int(value * 1000))})"
         room = max(screen.width - head - len(_GAP), 20)
         parts = [text[start : start + room] for start in range(0, max(len(text), 1), room)]
         for number, part in enumerate(parts):

@@ -50,7 +50,8 @@ def command(
     with talk_to(broker) as client:
         found = _follow(client, topic, tag, from_start=from_start, follows=not no_follow)
         rows = (message_row(message, "", out.body) for message in islice(found, limit))
-        out.write(MESSAGE_COLUMNS, rows, is_live=True)
+        if not out.write(MESSAGE_COLUMNS, rows, is_live=True):
+            click.echo(f"tieredstore: topic {topic!r} has no such message", err=True)
 
 
 def _follow(

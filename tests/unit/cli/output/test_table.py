@@ -98,13 +98,19 @@ def test_words_that_mean_good_or_bad_have_a_colour() -> None:
 
 
 def test_a_long_field_goes_on_below_itself_and_a_null_one_has_no_line() -> None:
-    fields: dict[str, object] = {"bytes": 12_345, "none": None, "tier": "x" * 60}
+    fields: dict[str, object] = {
+        "bytes": 12_345,
+        "none": None,
+        "age_seconds": 7300.5,
+        "tier": "x" * 60,
+    }
     assert list(field_lines(fields, Screen(50))) == [
-        "bytes  12,345 (12 kB)",
-        f"tier   {'x' * 43}",
-        f"       {'x' * 17}",
+        "bytes        12,345 (12 kB)",
+        "age_seconds  7300.500 (2h)",
+        f"tier         {'x' * 37}",
+        f"             {'x' * 23}",
     ]
-    assert list(field_lines(fields, None))[1] == "none   "
+    assert list(field_lines(fields, None))[1] == "none         "
 
 
 @pytest.mark.parametrize(
