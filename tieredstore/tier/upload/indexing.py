@@ -109,6 +109,8 @@ def read_missing(index: KeyIndex, file: FlatMessageFile) -> Found | None:
     it can be read: new keys go on. Raises Unavailable.
     """
     mark = index.find_indexed_end(file.topic_id, file.queue_id)
+    if mark is not None and mark >= file.commit_log_commit_offset:
+        return None  # as of nearly all queues after a start: nothing is read to find that out
     start = max(mark if mark is not None else 0, file.commit_log_min_offset)
     try:
         offset = run(file.offset_of_position(start))

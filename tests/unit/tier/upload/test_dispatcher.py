@@ -651,6 +651,18 @@ def test_a_failed_index_makes_no_idle_scan_visit_a_queue_or_read_the_tier() -> N
     assert rig.index.keys() == ["one"] * 51
 
 
+def test_after_a_start_a_queue_is_not_read_for_keys_that_the_index_has() -> None:
+    rig, provider = rig_of_counted_reads()
+    for number in range(20):
+        rig.source.put(QueueKey("T", number), 0, 5, keys=("one",))
+    rig.dispatcher.scan(force=True)
+    rig.restart()
+    provider.reads = 0
+    rig.dispatcher.scan(force=True)
+    assert provider.reads == 2 * 20  # the unit and the record of each queue's last message
+    assert len(rig.index.rows) == 20 * 5
+
+
 def test_an_index_that_refuses_what_is_put_is_tried_ever_more_rarely() -> None:
     """As where the disk has no space for a new index file: it takes keys, until it gets them."""
     rig, provider = rig_of_counted_reads()
