@@ -102,3 +102,9 @@ def test_an_installation_that_was_cut_off_counts_for_nothing(clone: Clone) -> No
     clone.fails = False
     assert clone.set_up("core") == ["broker,s3"]
     assert clone.made == 2
+
+
+def test_the_demos_environment_has_what_the_examples_of_the_readme_need() -> None:
+    needed = {"broker", "s3", "jobs", "pandas", "duckdb", "polars", "iceberg", "delta"}
+    assert needed <= set(setup_env.EXTRAS["tables"].split(","))
+    assert {*needed, "spark"} <= set(setup_env.EXTRAS["spark"].split(","))
