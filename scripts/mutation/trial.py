@@ -16,6 +16,8 @@ from pathlib import Path
 from scripts.mutation.sites import Mutant
 
 SHORTEST_TIMEOUT_S = 120
+FAILED_TESTS = 1
+"""How pytest ends when tests ran and some failed."""
 
 
 class Verdict(enum.Enum):
@@ -80,8 +82,19 @@ class Copy:
         )
         return done.stdout.strip()
 
+    @property
+    def root(self) -> Path:
+        return self._root
+
     def run(self, tests: Sequence[str], seed: int, timeout_s: float | None) -> bool | None:
         """Return whether these tests pass; None when they take longer than that."""
+        code = self.find_exit_code(tests, seed, timeout_s)
+        return None if code is None else code == 0
+
+    def find_exit_code(
+        self, tests: Sequence[str], seed: int, timeout_s: float | None
+    ) -> int | None:
+        """Return how pytest ends with these tests; None when it takes longer than that."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow"]
         command += ["-p", "no:cacheprovider", f"--hypothesis-seed={seed}", *tests]
         with subprocess.Popen(
@@ -93,7 +106,7 @@ class Copy:
             start_new_session=True,
         ) as process:
             try:
-                return process.wait(timeout_s) == 0
+                return process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 return None
             finally:

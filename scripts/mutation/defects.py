@@ -1,0 +1,110 @@
+"""Bring Java's defects back, one at a time, and see that a test named after each fails.
+
+    python -m scripts.mutation.defects [--list] [NUMBER …]
+
+`defects.toml` has for each defect of `docs/differences.md` (D1 to D27) the lines that do it right,
+and what stands there with Java's behaviour. Each is put into a copy of the work tree, and the tests
+`test_defect_dNN_…` are run there. Fails when these pass with one of them, or fail without any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.mutation.trial import FAILED_TESTS, Copy
+
+ROOT = Path(__file__).resolve().parents[2]
+PATCHES = Path(__file__).with_name("defects.toml")
+TIMEOUT_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """One that comes back when `was` becomes `becomes` in a module."""
+
+    number: int
+    what: str
+    module: str
+    was: str
+    becomes: str
+
+    @property
+    def test_prefix(self) -> str:
+        """Of the names of the tests that are there for it."""
+        return f"test_defect_d{self.number:02d}_"
+
+    def apply(self, source: str) -> str:
+        """Return the module with the defect. Raises SystemExit where it does not fit any more."""
+        if source.count(self.was) != 1:
+            raise SystemExit(
+                f"D{self.number}: {self.module} has its lines {source.count(self.was)} times; "
+                f"mend {PATCHES.name}"
+            )
+        changed = source.replace(self.was, self.becomes)
+        compile(changed, self.module, "exec")
+        return changed
+
+    def tests(self, root: Path) -> list[str]:
+        """Return the files that have its tests, and the option that chooses these."""
+        files = sorted(
+            path.relative_to(root).as_posix()
+            for path in (root / "tests").rglob("test_*.py")
+            if f"def {self.test_prefix}" in path.read_text()
+        )
+        if not files:
+            raise SystemExit(f"D{self.number}: no test {self.test_prefix}…")
+        return [*files, "-k", self.test_prefix]
+
+
+def load_defects() -> list[Defect]:
+    """Return what the page has, by number."""
+    rows = tomllib.loads(PATCHES.read_text())["defect"]
+    return sorted((Defect(**row) for row in rows), key=lambda one: one.number)
+
+
+def try_defect(copy: Copy, defect: Defect) -> str | None:
+    """Return what is wrong: None when its tests pass without it, and fail with it."""
+    path = copy.root / defect.module
+    source = path.read_text()
+    tests = defect.tests(copy.root)
+    if copy.find_exit_code(tests, 1, TIMEOUT_S) != 0:
+        return "its tests fail without it"
+    try:
+        path.write_text(defect.apply(source))
+        code = copy.find_exit_code(tests, 1, TIMEOUT_S)
+    finally:
+        path.write_text(source)
+    if code in (FAILED_TESTS, None):  # one that hangs is noticed, too
+        return None
+    return "no test fails with it" if code == 0 else f"its tests end with code {code}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m scripts.mutation.defects")
+    parser.add_argument("numbers", nargs="*", type=int, metavar="NUMBER")
+    parser.add_argument("--list", action="store_true", help="only show them")
+    options = parser.parse_args(arguments)
+    chosen = [one for one in load_defects() if not options.numbers or one.number in options.numbers]
+    if options.list:
+        for one in chosen:
+            print(f"D{one.number}: {one.what} ({one.module})")
+        return 0
+    unnoticed = 0
+    with tempfile.TemporaryDirectory(prefix="tieredstore-defects-") as folder:
+        copy = Copy(ROOT, Path(folder) / "tree")
+        for one in chosen:
+            wrong = try_defect(copy, one)
+            unnoticed += wrong is not None
+            print(f"D{one.number}: {one.what}: {wrong or 'noticed'}", flush=True)
+    print(f"{len(chosen) - unnoticed} of {len(chosen)} are noticed")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
