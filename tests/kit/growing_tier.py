@@ -37,7 +37,9 @@ class GrowingTier:
     def __init__(self, root: Path, provider: SegmentProvider | None = None) -> None:
         self.root = root
         (root / "tier").mkdir(parents=True, exist_ok=True)
-        self.provider = provider or PosixProvider(root / "tier", CLUSTER, fsync=False)
+        self.provider = provider or PosixProvider(
+            root / "tier", CLUSTER, fsync=False, checksums=False
+        )
         self.metadata = DefaultMetadataStore(root / "state/config/tieredStoreMetadata.json", BROKER)
         self.metadata.load()
         self._queues: dict[tuple[str, int], _Queue] = {}

@@ -220,7 +220,7 @@ def build(root: Path, plans: list[QueuePlan]) -> History:
     """Write a tier and its state as the plans say."""
     (root / "tier").mkdir(parents=True)
     history = History(root, plans)
-    provider = PosixProvider(root / "tier", CLUSTER, fsync=False)
+    provider = PosixProvider(root / "tier", CLUSTER, fsync=False, checksums=False)
     metadata = DefaultMetadataStore(root / "state/config/tieredStoreMetadata.json", BROKER)
     metadata.load()
     for plan in plans:

@@ -41,7 +41,9 @@ class World:
         self.root = root
         self.lost, self.made = root / "lost", root / "made"
         (root / "tier").mkdir(parents=True)
-        self.provider: SegmentProvider = PosixProvider(root / "tier", CLUSTER, fsync=False)
+        self.provider: SegmentProvider = PosixProvider(
+            root / "tier", CLUSTER, fsync=False, checksums=False
+        )
         if kind == "chunks":
             self.provider = ChunkProvider(MemoryObjectClient())
         self.config = StoreConfig(
