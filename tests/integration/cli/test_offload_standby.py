@@ -13,10 +13,13 @@ from tests.kit.command_line import files_of, one_line, tieredstore
 from tests.kit.followed import Steps, options, put, tiered_bodies
 from tests.kit.local_stores import put_all, running, small_config
 from tieredstore import jobs
-from tieredstore.errors import Corrupt, Fenced, Invalid
+from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
+from tieredstore.jobs.offloading import job as job_module
+from tieredstore.jobs.offloading import standby as standby_module
 from tieredstore.jobs.offloading.job import offload_store, run_offload
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.offloading.standby import ORDER_FILE, PATIENCE_MS
+from tieredstore.jobs.run import JobProgress
 from tieredstore.jobs.start import start_run
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.message.record import Message
@@ -36,6 +39,7 @@ class Site:
         self.state = root / "replica" / "state"
         self.order = self.state / ORDER_FILE
         self.stop = StopSignal()
+        self.notes: list[str] = []
         self.conf = root / "small.conf"
         self.conf.write_text(SMALL_INDEX)
 
@@ -65,7 +69,11 @@ class Site:
 
     def run(self, *steps: Any) -> Any:
         """Run a standby whose waits are the steps; the report."""
-        with start_run("offload", {}, has_journal=False) as run:
+
+        def told(progress: JobProgress) -> None:
+            self.notes.append(progress.note)
+
+        with start_run("offload", {}, progress=told, has_journal=False) as run:
             return run_offload(
                 run, self.options(), stop=self.stop, clock=Steps([*steps, self.stop.set])
             )
@@ -97,6 +105,7 @@ def test_a_standby_changes_nothing_until_it_is_told(site: Site) -> None:
     assert (report["stopped"], report["messages"]) == (True, 0)
     assert files_of(site.root / "tier") == before
     assert list(site.state.iterdir()) == []
+    assert site.notes == [f"standby: takes over once there is a file {site.order}"]
 
 
 def test_a_standby_that_is_told_goes_on_where_the_tier_ends(site: Site) -> None:
@@ -211,6 +220,43 @@ def test_a_replica_that_runs_and_never_catches_up_is_refused_after_some_minutes(
     ):
         run_offload(run, site.options(), stop=site.stop, clock=clock)
     assert PATIENCE_MS <= clock.monotonic_ms() - begin_ms <= PATIENCE_MS + 60_000
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "standby.find_former_metadata",
+        "standby.run_rebuild_metadata",
+        "job.await_coverage",
+        "standby.TakeOverOrder.note_done",
+        "job.OffloadWatch.begin",
+    ],
+)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_take_over_that_is_cut_off_is_carried_out_by_the_next_start(
+    site: Site, monkeypatch: pytest.MonkeyPatch, step: str, when: str
+) -> None:
+    site.offload()
+    site.fill(site.replica, 10, 5)
+    with monkeypatch.context() as patched:
+        place = f"tieredstore.jobs.offloading.{step}"
+        module, *names = step.split(".")
+        found: Any = {"standby": standby_module, "job": job_module}[module]
+        for name in names:
+            found = getattr(found, name)
+
+        def cut_off(*arguments: Any, **more: Any) -> None:
+            if when == "after":
+                found(*arguments, **more)
+            raise Unavailable("cut off")
+
+        patched.setattr(place, cut_off)
+        with pytest.raises(Unavailable, match="cut off"):
+            site.run(site.give_order)
+    assert site.bodies() == numbered(10)
+    site.stop = StopSignal()
+    assert site.run(lambda: None)["messages"] == 5
+    assert site.bodies() == numbered(15)
 
 
 def test_a_standby_that_took_over_and_is_started_again_goes_on_without_a_new_order(

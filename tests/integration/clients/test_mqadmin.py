@@ -228,6 +228,28 @@ def test_settings_are_shown_and_changed(lab: Lab) -> None:
     assert shown()["transactionCheckMax"] == "7"
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("tieredStoreExcludeTopics", "trace_*,audit"), ("tieredStoreUploadBytesPerSecond", "1000000")],
+)
+def test_policies_of_the_tier_are_changed_while_the_broker_runs(
+    lab: Lab, key: str, value: str
+) -> None:
+    """Java takes any key; what it means there is nothing."""
+    changed = lab.run("updateBrokerConfig", "-b", lab.address, "-k", key, "-v", value)
+    assert f"update broker config success, {lab.address}" in changed
+
+
+def test_a_topic_has_a_storage_level_of_its_own_here_and_not_in_java(
+    lab: Lab, served: Served
+) -> None:
+    change = ["-t", "AdminLevel", "-a", "+tiered.storage.level=NOT_IN_MEM"]
+    printed = lab.run_anyway("updateTopic", "-b", lab.address, *change)
+    is_ours = bool(served.grpc)
+    assert (f"create topic to {lab.address} success." in printed) == is_ours
+    assert ("unsupported key: tiered.storage.level" in printed) != is_ours
+
+
 def test_connections_of_live_clients(lab: Lab) -> None:
     printed = lab.run("consumerConnection", "-g", GROUP)
     assert re.search(r"@c\d+ +127\.0\.0\.1:\d+ +JAVA +V5_5_0", printed)

@@ -95,7 +95,7 @@ def _stand_by(
     # What would refuse the store then does now.
     open_read_only(options.store, target.config, clock).shutdown()
     order = TakeOverOrder(options.state)
-    if not order.await_it(stop, clock):
+    if not order.await_it(stop, clock, run.on_progress):
         return OffloadReport(stopped=True)
     if not order.is_done:
         learn_tier(run, target, clock)

@@ -19,13 +19,14 @@ from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
 from tieredstore.jobs.restoring.backups import find_former_metadata
+from tieredstore.jobs.run import JobProgress, ignore_progress
 from tieredstore.scan.location import TierLocation
 from tieredstore.tier.upload.position import check_last_message, check_not_ahead
 
 if TYPE_CHECKING:
     from tieredstore.clock import Clock
     from tieredstore.jobs.offloading.source import OffloadSource
-    from tieredstore.jobs.run import JobRun
+    from tieredstore.jobs.run import JobRun, ProgressCallback
     from tieredstore.jobs.stopping import StopSignal
     from tieredstore.jobs.target import TierTarget
     from tieredstore.local.read_only import ReadOnlyMessageStore
@@ -61,12 +62,16 @@ class TakeOverOrder:
         with wrap_os_errors("read", self.path):
             return self.is_given and self.path.stat().st_size > 0
 
-    def await_it(self, stop: StopSignal, clock: Clock) -> bool:
-        """Wait for the order; return whether it was given before `stop` was set."""
+    def await_it(
+        self, stop: StopSignal, clock: Clock, progress: ProgressCallback = ignore_progress
+    ) -> bool:
+        """Wait for the order, which `progress` is told once; return whether it was given before
+        `stop` was set."""
         with wrap_os_errors("make", self.state):
             FILES.make_directory(self.state)
         if not self.is_given:
-            _log.info("standby: takes over once there is a file %s", self.path)
+            note = f"standby: takes over once there is a file {self.path}"
+            progress(JobProgress("offload", "messages", 0, None, 0, None, 0.0, note))
         while not self.is_given:
             clock.wait(stop.event, LOOK_MS)
             if stop.event.is_set():
