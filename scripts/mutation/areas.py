@@ -45,6 +45,11 @@ AREAS = (
         ),
     ),
     Area(
+        "policy",
+        ("tieredstore/tier/policy",),
+        ("tests/unit/tier/policy", "tests/unit/config/test_policies.py"),
+    ),
+    Area(
         "fetch", ("tieredstore/tier/fetch",), ("tests/unit/tier/fetch", "tests/property/tier/fetch")
     ),
     Area(
