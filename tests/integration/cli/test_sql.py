@@ -161,7 +161,7 @@ def test_a_result_without_a_row_says_so(tier: BuiltTier) -> None:
 
 def test_damage_is_the_error_that_it_is_everywhere(tmp_path: Path) -> None:
     damaged = small_tier(tmp_path)
-    log = next((tmp_path / "tier").rglob("orders/0/COMMIT_LOG/*"))
+    log = next((tmp_path / "tier").rglob("orders/0/COMMIT_LOG/[!.]*"))
     data = bytearray(log.read_bytes())
     data[data.index(b"body ")] ^= 0xFF
     log.write_bytes(data)
