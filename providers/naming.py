@@ -53,11 +53,13 @@ def parse_cluster_directory_name(name: str) -> str | None:
     return match[2]
 
 
+@functools.lru_cache(maxsize=4096)
 def segment_file_name(base_offset: int) -> str:
     """Make `<H8(base offset)><base offset, 20 digits>`."""
     return f"{hash8(str(base_offset))}{base_offset:020d}"
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_segment_file_name(name: str) -> int | None:
     """Return the base offset; None when it is not a segment's name."""
     match = _FILE_NAME.fullmatch(name)

@@ -34,25 +34,28 @@ def list_segments(
     Files and folders that are not named like a segment's are left out. Raises Unavailable when a
     folder that is there cannot be read.
     """
-    yield from _walk(cluster_directory, wanted, (), calls)
-
-
-def _walk(
-    directory: str, wanted: tuple[str, ...], above: tuple[str, ...], calls: PosixCalls
-) -> Iterator[SegmentListing]:
-    depth = len(above)
-    if depth < len(wanted):
-        name = wanted[depth]
-        yield from _walk(f"{directory}/{name}", wanted, (*above, name), calls)
-        return
-    for entry in _entries(directory, calls):
-        if depth < _FOLDER_DEPTH:
-            if _fits(entry.name, depth) and _is_directory(entry):
-                yield from _walk(entry.path, wanted, (*above, entry.name), calls)
+    # Folders to be read, with their names from the broker's on. No generator in a generator: each
+    # would cost something for each segment.
+    waiting: list[tuple[str, tuple[str, ...]]] = [(cluster_directory, ())]
+    while waiting:
+        directory, above = waiting.pop()
+        depth = len(above)
+        if depth < len(wanted):
+            name = wanted[depth]
+            waiting.append((f"{directory}/{name}", (*above, name)))
             continue
-        listing = _listing(entry, above)
-        if listing is not None:
-            yield listing
+        entries = _entries(directory, calls)
+        if depth < _FOLDER_DEPTH:
+            waiting += [
+                (entry.path, (*above, entry.name))
+                for entry in entries
+                if _fits(entry.name, depth) and _is_directory(entry)
+            ]
+            continue
+        for entry in entries:
+            listing = _listing(entry, above)
+            if listing is not None:
+                yield listing
 
 
 def _entries(directory: str, calls: PosixCalls) -> list[os.DirEntry[str]]:
