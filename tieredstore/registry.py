@@ -54,6 +54,7 @@ EXTRAS: Mapping[str, str] = {"boto3": "s3", "botocore": "s3", "fsspec": "fsspec"
 """Libraries that a plugin may lack, and the extra of this project that has them."""
 LOCAL_STORE = "tieredstore.local.message_store:DefaultMessageStore"
 READ_ONLY_STORE = "tieredstore.local.read_only:ReadOnlyMessageStore"
+OBJECT_STORE_MODEL = "tieredstore.providers.chunks.modelling.model:ChunkRequestModel"
 PROVIDER_OF_SCHEME: Mapping[str, str] = {
     "file": "posix",
     "s3": "s3",
@@ -272,6 +273,11 @@ def _provider_of(scheme: str) -> str | None:
         if scheme.startswith(prefix):
             return name
     return PROVIDER_OF_SCHEME.get(scheme)
+
+
+def object_store_model() -> Any:
+    """Make the rules of what an object store is asked for, with the defaults (RequestModel)."""
+    return _load(OBJECT_STORE_MODEL, "object store", "request model")()
 
 
 def clusters(config: StoreConfig) -> list[str]:

@@ -237,12 +237,18 @@ class SteadySource:
         del guard
 
 
-class _Process:
+class Process:
     """The store, over the simulated clock."""
 
-    def __init__(self, scheme: Scheme, load: Load, folder: Path) -> None:
+    def __init__(
+        self,
+        scheme: Scheme,
+        load: Load,
+        folder: Path,
+        client: type[MeteredMemoryClient] = MeteredMemoryClient,
+    ) -> None:
         self.clock = ManualClock(_T0_MS)
-        self.client = MeteredMemoryClient(self.clock.now_ms)
+        self.client = client(self.clock.now_ms)
         defaults = ChunkSettings()
         self.provider = ChunkProvider(
             self.client,
@@ -306,7 +312,7 @@ _NEVER = threading.Event()
 
 def simulate(scheme: Scheme, load: Load, folder: Path) -> Outcome:
     """Run a load under a scheme; `folder` (empty) gets the metadata file."""
-    process = _Process(scheme, load, folder)
+    process = Process(scheme, load, folder)
     try:
         process.run(scheme.scan_ms, load.duration_ms)
         usage = process.client.meter.usage()

@@ -6,6 +6,7 @@ Layout and algorithms: `docs/formats/chunk-log.md`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.epoch_record import EpochRecord
@@ -33,6 +34,9 @@ from tieredstore.providers.chunks.upkeep.maintenance import Maintenance, Mainten
 from tieredstore.providers.chunks.writing.append import ChunkAppender
 from tieredstore.providers.chunks.writing.carrying import CarryingAppender
 from tieredstore.service_thread import ServiceHealth
+
+if TYPE_CHECKING:
+    from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
 
 
 class ChunkProvider:
@@ -192,6 +196,12 @@ class ChunkProvider:
         """Merge, seal and collect what is due below the brokers whose epoch is held, now and in
         this thread; with `sweep` also what former processes left, and old multipart uploads."""
         return self._maintenance.run(sweep=sweep)
+
+    def make_request_model(self) -> ChunkRequestModel:
+        """Make the rules of what the object store is asked for."""
+        from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
+
+        return ChunkRequestModel(self._settings, self._client.limits, self.capabilities)
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
         """Run the probes of `tieredstore doctor` on the object store, below the tier's prefix."""

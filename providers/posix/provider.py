@@ -43,6 +43,7 @@ from tieredstore.tier_url import file_url
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
     from tieredstore.contracts.probing import ProbeOptions, ProbeResult
+    from tieredstore.providers.posix.modelling import FileRequestModel
     from tieredstore.tier_url import TierUrl
 
 _CAPABILITIES = Capabilities(rewritable=True, conditional=False, durable=True)
@@ -106,6 +107,12 @@ class PosixProvider:
         if not url.path.startswith("/"):
             raise Invalid(f"tier {url}: expected an absolute path, such as file:///path/to/tier")
         return msgspec.structs.replace(config, tier_file_path=url.path)
+
+    def make_request_model(self) -> FileRequestModel:
+        """Make the rules of what files are asked for."""
+        from tieredstore.providers.posix.modelling import FileRequestModel
+
+        return FileRequestModel(self.capabilities)
 
     @classmethod
     def clusters(cls, config: StoreConfig) -> list[str]:

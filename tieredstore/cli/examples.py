@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "advise": (
+        "advise /data/store --tier /data/tier --offsets monday.json --offsets tuesday.json",
+        "advise /data/store --tier s3://bucket/prefix --offsets a.json --offsets b.json --top 9",
+    ),
     "backfill": ("backfill --from table --tier /data/tier --state state --config broker.conf",),
     "broker": (
         "broker -c broker.conf",

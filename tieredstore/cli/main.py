@@ -23,6 +23,7 @@ from tieredstore.cli.lazy import LazyGroup
 from tieredstore.cli.logs import log_options
 
 VERBS = {
+    "advise": "Say which settings suit what a broker and its consumers did.",
     "backfill": "Write the messages of a Parquet table into a tier.",
     "broker": "Run a broker.",
     "cat": "Print messages of topics.",

@@ -73,6 +73,11 @@ class RequestModel(Protocol):
         ...
 
     @property
+    def read_operation(self) -> str:
+        """What a read is called."""
+        ...
+
+    @property
     def delete_batch(self) -> int:
         """Objects that one request deletes."""
         ...

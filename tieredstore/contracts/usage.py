@@ -15,7 +15,8 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars a million requests of a class, a GiB read, and a GiB kept for a month."""
+    """US dollars a million requests of a class, a GiB read, and a GiB kept for a month: in the tier
+    (storage), and on a broker's disk."""
 
     write: float = 5.0
     list: float = 5.0
@@ -23,6 +24,7 @@ class Prices:
     delete: float = 0.0
     transfer: float = 0.0
     storage: float = 0.023
+    disk: float = 0.08
 
     def price_request(self, operation: str) -> float:
         """Return the price of a request, US dollars. operation: as S3 calls it."""
@@ -43,6 +45,10 @@ class Prices:
     def price_storage(self, size_bytes: float) -> float:
         """Return the price of stored bytes, US dollars a month."""
         return size_bytes * self.storage / _GIB
+
+    def price_disk(self, size_bytes: float) -> float:
+        """Return the price of a broker's disk, US dollars a month."""
+        return size_bytes * self.disk / _GIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,10 @@ class ChunkRequestModel:
         return True
 
     @property
+    def read_operation(self) -> str:
+        return "GetObject"
+
+    @property
     def delete_batch(self) -> int:
         return MAX_DELETED_KEYS
 

@@ -70,10 +70,10 @@ class _Segment:
     type: FileSegmentType
     base_offset: int = 0
     chain: Chain = field(default_factory=Chain)
+    folder: str = field(init=False)
 
-    @property
-    def folder(self) -> str:
-        return f"queue/{self.type.name}/{self.base_offset:020d}"
+    def __post_init__(self) -> None:
+        self.folder = f"queue/{self.type.name}/{self.base_offset:020d}"
 
 
 class ModelledChunks:
@@ -89,6 +89,7 @@ class ModelledChunks:
         self._files: dict[FileSegmentType, list[_Segment]] = {
             file_type: [_Segment(file_type)] for file_type in (_LOG, _UNITS)
         }
+        self._littered: dict[str, _Segment] = {}  # by folder: those with garbage
         self._requests: Requests = Counter()
         self._deletions: Deletions = Counter()
 
@@ -174,10 +175,10 @@ class ModelledChunks:
 
     def _pass_time(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        for segments in self._files.values():
-            for segment in segments:
-                if segment.chain.garbage:
-                    self._collect(segment)
+        for segment in list(self._littered.values()):
+            self._collect(segment)
+            if not segment.chain.garbage:
+                del self._littered[segment.folder]
 
     # Upkeep
 
@@ -192,6 +193,7 @@ class ModelledChunks:
         if chain.marked and not chain.sealed and chain.extents:
             self._make(segment, chain.extents, WHOLE_NAME)
             segment.chain = chain.with_whole(self._now_ms, _LIFE)
+            self._littered[segment.folder] = segment
 
     def _merge(self, segment: _Segment, run: Sequence[Extent]) -> Chain:
         start, end = run[0].start, run[-1].end
@@ -199,6 +201,7 @@ class ModelledChunks:
         merged = segment.chain.with_merged(start, end, self._now_ms, _LIFE)
         assert merged is not None
         segment.chain = merged
+        self._littered[segment.folder] = segment
         return merged
 
     def _make(self, segment: _Segment, run: Sequence[Extent], short_name: str) -> None:
@@ -224,6 +227,9 @@ class ModelledChunks:
             self._written.forget(key, extent.skip, extent.length)
 
     def _collect(self, segment: _Segment) -> None:
+        oldest = min((found.covered_ms for found in segment.chain.garbage), default=self._now_ms)
+        if oldest + self._settings.grace_ms > self._now_ms:
+            return
         covered_ms = {
             found.name: found.covered_ms
             for found in segment.chain.garbage
@@ -248,6 +254,8 @@ class ModelledChunks:
                 carrier = key.removeprefix(f"{find_queue_folder(log.folder)}/")
                 called = make_carried_name(found.units.life, carrier)
                 wanted.setdefault(found.units.base_offset, set()).add(called)
+        if not wanted:
+            return
         for units in self._files[_UNITS]:
             carried = wanted.get(units.base_offset)
             while carried and (

@@ -37,6 +37,12 @@ def _walk(command: click.Command, names: tuple[str, ...] = ()) -> Iterator[tuple
         yield from _walk(found, (*names, name))
 
 
+def _offsets(folder: Path, offset: int) -> Path:
+    path = folder / f"offsets-{offset}.json"
+    path.write_text(json.dumps({"offsetTable": {"pub_normal@readers": {"0": offset}}}))
+    return path
+
+
 def test_every_verb_takes_a_rocksdb_store_or_its_tier(public_rocksdb: Path, tmp_path: Path) -> None:
     manifest: dict[str, Any] = json.loads((public_rocksdb / "manifest.json").read_bytes())
     messages = [row for row in manifest["messages"] if row["topic"].startswith("pub_")]
@@ -76,6 +82,12 @@ def test_every_verb_takes_a_rocksdb_store_or_its_tier(public_rocksdb: Path, tmp_
         (("rebuild", "metadata"), [*tier, "--state", tmp_path / "made", *job], {}),
         (("jobs", "list"), [*job[:2]], {}),
         (("jobs", "forget"), ["--all", *job[:2]], {}),
+        (
+            ("advise",),
+            [store, *tier, *state, *conf, "--offsets", f"{_offsets(tmp_path, 0)}@1700000000000",
+             "--offsets", f"{_offsets(tmp_path, 1)}@1700003600000"],
+            {"readings": 1, "is_priced": False},
+        ),
         (("health",), [*tier, *state, "--list"], {}),
         (("tier", "expire"), ["--all-topics", "--before", "2001-01-01", *tier, *state, *conf], {}),
         (("tier", "reset"), [keyed["topic"], *tier, *state, *conf], {}),

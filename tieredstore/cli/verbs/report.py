@@ -8,11 +8,10 @@ import click
 
 from tieredstore.cli.options.job import JobOptions, job_options, task_keywords
 from tieredstore.cli.options.output import output_option
+from tieredstore.cli.options.prices import TIER_PRICES, price_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output
 from tieredstore.cli.output.tables import STAGES_TABLE
-
-_PRICES = ("write", "list", "read", "delete", "transfer", "storage")
 
 
 @click.command("report")
@@ -35,14 +34,7 @@ _PRICES = ("write", "list", "read", "delete", "transfer", "storage")
 @click.option(
     "--no-keys", is_flag=True, help="Read no records: sizes, ages and costs without keys and tags."
 )
-@click.option(
-    "--price",
-    "prices",
-    metavar="NAME=USD",
-    multiple=True,
-    help=f"US dollars a million requests ({', '.join(_PRICES[:4])}), a GiB read (transfer), a "
-    "GiB-month (storage); repeatable.",
-)
+@price_option(TIER_PRICES)
 @click.option("--as-of", metavar="TIME", help="Tell ages from then instead of from now.")
 @output_option
 @job_options
@@ -51,7 +43,7 @@ def command(
     to: Path,
     sample: int,
     no_keys: bool,
-    prices: tuple[str, ...],
+    prices: dict[str, float],
     as_of: str | None,
     out: Output,
     job: JobOptions,
@@ -64,24 +56,9 @@ def command(
     from tieredstore.cli.composition import locate_tier
 
     location = locate_tier(tier)
-    given = dict(map(_price, prices))
     with task_keywords("report", job) as how:
         report = jobs.report(
-            location, to, keys_percent=0 if no_keys else sample, prices=given, as_of=as_of, **how
+            location, to, keys_percent=0 if no_keys else sample, prices=prices, as_of=as_of, **how
         )
     job.write_report(report)
     out.record(report, STAGES_TABLE)
-
-
-def _price(given: str) -> tuple[str, float]:
-    name, equals, value = given.partition("=")
-    try:
-        price = float(value)
-    except ValueError:
-        price = -1.0
-    if name not in _PRICES or not equals or not 0 <= price < float("inf"):
-        raise click.UsageError(
-            f"--price {given!r}: expected NAME=USD with a number of at least 0; names: "
-            + ", ".join(_PRICES)
-        )
-    return name, price

@@ -74,9 +74,28 @@ class Arrivals:
         before, after = float(self.times_ms[index - 1]), float(self.times_ms[index])
         return before + share * (after - before)
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether messages come at about one rate all the time."""
+        rates = np.diff(self.offsets) / np.diff(self.times_ms)
+        return len(rates) == 1 or float(rates.std()) <= _STEADY * float(rates.mean())
+
+    def smooth(self) -> Arrivals:
+        """Return the curve as a straight line."""
+        ends = [0, -1]
+        return Arrivals(self.times_ms[ends], self.offsets[ends], self.record_bytes)
+
     def repeat(self, until_ms: float) -> Arrivals:
         """Return the curve that goes on as it was, over and over, until a time."""
         span = self.span_ms
+        if len(self.times_ms) == 2:
+            turns = max(until_ms - self.times_ms[0], span) / span
+            ends = self.times_ms[0] + turns * span, self.offsets[0] + turns * self.messages
+            return Arrivals(
+                np.array([self.times_ms[0], ends[0]]),
+                np.array([self.offsets[0], ends[1]]),
+                self.record_bytes,
+            )
         times, offsets = [self.times_ms], [self.offsets]
         total = self.messages
         for turn in range(1, int(np.ceil(max(until_ms - self.times_ms[-1], 0) / span)) + 1):
@@ -85,5 +104,7 @@ class Arrivals:
         return Arrivals(np.concatenate(times), np.concatenate(offsets), self.record_bytes)
 
 
+_STEADY = 0.5
+"""Times the mean rate: so much rates may spread and still be one."""
 _ROUNDING = 1e-6
 """Of a message: what the arithmetic may lack."""

@@ -24,17 +24,31 @@ class Backend:
     bytes_per_s: float = 200e6
     concurrent: int = 16
     _drawn: int = field(default=0, repr=False)
+    _free_ms: float = field(default=0.0, repr=False)
 
-    def time_ms(self, sizes: list[int]) -> float:
-        """Compute what requests of these sizes take that are sent side by side; 0 for none."""
+    def end_ms(self, sizes: list[int], begin_ms: float, *, is_answered: bool = False) -> float:
+        """Compute when requests of these sizes end that are sent side by side at a time; at once
+        without any. What others read meanwhile comes through the same line. is_answered: the first
+        bytes are there at that time."""
+        if not sizes:
+            return begin_ms
         rounds = -(-len(sizes) // max(self.concurrent, 1))
-        first = sum(
-            max(self._draw_ms() for _ in sizes[turn * self.concurrent :][: self.concurrent])
-            for turn in range(rounds)
+        first_ms = sum(
+            max(self.draw_ms() for _ in sizes[turn * self.concurrent :][: self.concurrent])
+            for turn in range(is_answered, rounds)
         )
-        return first + sum(sizes) * 1000 / self.bytes_per_s
+        self._free_ms = (
+            max(begin_ms + first_ms, self._free_ms) + sum(sizes) * 1000 / self.bytes_per_s
+        )
+        return self._free_ms
 
-    def _draw_ms(self) -> float:
+    def begin(self) -> None:
+        """Begin anew, with a line that is free."""
+        self._free_ms = 0.0
+        self._drawn = 0
+
+    def draw_ms(self) -> float:
+        """Return the time of the next request, ms."""
         if self.p99_ms <= self.p50_ms:
             return self.p50_ms
         self._drawn += 1

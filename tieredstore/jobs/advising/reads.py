@@ -22,14 +22,16 @@ from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
     from tieredstore.contracts.metadata_store import MetadataStore
-    from tieredstore.contracts.request_model import ModelledQueue, Requests
+    from tieredstore.contracts.request_model import ModelledQueue, RequestModel, Requests
     from tieredstore.contracts.segment import Capabilities
     from tieredstore.jobs.advising.backend import Backend
     from tieredstore.tier.flat.file_store import FlatFileStore
     from tieredstore.tier.policy.topic_filter import TopicFilter
 
-HIT_MS: Final = 0.1
+HIT_MS: Final = 0.03
 """About what a get takes that waits for nothing, for 32 messages."""
+WAITING_MS: Final = 1.0
+"""A get that takes longer waits for the backend."""
 _BEGIN_MS: Final = 1_700_000_000_000.0
 _LEAST_RECORD_BYTES: Final = 100
 
@@ -68,8 +70,13 @@ class ReadFigures:
     def percentile(self, share: float, *, waiting: bool = False) -> float | None:
         """Return the time that this share of all gets took at most, ms; None without any. waiting:
         of those that waited."""
-        times = sorted(time for time in self.times_ms if not waiting or time > 2 * HIT_MS)
-        return times[max(math.ceil(len(times) * share) - 1, 0)] if times else None
+        times = [time for time in self.times_ms if not waiting or time > WAITING_MS]
+        return find_percentile(times, share)
+
+
+def find_percentile(values: Sequence[float], share: float) -> float | None:
+    """Return the value that this share of them is at most; None without any."""
+    return sorted(values)[max(math.ceil(len(values) * share) - 1, 0)] if values else None
 
 
 class _Queues:
@@ -92,12 +99,12 @@ class _Queues:
 def model_reads(
     readers: Sequence[ColdReader],
     config: StoreConfig,
-    capabilities: Capabilities,
+    model: RequestModel,
     backend: Backend,
     cache_bytes: int,
 ) -> ReadFigures:
     """Let readers read, all at a time, with that much memory for the read-ahead cache."""
-    timeline = Timeline(backend, _BEGIN_MS)
+    timeline = Timeline(backend, _BEGIN_MS, model.read_operation)
     queues: dict[QueueKey, ReplayedQueue] = {}
     for reader in readers:
         last = max(first + count for first, count in reader.runs)
@@ -113,7 +120,7 @@ def model_reads(
             )
     fetcher = MessageStoreFetcher(
         msgspec.structs.replace(config, read_ahead_cache_size_bytes=max(cache_bytes, 1)),
-        cast("FlatFileStore", _Queues(queues, capabilities)),
+        cast("FlatFileStore", _Queues(queues, model.capabilities)),
         None,
         cast("MetadataStore", None),
         cast("TopicFilter", None),
@@ -142,6 +149,7 @@ def model_reads(
         gets[number].send(following)
         least_ms = len(answered) * 1000 / reader.messages_per_s
         heapq.heappush(turns, (now_ms + max(waited_ms + HIT_MS, least_ms), number))
+    timeline.run_until(math.inf)
     figures.requests = timeline.requests
     figures.read_bytes = timeline.read_bytes
     return figures

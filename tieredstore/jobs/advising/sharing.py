@@ -25,17 +25,21 @@ class Counted(NamedTuple):
     stands_for: int = 1
 
 
-def count_shared(queues: Iterable[Counted], model: RequestModel, scans: int) -> Requests:
-    """Count the looks and deletions of so many scans of the dispatcher, all at one time."""
+def count_shared(queues: Iterable[Counted], model: RequestModel, scans_ms: range) -> Requests:
+    """Count the looks and deletions of these scans of the dispatcher. Uploads of which fewer are
+    known go on like that."""
+    scans = len(scans_ms)
     queues = list(queues)
-    looks = float(sum(counted.uploads.looks * counted.stands_for for counted in queues))
+    looks = 0.0
     shared = _Gathered()
     deleted = _Gathered()
     for uploads, stands_for in queues:
-        shared.add(uploads.deferred, stands_for)
-        deleted.add(uploads.deletions, stands_for)
+        times = stands_for * scans / max(uploads.scans, 1)
+        looks += uploads.looks * times
+        shared.add(uploads.deferred, times)
+        deleted.add(uploads.deletions, times)
     looks += shared.count(scans, STORED_TOGETHER)
-    periods = max(len(deleted.exact), *(len(one.uploads.deletions) for one in queues), 1)
+    periods = max(scans * scans_ms.step // model.gather_ms, len(deleted.exact), 1)
     deletions = deleted.count(periods, model.delete_batch)
     found: Requests = Counter()
     if model.capabilities.conditional:
@@ -53,9 +57,10 @@ class _Gathered:
         self.exact: defaultdict[int, int] = defaultdict(int)
         self.spread = 0.0
 
-    def add(self, by_period: Counter[int], stands_for: int) -> None:
-        if stands_for > 1:
-            self.spread += by_period.total() * stands_for
+    def add(self, by_period: Counter[int], times: float) -> None:
+        """Add things by their period. times: for so many it stands; 1 for itself alone."""
+        if times > 1:
+            self.spread += by_period.total() * times
             return
         for period, count in by_period.items():
             self.exact[period] += count

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tieredstore.jobs.advising.arrivals import Arrivals
 
 HOUR_MS: Final = 3_600_000
+NO_LIMIT: Final = 2**63 - 1
 _LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 
@@ -28,25 +29,24 @@ _LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 class QueueUploads:
     """What the uploads of a queue came to.
 
-    requests: without deletions and looks at the writer epoch; deletions: garbage that goes together
-    with that of other queues; deferred: commits of each scan that share a look, by its number;
-    looks: those that have one of their own; loss_ms: age of the oldest message when it was
-    uploaded, at most; objects: at the end; rolls: segments of the commit log that were ended, by
-    age or as they were full; segment_bytes: of the last one.
+    scans: that were made; requests: without deletions and looks at the writer epoch; deletions:
+    garbage that goes together with that of other queues; deferred: commits of each scan that share
+    a look, by its number; looks: those that have one of their own; loss_ms: age of the oldest
+    message when it was uploaded, at most; objects: at the end; rolls: segments of the commit log
+    that were ended, by age or as they were full.
     """
 
     requests: Requests = field(default_factory=Counter)
     deletions: Deletions = field(default_factory=Counter)
     deferred: Counter[int] = field(default_factory=Counter)
     looks: int = 0
+    scans: int = 0
     commits: int = 0
     messages: int = 0
     log_bytes: float = 0.0
     loss_ms: float = 0.0
     objects: int = 0
     rolls: int = 0
-    segment_bytes: float = 0.0
-    segment_ms: float = 0.0
     written: ModelledQueue | None = None
 
 
@@ -56,10 +56,12 @@ def model_uploads(
     capabilities: Capabilities,
     queue: ModelledQueue,
     scans_ms: range,
+    most_commits: int = NO_LIMIT,
 ) -> QueueUploads:
     """Upload what has arrived at each scan of the dispatcher. The queue is new at the first, and
-    gets all that the curve has from its begin on."""
-    return _Uploads(arrivals, config, capabilities, queue).run(scans_ms)
+    gets all that the curve has from its begin on. Ends early with the scan that comes to so many
+    commits."""
+    return _Uploads(arrivals, config, capabilities, queue).run(scans_ms, most_commits)
 
 
 class _Uploads:
@@ -86,7 +88,8 @@ class _Uploads:
         self._scan = 0
         self._made = QueueUploads()
 
-    def run(self, scans_ms: range) -> QueueUploads:
+    def run(self, scans_ms: range, most_commits: int) -> QueueUploads:
+        """Look at the queue at each of these times."""
         counts = self._arrivals.count_until(np.asarray(scans_ms, np.float64)).tolist()
         size = self._arrivals.record_bytes
         oldest, oldest_ms = -1, 0.0
@@ -103,18 +106,19 @@ class _Uploads:
                     if not self._interval.is_due(age_ms, int(left * size), self._rate):
                         break
                 self._upload(end)
+            if self._made.commits >= most_commits:
+                scans_ms = scans_ms[: self._scan + 1]
+                break
         made = self._made
-        if len(scans_ms):
+        made.scans = len(scans_ms)
+        if scans_ms:
             self._queue.settle(scans_ms[-1])
             waiting_ms = scans_ms[-1] - self._arrivals.time_of(self._at)
-            if counts[-1] > self._at:
+            if counts[made.scans - 1] > self._at:
                 made.loss_ms = max(made.loss_ms, waiting_ms)
         made.requests = Counter(self._queue.requests)
         made.deletions = self._queue.deletions
         made.objects = self._queue.object_count
-        made.segment_bytes = self._log_position
-        if self._log_begin_ms is not None:
-            made.segment_ms = self._now_ms - self._log_begin_ms
         made.written = self._queue
         return made
 

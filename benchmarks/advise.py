@@ -1,0 +1,344 @@
+"""Compare what `tieredstore advise` predicts with what the store does; write the table of
+docs/tuning.md.
+
+    python -m benchmarks.advise [--write]
+
+Uploads run over a simulated clock, as in `benchmarks.cost`. Reads run in real time over the objects
+that these made, each GET delayed by 30 ms. Takes about a minute on a machine with nothing else to
+do; where there is, reads take longer than is predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import cast
+
+from benchmarks.cost.__main__ import DOCS, replace_part
+from benchmarks.cost.simulation import (
+    HOUR_MS,
+    Load,
+    MeteredMemoryClient,
+    Outcome,
+    Process,
+    Scheme,
+    simulate,
+)
+from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import GetRequest
+from tieredstore.contracts.request_model import Requests
+from tieredstore.jobs.advising.arrivals import Arrivals
+from tieredstore.jobs.advising.backend import Backend
+from tieredstore.jobs.advising.reads import (
+    WAITING_MS,
+    ColdReader,
+    ReadFigures,
+    find_percentile,
+    model_reads,
+)
+from tieredstore.jobs.advising.sharing import Counted, count_shared
+from tieredstore.jobs.advising.uploads import QueueUploads, model_uploads
+from tieredstore.metrics import Metrics
+from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
+from tieredstore.tier.flat.file_store import FlatFileStore
+
+PAGE = DOCS / "tuning.md"
+LATENCY_MS = 30.0
+CACHE_BYTES = 256 << 20
+TOPIC = "Simulated"
+_BEGIN_MS = 1_700_000_000_000
+
+
+# Uploads
+
+
+UPLOADS: Sequence[tuple[str, Load, Scheme]] = (
+    ("4 queues, a message in 5 s", Load(4, 4, 1024, 5_000, 12 * HOUR_MS), Scheme("600 s")),
+    (
+        "the same, at most 40 s late",
+        Load(4, 4, 1024, 5_000, 4 * HOUR_MS),
+        Scheme("30 s", keys={"adaptive_commit_max_interval_ms": 0}),
+    ),
+    ("a queue of 1 MiB/s", Load(1, 1, 1024, 1, HOUR_MS // 6), Scheme("600 s")),
+    (
+        "2 queues, segments of 20 MB",
+        Load(2, 2, 1024, 20, HOUR_MS // 2),
+        Scheme("600 s", keys={"commit_log_max_size_bytes": 20_000_000}),
+    ),
+)
+
+
+def predict_uploads(scheme: Scheme, load: Load) -> tuple[Requests, list[QueueUploads]]:
+    """Predict the requests of all queues of a load together, and each queue's own."""
+    model = ChunkRequestModel()
+    config = StoreConfig(**scheme.keys)  # type: ignore[arg-type]
+    scans = range(_BEGIN_MS, _BEGIN_MS + load.duration_ms, scheme.scan_ms)
+    queues = []
+    for number in range(load.queues):
+        begin_ms = _BEGIN_MS + int(load.interval_ms * number / load.queues)
+        arrivals = Arrivals.steady(
+            begin_ms, load.interval_ms, load.record_bytes, _BEGIN_MS + load.duration_ms
+        )
+        stored = model.make_queue(1 / load.stands_for)
+        queues.append(model_uploads(arrivals, config, model.capabilities, stored, scans))
+    requests = count_shared([Counted(queue) for queue in queues], model, scans)
+    for queue in queues:
+        requests.update(queue.requests)
+    return requests, queues
+
+
+def count_after_start(outcome: Outcome) -> int:
+    """Count the requests of a run without those of its start and its sweep."""
+    return sum(
+        count
+        for (operation, kind), count in outcome.requests.items()
+        if kind != "OTHER" and (kind != "EPOCH" or operation == "HeadObject")
+    )
+
+
+# Reads
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Readers of all queues of a load at a time. runs: what each reads, by how many messages its
+    queue has."""
+
+    name: str
+    load: Load
+    runs: Callable[[int], list[tuple[int, int]]]
+    pull: int = 32
+
+
+def read_all(messages: int) -> list[tuple[int, int]]:
+    """Read the whole queue."""
+    return [(0, messages)]
+
+
+def jump(messages: int, *, times: int = 60) -> list[tuple[int, int]]:
+    """Read a message here and there."""
+    places = random.Random(1)
+    return [(places.randrange(messages), 1) for _ in range(times)]
+
+
+def catch_up(messages: int, *, times: int = 6, count: int = 10_000) -> list[tuple[int, int]]:
+    """Begin here and there, and read on for a while."""
+    return [(first, count) for first, _ in jump(messages - count, times=times)]
+
+
+READS: Sequence[Reads] = (
+    Reads("a queue, at once", Load(1, 1, 1024, 100, 2 * HOUR_MS), read_all),
+    Reads("2 queues, at once", Load(2, 2, 1024, 100, HOUR_MS), read_all),
+    Reads("10,000 messages, from anywhere", Load(1, 1, 1024, 50, 2 * HOUR_MS), catch_up),
+    Reads("the same, 2 queues", Load(2, 2, 1024, 50, 2 * HOUR_MS), catch_up),
+    Reads("single messages, anywhere", Load(1, 1, 1024, 100, 2 * HOUR_MS), jump, pull=1),
+    Reads("gets of 512 messages", Load(1, 1, 1024, 50, 2 * HOUR_MS), catch_up, 512),
+)
+
+
+class DelayedClient(MeteredMemoryClient):
+    """Each GET takes `latency_ms` longer, and what other work on the machine adds: `took_ms`."""
+
+    latency_ms = 0.0
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        super().__init__(now_ms)
+        self.took_ms: list[float] = []
+
+    def get_range(self, key: str, position: int, length: int) -> bytes | None:
+        begin = time.perf_counter()
+        if self.latency_ms:
+            time.sleep(self.latency_ms / 1000)
+        found = super().get_range(key, position, length)
+        if self.latency_ms:
+            self.took_ms.append((time.perf_counter() - begin) * 1000)
+        return found
+
+    @property
+    def get_count(self) -> int:
+        return self.meter.usage().requests_by_operation.get("GetObject", 0)
+
+
+class MeasuredBackend(Backend):
+    """Takes for each request what some took, in their order."""
+
+    def __init__(self, took_ms: Sequence[float], bytes_per_s: float) -> None:
+        super().__init__(bytes_per_s=bytes_per_s)
+        self._took_ms = cycle(took_ms)
+
+    def draw_ms(self) -> float:
+        return next(self._took_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What readers of the store met; took_ms: of each GET."""
+
+    requests: int
+    times_ms: list[float]
+    took_ms: list[float]
+    messages: int
+
+
+@contextmanager
+def open_written(load: Load, folder: Path) -> Iterator[tuple[DelayedClient, FlatFileStore]]:
+    """Upload a load, then open the tier as a process that has nothing of it in memory."""
+    process = Process(Scheme("written"), load, folder, DelayedClient)
+    try:
+        process.run(20_000, load.duration_ms)
+        client = cast("DelayedClient", process.client)
+        provider = ChunkProvider(client, settings=ChunkSettings(maintenance_threads=0))
+        config = StoreConfig(broker_name="broker-a", message_index_enable=False)
+        store = FlatFileStore(config, provider, process.metadata, SYSTEM_CLOCK)
+        store.load()
+        yield client, store
+    finally:
+        process.close()
+
+
+def read_store(
+    reads: Reads, client: DelayedClient, store: FlatFileStore, latency_ms: float = LATENCY_MS
+) -> Read:
+    """Let readers read, each in a thread of its own."""
+    config = StoreConfig(broker_name="broker-a", read_ahead_cache_size_bytes=CACHE_BYTES)
+    before, times_ms = client.get_count, []
+    client.latency_ms = latency_ms
+    messages = 0
+    with ThreadPoolExecutor(32) as pool:
+        fetcher = MessageStoreFetcher(
+            config, store, None, None, None, SYSTEM_CLOCK, Metrics(), pool,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+        lock = threading.Lock()
+
+        def read(number: int) -> None:
+            nonlocal messages
+            file = store.get(TOPIC, number)
+            assert file is not None
+            for first, count in reads.runs(file.consume_queue_commit_offset):
+                offset = first
+                while offset < first + count:
+                    begin = time.perf_counter()
+                    asked = min(reads.pull, first + count - offset)
+                    found = fetcher.get(GetRequest(TOPIC, number, offset, asked))
+                    times_ms.append((time.perf_counter() - begin) * 1000)
+                    if found.next_begin_offset <= offset:
+                        raise SystemExit(f"{reads.name}: {found.status.name} at {offset}")
+                    offset = found.next_begin_offset
+                with lock:
+                    messages += offset - first
+
+        threads = [threading.Thread(target=read, args=(n,)) for n in range(reads.load.queues)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    client.latency_ms = 0.0
+    return Read(client.get_count - before, times_ms, client.took_ms, messages)
+
+
+def measure_line(reads: Reads, client: DelayedClient, store: FlatFileStore) -> float:
+    """Measure the bytes a second that readers get without any delay, as a process makes messages of
+    them no faster."""
+    begin = time.perf_counter()
+    read = read_store(reads, client, store, 0.0)
+    seconds = time.perf_counter() - begin
+    return max(read.messages * reads.load.record_bytes / seconds, 1e6)
+
+
+def predict_reads(
+    reads: Reads, took_ms: Sequence[float] = (LATENCY_MS,), bytes_per_s: float = 200e6
+) -> ReadFigures:
+    """Predict the same. took_ms: of each GET, which the model is given."""
+    model = ChunkRequestModel()
+    _, queues = predict_uploads(Scheme("written"), reads.load)
+    readers = []
+    for number, queue in enumerate(queues):
+        assert queue.written is not None
+        queue.written.reopen()
+        readers.append(
+            ColdReader(
+                QueueKey(TOPIC, number),
+                reads.runs(queue.messages),
+                reads.load.record_bytes,
+                reads.pull,
+                float("inf"),
+                queue.written,
+                int(queue.log_bytes),
+            )
+        )
+    backend = MeasuredBackend(took_ms, bytes_per_s)
+    return model_reads(readers, StoreConfig(), model, backend, CACHE_BYTES)
+
+
+# The table
+
+_HEAD = (
+    "| what | requests, predicted | of the store | | p50 of gets that wait, predicted "
+    "| of the store | | p99, predicted | of the store |"
+)
+
+
+def table() -> str:
+    rows = [
+        _HEAD,
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, load, scheme in UPLOADS:
+        with tempfile.TemporaryDirectory() as folder:
+            real = count_after_start(simulate(scheme, load, Path(folder)))
+        predicted = sum(predict_uploads(scheme, load)[0].values())
+        rows.append(f"| uploads: {name} | {predicted:,} | {real:,} | {_off(predicted, real)} |"
+                    " | | | | |")  # fmt: skip
+    for reads in READS:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            open_written(reads.load, Path(folder)) as (client, store),
+        ):
+            read = read_store(reads, client, store)
+            line = measure_line(reads, client, store) if reads.pull > 1 else 200e6
+        figures = predict_reads(reads, read.took_ms, line)
+        predicted = sum(figures.requests.values())
+        times = [time_ms for time_ms in read.times_ms if time_ms > WAITING_MS]
+        mine = [time_ms for time_ms in figures.times_ms if time_ms > WAITING_MS]
+        p50s = find_percentile(mine, 0.5) or 0.0, statistics.median(times) if times else 0.0
+        p99s = find_percentile(mine, 0.99) or 0.0, find_percentile(times, 0.99) or 0.0
+        rows.append(
+            f"| reads: {reads.name} | {predicted:,} | {read.requests:,} | "
+            f"{_off(predicted, read.requests)} | {p50s[0]:.1f} ms | {p50s[1]:.1f} ms | "
+            f"{_off(*p50s)} | {p99s[0]:.1f} ms | {p99s[1]:.1f} ms |"
+        )
+    return "\n".join(rows)
+
+
+def _off(predicted: float, real: float) -> str:
+    return f"{100 * (predicted / real - 1):+.1f} %" if real else "–"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.advise", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the table into docs/tuning.md")
+    is_written = parser.parse_args().write
+    found = table()
+    print(found)
+    if is_written:
+        PAGE.write_text(replace_part(PAGE.read_text(), "compared", found))
+
+
+if __name__ == "__main__":
+    main()
