@@ -11,7 +11,9 @@ import pytest
 
 from tests.kit.standing_disk import WAIT_S, StandingDisk
 from tests.kit.tiered_local import TieredLocal
+from tieredstore.config import change_config
 from tieredstore.local.cleaning.disk_usage import DiskWatch
+from tieredstore.local.cleaning.service import LOST_METRIC
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 BODIES = [b"%03d" % number + b"x" * 300 for number in range(60)]
@@ -104,3 +106,24 @@ def test_what_a_system_topic_holds_is_needed_by_nobody(tmp_path: Path) -> None:
     with opened(tmp_path) as it:
         it.put("rmq_sys_things", *BODIES)
         assert clean(it) > 4
+
+
+def test_what_a_policy_keeps_out_is_needed_by_nobody_and_its_history_stays(tmp_path: Path) -> None:
+    with opened(tmp_path) as it:
+        it.put("T", *BODIES)
+        it.upload()
+        config = it.store.flat_files.config
+        change_config(config, {"tieredStoreExcludeTopics": "T"})
+        it.put("T", *BODIES)  # never uploaded
+        assert clean(it) > 8
+        first = it.local.get_min_offset_in_queue("T", 0)
+        assert first > len(BODIES)
+        assert it.local.cleaning.run_once().held_bytes == 0
+        assert it.store.metrics.value(LOST_METRIC) in (None, 0)
+        # The tier has the first half as before; what was deleted in between is nowhere.
+        assert it.read("T")[: len(BODIES)] == list(enumerate(BODIES))
+        change_config(config, {"tieredStoreExcludeTopics": ""})
+        [outcome] = it.upload()
+        assert outcome.hole == (len(BODIES), first)
+        found = [offset for offset, _ in it.read("T", store=it.store.fetcher)]
+        assert found == [*range(len(BODIES)), *range(first, 2 * len(BODIES))]
