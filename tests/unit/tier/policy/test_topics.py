@@ -203,3 +203,32 @@ def test_a_topic_that_no_tier_can_hold_is_no_policy_s(made: Broker) -> None:
     made.put(1, topic="SCHEDULE_TOPIC_XXXX")
     made.scan()
     assert made.store.metrics.value(EXCLUDED_METRIC, reason=BY_PATTERN) == 1
+
+
+def test_each_change_of_what_is_uploaded_is_another_version_and_nothing_else_is() -> None:
+    """By it a scan knows that it has to look at all queues again."""
+    config = StoreConfig()
+    found = TopicFilter(config)
+    seen = [found.version]
+
+    def changes() -> bool:
+        found.take_levels(levels)
+        seen.append(found.version)
+        return seen[-1] != seen[-2]
+
+    levels: dict[str, StorageLevel] = {}
+    assert not changes()
+    found.exclude("T", "BatchCQ")
+    assert changes()
+    found.include("T")
+    assert changes()
+    levels = {"T": StorageLevel.DISABLE}
+    assert changes()
+    assert not changes()
+    change_config(config, {"tieredStoreIncludeTopics": "a*"})
+    assert changes()
+    change_config(config, {"tieredStoreExcludeTopics": "b*"})
+    assert changes()
+    levels = {}
+    assert changes()
+    assert not changes()
