@@ -47,7 +47,11 @@ AREAS = (
     Area(
         "policy",
         ("tieredstore/tier/policy",),
-        ("tests/unit/tier/policy", "tests/unit/config/test_policies.py"),
+        (
+            "tests/unit/tier/policy",
+            "tests/unit/config/test_policies.py",
+            "tests/unit/tier/upload/test_dispatcher.py",
+        ),
     ),
     Area(
         "fetch", ("tieredstore/tier/fetch",), ("tests/unit/tier/fetch", "tests/property/tier/fetch")

@@ -155,3 +155,24 @@ def test_messages_and_units_that_go_together_are_one_request_of_both_sizes() -> 
     assert bytes(units.read(0, 20)) == b"u" * 20
     epoch.release()
     provider.close()
+
+
+@pytest.mark.parametrize("end", ["begin_stop", "close"])
+def test_a_stop_and_a_close_end_the_waits_of_both_directions(end: str) -> None:
+    clock = HeldClock()
+    config = StoreConfig(upload_bytes_per_s=1, download_bytes_per_s=1)
+    provider = LimitedProvider(MemoryProvider(), config, clock)
+    segment = provider.open(LOG)
+    segment.write(0, [b"x" * 100])
+    segment.read(0, 100)  # both owe 99 bytes from here on
+    threads = [
+        threading.Thread(target=segment.write, args=(100, [b"y"])),
+        threading.Thread(target=segment.read, args=(0, 1)),
+    ]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert clock.waiting.acquire(timeout=60)
+    assert all(thread.is_alive() for thread in threads)
+    getattr(provider, end)()
+    wait_for(lambda: not any(thread.is_alive() for thread in threads))
