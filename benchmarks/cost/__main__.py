@@ -1,32 +1,41 @@
 """Simulate what a tier on an object store costs; write the tables and the plot of docs/cost.md.
 
-    python -m benchmarks.cost [--days 30]
+    python -m benchmarks.cost [--days 30] [--groups]
 
-Takes some minutes for a month. Needs matplotlib.
+Takes some minutes for a month; with --groups the part about group objects alone is made. Needs
+matplotlib.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.cost.simulation import (
     ADAPTIVE,
     DAY_MS,
     FIXED,
+    GROUPED,
+    HOUR_MS,
     PLAIN,
     Load,
     Outcome,
     Scheme,
     simulate,
+    simulate_reading,
 )
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "cost.md"
 PLOT = DOCS / "cost.svg"
 SAMPLE_QUEUES = 2
+GROUPED_SAMPLE_QUEUES = 20
+"""As many as it takes for several of them to share an object."""
+GROUPED_DAYS = 4
 QUEUES = 10_000
 RECORD_BYTES = 1024
 INTERVALS_S = (30, 60, 120, 300, 600, 1200, 3600)
@@ -136,10 +145,50 @@ def replace_part(text: str, name: str, content: str) -> str:
     return f"{head}{begin}\n{content}\n\n{end}{tail}"
 
 
+def groups(grouped: Outcome, day_requests: int, page: str) -> str:
+    """page: where the requests of the plain scheme stand."""
+    found = re.search(r"\| \*\*requests\*\* \| \*\*([0-9,]+)\*\*", page)
+    if found is None:
+        raise SystemExit(f"{PAGE}: no requests of the plain scheme")
+    plain = int(found[1].replace(",", ""))
+    rows = ["|  | " + grouped.scheme + " |", "| --- | ---: |"]
+    rows += [f"| {name} | {count:,} |" for name, count in grouped.by_operation().items()]
+    rows += [
+        f"| **requests** | **{grouped.request_count:,}** |",
+        f"| of those of the plain scheme | 1/{plain // grouped.request_count:,} |",
+        f"| US dollars | {grouped.cost_usd:,.2f} |",
+        f"| objects at the end | {grouped.keys_left:,} |",
+        f"| a queue's last day, for a reader without a state | {day_requests} requests |",
+    ]
+    return "\n".join(rows)
+
+
+def make_groups(text: str, duration_ms: int) -> str:
+    """Return the page with the part about group objects made anew."""
+    load = Load(
+        GROUPED_SAMPLE_QUEUES,
+        QUEUES,
+        RECORD_BYTES,
+        5_000,
+        min(duration_ms, GROUPED_DAYS * DAY_MS),
+    )
+    grouped = run(GROUPED, load).a_month()
+    # Before the first is moved to the folder of its queue, and before the next time of sorting
+    unmoved = replace(load, duration_ms=22 * HOUR_MS - 120_000)
+    with tempfile.TemporaryDirectory() as folder:
+        day_requests = simulate_reading(GROUPED, unmoved, Path(folder))
+    return replace_part(text, "groups", groups(grouped, day_requests, text))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
     parser.add_argument("--days", type=float, default=30, help="simulated; scaled to 30")
-    duration_ms = int(parser.parse_args().days * DAY_MS)
+    parser.add_argument("--groups", action="store_true", help="the part about group objects alone")
+    options = parser.parse_args()
+    duration_ms = int(options.days * DAY_MS)
+    if options.groups:
+        PAGE.write_text(make_groups(PAGE.read_text(), duration_ms))
+        return
     outcomes = [run(scheme, slow(duration_ms)).a_month() for scheme in (PLAIN, FIXED, ADAPTIVE)]
     points = []
     for seconds in INTERVALS_S:
@@ -153,6 +202,7 @@ def main() -> None:
     text = replace_part(text, "month", month(outcomes))
     text = replace_part(text, "curve", curve(points))
     text = replace_part(text, "fast", fast(fast_ones))
+    text = make_groups(text, duration_ms)
     PAGE.write_text(text)
     plot(outcomes, points, PLOT)
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from tieredstore.clock import ManualClock
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
+from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.contracts.usage import Usage
 from tieredstore.message import layout
 from tieredstore.message.consume_queue import UNIT_DTYPE
@@ -46,6 +47,8 @@ _TOPIC = "Simulated"
 _BROKER = "broker-a"
 _HEARTBEAT_MS = 5_000
 _MAINTENANCE_MS = 60_000
+_UNIT_BYTES = 20
+_READ_BYTES = 8 << 20
 _STORE_TIME_POSITION = 56
 """Of a record whose born host is an IPv4 address."""
 
@@ -67,11 +70,13 @@ _OPERATIONS = {
 @dataclass(frozen=True, slots=True)
 class Scheme:
     """How uploads are scheduled. scan_ms: time between two scans of the dispatcher; keys: fields of
-    StoreConfig that differ from their defaults."""
+    StoreConfig that differ from their defaults; group_bytes: of writes that are stored together,
+    0: each queue's by themselves."""
 
     name: str
     scan_ms: int = 20_000
     keys: Mapping[str, object] = field(default_factory=dict)
+    group_bytes: int = 0
 
 
 PLAIN = Scheme("plain 30 s", 30_000, {"group_commit": False})
@@ -80,6 +85,8 @@ FIXED = Scheme("30 s timeout, scan every 20 s", keys={"adaptive_commit_max_inter
 """What RocketMQ's dispatcher makes of these 30 s."""
 ADAPTIVE = Scheme("adaptive, 30 to 600 s")
 """The defaults."""
+GROUPED = Scheme("groups, 40 to 60 s", group_bytes=16 << 20)
+"""With group objects: a message waits for 40 s, and for the scan that comes next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +257,7 @@ class Process:
         self.clock = ManualClock(_T0_MS)
         self.client = client(self.clock.now_ms)
         defaults = ChunkSettings()
+        share = load.queues / load.stands_for
         self.provider = ChunkProvider(
             self.client,
             settings=ChunkSettings(
@@ -257,8 +265,11 @@ class Process:
                 monotonic_ms=self.clock.now_ms,
                 maintenance_threads=0,
                 # The sample's share: what many queues do not have in memory is read for merging.
-                write_cache_bytes=defaults.write_cache_bytes * load.queues // load.stands_for,
+                write_cache_bytes=int(defaults.write_cache_bytes * share),
                 block_cache_bytes=0,
+                # So that there are as many objects as many queues would fill
+                group_bytes=int(scheme.group_bytes * share),
+                regrouped_bytes=int(defaults.regrouped_bytes * share),
             ),
         )
         config = StoreConfig(
@@ -324,6 +335,40 @@ def simulate(scheme: Scheme, load: Load, folder: Path) -> Outcome:
     return _outcome(scheme, load, usage, keys, uploaded)
 
 
+def simulate_reading(scheme: Scheme, load: Load, folder: Path) -> int:
+    """Run a load, then count the requests with which a reader without a state gets the last day of
+    one queue: its messages and their units."""
+    process = _Process(scheme, load, folder)
+    try:
+        process.run(scheme.scan_ms, load.duration_ms)
+        meter = process.client.meter
+        before = _count_requests(meter)
+        reader = ChunkProvider(process.client, settings=ChunkSettings(maintenance_threads=0))
+        for found in reader.list(f"{_BROKER}/{_TOPIC}/0"):
+            segment = reader.open(found.id, found)
+            day_bytes = DAY_MS / load.interval_ms * _UNIT_BYTES
+            if found.id.type is FileSegmentType.COMMIT_LOG:
+                day_bytes *= load.record_bytes / _UNIT_BYTES
+            position = max(found.size_bytes - int(day_bytes), 0)
+            while position < found.size_bytes:
+                length = min(_READ_BYTES, found.size_bytes - position)
+                position += len(segment.read(position, length))
+        count = _count_requests(meter) - before
+        reader.close()
+        return count
+    finally:
+        process.close()
+
+
+def _count_requests(meter: Meter) -> int:
+    return sum(row.requests for row in meter.usage().rows)
+
+
+_SHARED = {("GROUP", name) for name in ("PutObject", "ListObjectsV2", "DeleteObjects")}
+"""Of group objects, of which a sample has as many as all queues would; what is read of them is
+read for each queue."""
+
+
 def _outcome(scheme: Scheme, load: Load, usage: Usage, keys: int, uploaded: int) -> Outcome:
     """Everything for as many queues as the sample stands for."""
     scale = load.stands_for / load.queues
@@ -332,7 +377,7 @@ def _outcome(scheme: Scheme, load: Load, usage: Usage, keys: int, uploaded: int)
     cost = 0.0
     for row in usage.rows:
         factor = scale
-        if row.file_type == "EPOCH":
+        if row.file_type == "EPOCH" or (row.file_type, row.operation) in _SHARED:
             factor = 1.0
         elif row.file_type == "OTHER" and row.operation == "ListObjectsV2":
             # A sweep or an opening: one page here, for so many keys it is more.

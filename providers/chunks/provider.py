@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.epoch_record import EpochRecord
+from tieredstore.contracts.gathering import LocalCopy
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult
 from tieredstore.contracts.segment import Capabilities, SegmentId, SegmentListing
 from tieredstore.providers import naming
@@ -30,9 +31,11 @@ from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.stopping import StopLimit
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.garbage import GarbageBin
+from tieredstore.providers.chunks.upkeep.grouping import GroupUpkeep
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance, MaintenanceReport
 from tieredstore.providers.chunks.writing.append import ChunkAppender
 from tieredstore.providers.chunks.writing.carrying import CarryingAppender
+from tieredstore.providers.chunks.writing.gathering import Gatherer
 from tieredstore.service_thread import ServiceHealth
 
 if TYPE_CHECKING:
@@ -70,7 +73,25 @@ class ChunkProvider:
         appender = ChunkAppender(client, settings, self._reader, written, self._views)
         garbage = GarbageBin(maintained, written)
         compactor = Compactor(
-            maintained, settings, self._reader, written, appender, garbage, self._states
+            maintained,
+            settings,
+            self._reader,
+            written,
+            appender,
+            garbage,
+            self._states,
+            self._views,
+        )
+        carrying = CarryingAppender(client, settings, written, appender)
+        self._gatherer = Gatherer(client, self._cluster_folder, settings, carrying)
+        self._groups = GroupUpkeep(
+            maintained,
+            settings,
+            self._reader,
+            compactor,
+            self._gatherer,
+            self._states,
+            self._views,
         )
         self._maintenance = Maintenance(
             maintained,
@@ -78,6 +99,7 @@ class ChunkProvider:
             settings,
             compactor,
             garbage,
+            self._groups,
             self._states,
             self._writers,
             self._views,
@@ -88,7 +110,8 @@ class ChunkProvider:
             self._reader,
             BlockReader(blocks, settings.block_bytes, settings.read_gap_bytes),
             appender,
-            CarryingAppender(client, settings, written, appender),
+            carrying,
+            self._gatherer,
             compactor,
             self._writers,
             self._maintenance,
@@ -111,6 +134,7 @@ class ChunkProvider:
             preferred_batch_bytes=self._settings.preferred_batch_bytes,
             concurrent_reads=self._client.limits.concurrent_requests,
             paired=True,
+            gathered_bytes=self._settings.group_bytes,
         )
 
     @property
@@ -157,6 +181,7 @@ class ChunkProvider:
             take_over=take_over,
             record=record,
         )
+        epoch.gather(lambda: self._gatherer.flush(epoch))
         if self._settings.maintenance_threads:
             self._stop_limit.prepare()
         self._views.begin(broker_name, epoch)
@@ -166,6 +191,10 @@ class ChunkProvider:
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
         """Cut the next long listings of a broker at folders of these queues, too."""
         self._views.expect_queues(broker_name, paths)
+
+    def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:
+        """Move what queues have in groups by what this machine has of it."""
+        self._groups.use_local_copy(broker_name, read)
 
     def help_writer(self, broker_name: str, number: int) -> None:
         """Write beside that epoch alone, which another process holds and has listed the tier with:

@@ -25,6 +25,7 @@ from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance
 from tieredstore.providers.chunks.writing.append import ChunkAppender
 from tieredstore.providers.chunks.writing.carrying import CarryingAppender, SegmentWrite
+from tieredstore.providers.chunks.writing.gathering import Gatherer
 
 _MAX_LOOKS = 3
 _MAX_BLOCK_READ_BYTES = 1 << 20
@@ -42,6 +43,7 @@ class SegmentServices:
     blocks: BlockReader
     appender: ChunkAppender
     carrying: CarryingAppender
+    gatherer: Gatherer
     compactor: Compactor
     writers: Writers
     maintenance: Maintenance
@@ -83,6 +85,7 @@ class ChunkFileSegment:
         with state.write_lock, self._services.settings.limit_retries():
             if self._is_sealed:
                 raise checks.make_sealed_error(state.id, position)
+            self._services.gatherer.settle(state, authority)
             result = self._services.appender.write(state, authority, position, buffers)
         if isinstance(result, Written):
             self._services.maintenance.notice(state)
@@ -93,7 +96,8 @@ class ChunkFileSegment:
     ) -> tuple[WriteResult, WriteResult | None]:
         """Append messages and their units in one object, where that can be: this is a segment of a
         commit log, the companion's one of its queue's consume queue. Else as `write`, without the
-        units. Raises Invalid for other segments."""
+        units. What may wait is taken, and stored with others' by the next confirmation. Raises
+        Invalid for other segments."""
         log, units = self._state, self._find_units(companion)
         for state, place in ((log, position), (units, companion.position)):
             checks.check_range(state.id, place, 0)
@@ -102,11 +106,17 @@ class ChunkFileSegment:
         with log.write_lock, units.write_lock, services.settings.limit_retries():
             if self._is_sealed:
                 raise checks.make_sealed_error(log.id, position)
-            results = services.carrying.write(
+            for state in (log, units):
+                services.gatherer.settle(state, authority)
+            writes = (
                 SegmentWrite(log, position, buffers),
                 SegmentWrite(units, companion.position, companion.buffers),
-                authority,
             )
+            if companion.may_wait:
+                taken = services.gatherer.take(*writes, authority)
+                if taken is not None:
+                    return taken
+            results = services.carrying.write(*writes, authority)
         if results is None:
             return self.write(position, buffers), None
         if isinstance(results[0], Written):
@@ -168,6 +178,7 @@ class ChunkFileSegment:
             return
         authority = self._services.writers.get_authority(state.broker_name)
         with state.write_lock, self._services.settings.limit_retries():
+            self._services.gatherer.settle(state, authority)
             self._services.appender.seal(state, authority)
             self._is_sealed = True
         self._services.maintenance.notice(state)
@@ -175,7 +186,9 @@ class ChunkFileSegment:
     def delete(self) -> None:
         state = self._state
         authority = self._services.writers.get_authority(state.broker_name)
-        self._services.compactor.delete(state, authority)
+        with state.work_lock, state.write_lock:
+            self._services.gatherer.settle(state, authority)
+            self._services.compactor.delete(state, authority)
         self._is_sealed = False
 
     def close(self) -> None:

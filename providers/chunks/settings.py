@@ -55,6 +55,11 @@ class ChunkSettings:
     read_gap_bytes: int = 1 << 20
     read_threads: int = 16
     maintenance_threads: int = 2
+    group_bytes: int = 0
+    regroup_interval_ms: int = 30 * 60_000
+    regrouped_bytes: int = 32 << 20
+    split_bytes: int = 16 << 20
+    split_age_ms: int = 24 * 3_600_000
     hedge: bool = False
     hedge_min_ms: int = 50
     hedge_share: float = 0.05

@@ -73,6 +73,15 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: Annotated[
         int, _number("Size of a write that fast queues gather, bytes.", 0, 1 << 30)
     ] = field(name="tieredStoreChunkBatchSize", default=_PLAIN.preferred_batch_bytes)
+    group_bytes: Annotated[
+        int,
+        _number(
+            "Small uploads of many queues are stored together, in group objects of about so many "
+            "bytes, within a minute; 0: each queue's by themselves.",
+            0,
+            1 << 28,
+        ),
+    ] = field(name="tieredStoreChunkGroupSize", default=_PLAIN.group_bytes)
     merge_count: Annotated[
         int, _number("Objects of about one size that are merged into one.", 2, 1000)
     ] = field(name="tieredStoreChunkMergeCount", default=_PLAIN.policy.fan_in)
@@ -121,6 +130,7 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
             grace_ms=self.grace_ms,
             upload_age_ms=self.upload_age_ms,
             preferred_batch_bytes=self.batch_bytes,
+            group_bytes=self.group_bytes,
             read_part_bytes=self.read_part_bytes,
             read_threads=self.read_threads,
             block_cache_bytes=self.block_cache_bytes,

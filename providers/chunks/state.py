@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -103,8 +103,19 @@ class SegmentState:
     @chain.setter
     def chain(self, chain: Chain | None) -> None:
         with self._chain_lock:
-            self._chain = chain
+            is_doomed = chain is not None and self._views.is_doomed(self.id, chain)
+            self._chain = None if is_doomed else chain
             self._changed_at = self._views.count_change()
+
+    def change_chain(self, change: Callable[[Chain], Chain | None]) -> Chain | None:
+        """Put what `change` makes of the chain in its place, where it is known and that makes
+        anything; nobody else changes it meanwhile. Returns what is known then."""
+        with self._chain_lock:
+            changed = change(self._chain) if self._chain is not None else None
+            if changed is not None:
+                self._chain = changed
+                self._changed_at = self._views.count_change()
+            return self._chain
 
     def list_chain(self) -> Chain:
         """List the chain; remember it unless the remembered one changed meanwhile. Raises
@@ -160,7 +171,8 @@ class SegmentState:
         self.incarnation = next(_incarnations)
 
     def _is_fresh(self, chain: Chain) -> bool:
-        return chain.as_of >= self._changed_at and not self._is_leaving
+        is_current = chain.as_of >= self._changed_at and not self._is_leaving
+        return is_current and not self._views.is_doomed(self.id, chain)
 
     def _replace(self, chain: Chain) -> None:
         former = self._chain

@@ -14,7 +14,7 @@ from tieredstore.providers import naming
 REQUESTS = "rocketmq_tiered_store_x_object_requests_total"
 BYTES = "rocketmq_tiered_store_x_object_bytes_total"
 COST = "rocketmq_tiered_store_x_object_cost_usd_total"
-_SEGMENT_TYPES = frozenset(found.name for found in FileSegmentType)
+_WRITTEN_TYPES = frozenset({*(found.name for found in FileSegmentType), "GROUP"})
 LATENCY = "rocketmq_tiered_store_x_object_request_latency"
 
 
@@ -67,8 +67,8 @@ class Meter:
         metrics.observe(LATENCY, elapsed_ms, operation=operation)
 
     def note_written(self, key: str, written: WrittenBytes) -> None:
-        """Count an object that was made, when it is a segment's."""
-        if find_file_type(key) in _SEGMENT_TYPES:
+        """Count an object that was made, when it is a segment's, or has bytes of some."""
+        if find_file_type(key) in _WRITTEN_TYPES:
             with self._lock:
                 self._written += written
 
@@ -92,9 +92,12 @@ class Meter:
 
 
 def find_file_type(key: str) -> str:
-    """Find the type in a key or a listing's prefix: `…/<TYPE>/<segment>/<object>`."""
+    """Find the type in a key or a listing's prefix: `…/<TYPE>/<segment>/<object>`; GROUP of what
+    many queues share."""
     parts = key.split("/")
     for part in reversed(parts):
         if naming.parse_type_name(part) is not None:
             return part
+    if ".groups" in parts:
+        return "GROUP"
     return "EPOCH" if ".writer" in parts else "OTHER"

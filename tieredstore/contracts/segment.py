@@ -70,6 +70,8 @@ class Capabilities:
     concurrent_reads: so many reads at once take about as long as one, where reads wait for a
     network.
     paired: its segments are PairedSegments, as two writes at once cost it no more than one.
+    gathered_bytes: about so much of small writes that may wait is stored together, see
+    `contracts.gathering`; 0: each by itself.
     """
 
     rewritable: bool
@@ -78,12 +80,13 @@ class Capabilities:
     preferred_batch_bytes: int = 0
     concurrent_reads: int = 16
     paired: bool = False
+    gathered_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """All bytes are stored in the segment, as durable as the provider promises. They count after
-    `WriterEpoch.confirm`."""
+    """All bytes are stored in the segment, as durable as the provider promises; those that may wait
+    are taken, and are stored when `WriterEpoch.confirm` returns. They count after that."""
 
     size_bytes: int
 
@@ -161,11 +164,13 @@ class FileSegment(Protocol):
 @dataclass(frozen=True, slots=True)
 class Companion:
     """Bytes that go with a write to another segment of the same queue, and never before it: units,
-    with the messages that they name. position: in their own segment."""
+    with the messages that they name. position: in their own segment. may_wait: nobody asks for
+    either before `WriterEpoch.confirm`, so both may be stored as late as by that."""
 
     segment: FileSegment
     position: int
     buffers: Sequence[Buffer]
+    may_wait: bool = False
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from tieredstore.contracts.segment import (
@@ -61,11 +62,7 @@ class MeasuredSegment(WrapperSegment):
         begin = time.perf_counter()
         other = companion.segment
         measured = other if isinstance(other, MeasuredSegment) else None
-        inner = Companion(
-            measured.wrapped if measured is not None else other,
-            companion.position,
-            companion.buffers,
-        )
+        inner = replace(companion, segment=measured.wrapped if measured is not None else other)
         results: tuple[WriteResult | None, WriteResult | None] = (None, None)
         try:
             first, second = results = self.wrapped.write_with(position, buffers, inner)

@@ -101,6 +101,7 @@ class ChunkWriterEpoch:
         self.number = number
         self.stamp = f"{number}:{owner}"
         self.lives: Lives = OwnLives(number)
+        self._store_gathered: Callable[[], None] = _do_nothing
         self._renewal = Renewal(
             client, f"{folder}/{number:020d}", settings, is_over=lambda: self.is_lost
         )
@@ -146,6 +147,10 @@ class ChunkWriterEpoch:
                 return epoch
         raise Busy(f"{folder}: {settings.max_tries} other writers were faster", path=folder)
 
+    def gather(self, store_gathered: Callable[[], None]) -> None:
+        """Store what was taken to be stored later, by that function, before each look."""
+        self._store_gathered = store_gathered
+
     @property
     def owner(self) -> str:
         return self._owner
@@ -163,9 +168,10 @@ class ChunkWriterEpoch:
 
     def confirm(self) -> None:
         """Look for the next epoch, by a request that is sent after this call; callers share one.
-        What was stored before the call is then found by whoever takes over later. Raises Fenced
-        naming the successor, Unavailable when the store does not tell."""
+        What was stored before the call, and what was taken to be, is then found by whoever takes
+        over later. Raises Fenced naming the successor, Unavailable when the store does not tell."""
         self._raise_if_lost()
+        self._store_gathered()
         try:
             self._looks.wait()
         except Unavailable:
@@ -249,6 +255,10 @@ class ChunkWriterEpoch:
             self._client.delete(old)
         except TieredStoreError as error:
             _log.warning("%s: old writer epochs stay for now: %s", self._folder, error)
+
+
+def _do_nothing() -> None:
+    """Nothing was taken."""
 
 
 def describe_last_writer(client: ObjectClient, folder: str) -> str | None:

@@ -22,6 +22,8 @@ from tieredstore.providers.chunks.lives.names import (
     chunk_name,
     is_carried_name,
     is_former_name,
+    is_grouped_name,
+    is_shared_name,
     is_write_name,
     make_merged_name,
     parse_life,
@@ -35,14 +37,15 @@ _log = logging.getLogger(__name__)
 class Extent(NamedTuple):
     """Bytes [start, end) of the segment are in the object `name` (below the segment's folder, see
     `make_key`), behind `skip` bytes of it, made at `modified_ms` by the server's clock. They are
-    not its first ones where merged runs overlap, and where a write of the commit log carries
-    units."""
+    not its first ones where merged runs overlap, and where the object is shared with other
+    segments. crc: of these bytes, as the index of a group object tells it; -1: it is not known."""
 
     start: int
     end: int
     name: str
     modified_ms: int = 0
     skip: int = 0
+    crc: int = -1
 
     @property
     def length(self) -> int:
@@ -59,9 +62,25 @@ class Extent(NamedTuple):
         return is_carried_name(self.name)
 
     @property
+    def is_grouped(self) -> bool:
+        """Whether it is in a group object, with bytes of other queues."""
+        return is_grouped_name(self.name)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other segments have a part in the object: no single one decides when it goes."""
+        return is_shared_name(self.name)
+
+    @property
     def life(self) -> Life:
         """The life in which it was written."""
         return parse_life(self.name)
+
+    def cut(self, start: int, end: int) -> Extent:
+        """Return the part of it that is bytes [start, end) of the segment."""
+        crc = self.crc if (start, end) == (self.start, self.end) else -1
+        skip = self.skip + start - self.start
+        return self._replace(start=start, end=end, skip=skip, crc=crc)
 
 
 class Garbage(NamedTuple):
@@ -169,25 +188,32 @@ class Chain:
     def with_merged(self, start: int, end: int, modified_ms: int, life: Life) -> Chain | None:
         """Return the chain with one object in place of the extents of [start, end); None when these
         are others."""
-        old = self.find_extents(start, end - start)
-        if self.sealed or not old or old[0].start != start or old[-1].end != end:
+        name = life.name(make_merged_name(start, end))
+        return self.with_run(Extent(start, end, name, modified_ms))
+
+    def with_run(self, run: Extent, sources: Sequence[Extent] | None = None) -> Chain | None:
+        """Return the chain with a run in place of the extents that it covers; None when these are
+        others, or not the sources that it was made of."""
+        old = self.find_extents(run.start, run.length)
+        if self.sealed or not old or old[0].start != run.start or old[-1].end != run.end:
+            return None
+        if sources is not None and tuple(sources) != old:
             return None
         first = self.extents.index(old[0])
         extents = list(self.extents)
-        name = life.name(make_merged_name(start, end))
-        extents[first : first + len(old)] = [Extent(start, end, name, modified_ms)]
+        extents[first : first + len(old)] = [run]
         # A listing that was made meanwhile may have shown the object itself already.
         garbage = [
-            Garbage(found.name, modified_ms)
+            Garbage(found.name, run.modified_ms)
             for found in old
-            if not found.is_carried and found.name != name
+            if not found.is_shared and found.name != run.name
         ]
         return replace(self, extents=tuple(extents), garbage=(*self.garbage, *garbage))
 
     def with_whole(self, modified_ms: int, life: Life) -> Chain:
         """Return the chain with the whole content in one object."""
         garbage = [
-            Garbage(found.name, modified_ms) for found in self.extents if not found.is_carried
+            Garbage(found.name, modified_ms) for found in self.extents if not found.is_shared
         ]
         whole = Extent(0, self.size_bytes, life.name(WHOLE_NAME), modified_ms)
         return replace(self, extents=(whole,), sealed=True, garbage=(*self.garbage, *garbage))
@@ -240,8 +266,9 @@ def read_chain(
 ) -> Chain:
     """Read the chain that the objects below `folder/` form under the inheritance of `epoch`, in
     whatever order they are listed. begun: where lives begin to which this process has sent a write
-    that may still be on its way. carried: units of the segment in objects of the commit log
-    (`find_carried`); each is a write, as one of the segment's own is. They are never its garbage.
+    that may still be on its way. carried: bytes of the segment in objects that others have a part
+    in: units in those of the commit log (`find_carried`), writes and runs in group objects. Each is
+    as one of the segment's own is. They are never its garbage.
 
     Names that are not a chunk log's are left alone, and so are merged runs that have not the length
     of theirs, and what an epoch above made. Raises Unavailable for a listing that tells two sizes
@@ -255,7 +282,7 @@ def read_chain(
     if floor is not None:
         inherited = NOTHING_INHERITED
     writes = [(name.life, name.start) for name, _ in names if name.is_write]
-    writes += ((extent.life, extent.start) for extent in carried)
+    writes += ((extent.life, extent.start) for extent in carried if extent.is_chunk)
     ends = _find_ends(writes, epoch, begun)
     content: list[Extent] = []
     left: list[Extent] = []
@@ -275,12 +302,14 @@ def read_chain(
         if pieces:
             content += pieces
             born = life if born is None else min(born, life)
-        elif not extent.is_carried:
+        elif not extent.is_shared:
             garbage.append(Garbage(extent.name, extent.modified_ms))
     content.sort()
     chain = _walk(content, inherited)
     garbage += _find_covered(chain, [*content, *left])
-    later = max((name.life.epoch for name, _ in names), default=0)
+    epochs = [name.life.epoch for name, _ in names]
+    epochs += (extent.life.epoch for extent in carried)
+    later = max(epochs, default=0)
     return replace(
         chain,
         garbage=tuple(garbage),
@@ -344,8 +373,7 @@ def _cut(extent: Extent, life: Life, inherited: InheritedSegment) -> list[Extent
     for span in inherited.spans:
         start, end = max(span.start, extent.start), min(span.end, extent.end)
         if span.life == life and start < end:
-            skip = extent.skip + start - extent.start
-            pieces.append(extent._replace(start=start, end=end, skip=skip))
+            pieces.append(extent.cut(start, end))
     return pieces
 
 
@@ -355,7 +383,7 @@ def _walk(content: list[Extent], inherited: InheritedSegment) -> Chain:
     chunks: dict[int, Extent] = {}
     runs: list[Extent] = []
     for extent in content:
-        if not extent.is_chunk or (extent.skip and not extent.is_carried):
+        if not extent.is_chunk or (extent.skip and not extent.is_shared):
             runs.append(extent)
         else:
             chunks[extent.start] = extent
@@ -374,8 +402,7 @@ def _walk(content: list[Extent], inherited: InheritedSegment) -> Chain:
         if reach is not None and reach.end > position:
             piece = reach
             if reach.start < position:
-                skip = reach.skip + position - reach.start
-                piece = reach._replace(start=position, skip=skip)
+                piece = reach.cut(position, reach.end)
         if piece is not None and piece.length:
             extents.append(piece)
             position = piece.end
@@ -397,7 +424,7 @@ def _find_covered(chain: Chain, content: list[Extent]) -> list[Garbage]:
     used = {extent.name for extent in chain.extents}
     found: dict[str, Garbage] = {}
     for extent in content:
-        if extent.is_carried or extent.name in used or extent.start >= chain.size_bytes:
+        if extent.is_shared or extent.name in used or extent.start >= chain.size_bytes:
             continue
         covers = chain.find_extents(extent.start, 1)
         if not covers:

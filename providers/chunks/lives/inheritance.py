@@ -59,17 +59,20 @@ def left_name(number: int, shard: int | None = None) -> str:
 
 class _Content(msgspec.Struct, frozen=True):
     """segments: (path, type, base offset, whether it is closed, [(epoch, sequence, start, end)]).
-    shards: instead, the first (path, type, base offset) of each."""
+    shards: instead, the first (path, type, base offset) of each. groups: whether any of it, or
+    what the epoch writes itself, may be in group objects."""
 
     format: int
     epoch: int
     segments: list[tuple[str, int, int, bool, list[tuple[int, int, int, int]]]] = []
     shards: list[SortKey] = []
+    groups: bool = False
 
 
 class Inheritance:
     """What epoch `number` inherits; 0 for a tier that never had a writer epoch. read: returns the
-    content of an object of the folder `.inherited`, by its name."""
+    content of an object of the folder `.inherited`, by its name. has_groups: whether group objects
+    are to be listed, too."""
 
     def __init__(
         self,
@@ -77,8 +80,11 @@ class Inheritance:
         segments: Mapping[SegmentId, InheritedSegment] | None = None,
         shards: Sequence[SortKey] = (),
         read: Callable[[str], bytes] | None = None,
+        *,
+        has_groups: bool = False,
     ) -> None:
         self.number = number
+        self.has_groups = has_groups
         self._segments = dict(segments or {})
         self._shards = shards
         self._read = read
@@ -106,7 +112,11 @@ class Inheritance:
 
 
 def encode_inheritance(
-    number: int, segments: Mapping[SegmentId, InheritedSegment], shard_bytes: int = _SHARD_BYTES
+    number: int,
+    segments: Mapping[SegmentId, InheritedSegment],
+    shard_bytes: int = _SHARD_BYTES,
+    *,
+    has_groups: bool = False,
 ) -> list[tuple[str, bytes]]:
     """Return name and content of the objects that say what epoch `number` inherits, in the order
     in which they are to be made: shards, where there is much, before the one that names them."""
@@ -126,13 +136,15 @@ def encode_inheritance(
     if len(pieces) > _MAX_SHARDS:
         raise Invalid(f"epoch {number} inherits {len(ordered)} segments: too many to be written")
     if len(pieces) == 1:
-        return [(inherited_name(number), _encode(number, b"segments", b",".join(pieces[0])))]
+        content = _encode(number, b"segments", b",".join(pieces[0]), has_groups=has_groups)
+        return [(inherited_name(number), content)]
     found = [
         (inherited_name(number, shard), _encode(number, b"segments", b",".join(piece)))
         for shard, piece in enumerate(pieces)
     ]
     names = orjson.dumps(firsts)[1:-1]
-    return [*found, (inherited_name(number), _encode(number, b"shards", names))]
+    main = _encode(number, b"shards", names, has_groups=has_groups)
+    return [*found, (inherited_name(number), main)]
 
 
 def decode_inheritance(number: int, read: Callable[[str], bytes]) -> Inheritance:
@@ -140,7 +152,8 @@ def decode_inheritance(number: int, read: Callable[[str], bytes]) -> Inheritance
     for another format version, and what `read` raises."""
     name = inherited_name(number)
     content = _parse_content(read(name), name, number)
-    return Inheritance(number, dict(_iterate(content)), content.shards, read)
+    segments = dict(_iterate(content))
+    return Inheritance(number, segments, content.shards, read, has_groups=content.groups)
 
 
 def decompress(content: bytes, name: str) -> tuple[bytes, bool]:
@@ -154,8 +167,15 @@ def decompress(content: bytes, name: str) -> tuple[bytes, bool]:
     return found, unpacker.eof
 
 
-def _encode(number: int, what: bytes, items: bytes) -> bytes:
-    packed = b'{"format":%d,"epoch":%d,"%s":[%s]}' % (FORMAT_VERSION, number, what, items)
+def _encode(number: int, what: bytes, items: bytes, *, has_groups: bool = False) -> bytes:
+    groups = b',"groups":true' if has_groups else b""
+    packed = b'{"format":%d,"epoch":%d,"%s":[%s]%s}' % (
+        FORMAT_VERSION,
+        number,
+        what,
+        items,
+        groups,
+    )
     return zlib.compress(packed, 6)
 
 

@@ -12,6 +12,7 @@ from tieredstore.providers import naming
 from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
 from tieredstore.providers.chunks.lives.carried import find_carried
 from tieredstore.providers.chunks.lives.chain import Chain, Extent, read_chain
+from tieredstore.providers.chunks.lives.group_listing import GroupListings
 from tieredstore.providers.chunks.lives.inheritance import Inheritance
 from tieredstore.providers.chunks.lives.names import Life, find_queue_folder
 from tieredstore.providers.chunks.lives.ranges import KeyRange, map_side_by_side, split
@@ -40,8 +41,9 @@ class SegmentListings:
     """Lists what a tier has. Thread-safe.
 
     get_begun: where lives of a segment begin to which this process has sent a write that may still
-    be on its way, under an inheritance. expected: of each broker the paths of queues by which
-    listings are divided, beside those that are inherited.
+    be on its way, under an inheritance. groups: what is in group objects, where an inheritance says
+    that there may be any. expected: of each broker the paths of queues by which listings are
+    divided, beside those that are inherited.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class SegmentListings:
         cluster_folder: str,
         changes: Changes,
         get_begun: Callable[[SegmentId, Inheritance], Mapping[Life, int]],
+        groups: GroupListings,
     ) -> None:
         self._client = client
+        self._groups = groups
         self._cluster_folder = cluster_folder
         self._changes = changes
         self._get_begun = get_begun
@@ -80,18 +84,39 @@ class SegmentListings:
         threads = self._client.limits.concurrent_requests
         expected = [path for paths in self.expected.values() for path in paths]
         paths = {*expected, *inheritance.list_paths()}
+        as_of = self._changes.count
+        grouped = self._find_grouped(
+            prefix.removeprefix(f"{self._cluster_folder}/").rstrip("/"), inheritance
+        )
         parts = map_side_by_side(
-            lambda keys: self._read_range(keys, inheritance),
+            lambda keys: self._read_range(keys, inheritance, grouped, as_of),
             split(prefix, [f"{self._cluster_folder}/{path}/" for path in paths], threads),
             threads,
         )
-        return {id: chain for part in parts for id, chain in part.items()}  # noqa: A001
+        found = {id: chain for part in parts for id, chain in part.items()}  # noqa: A001
+        for id, extents in grouped.items():  # noqa: A001 - nothing is in their own folders
+            if id not in found:
+                folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
+                chain = self._read_chain(id, folder, (), inheritance, as_of, extents)
+                if chain.holes:  # it had, before the listing came there
+                    chain = self.read_segment(id, folder, inheritance)
+                found[id] = chain
+        return found
 
-    def _read_range(self, keys: KeyRange, inheritance: Inheritance) -> dict[SegmentId, Chain]:
+    def _find_grouped(self, path: str, inheritance: Inheritance) -> dict[SegmentId, list[Extent]]:
+        """What is in group objects, listed before all else of these segments."""
+        return self._groups.find(path) if inheritance.has_groups else {}
+
+    def _read_range(
+        self,
+        keys: KeyRange,
+        inheritance: Inheritance,
+        grouped: Mapping[SegmentId, list[Extent]],
+        as_of: int,
+    ) -> dict[SegmentId, Chain]:
         seen: dict[SegmentId, Chain] = {}
         again: dict[SegmentId, str] = {}
         carried: dict[SegmentId, list[Extent]] = {}
-        as_of = self._changes.count
         for folder, listed in groupby(keys.list(self._client), self._segment_folder):
             id = self._segment_id(folder)  # noqa: A001 - the contract's name
             if id is None:
@@ -102,13 +127,15 @@ class SegmentListings:
                     objects, find_queue_folder(folder), id.path
                 ).items():
                     carried.setdefault(units, []).extend(extents)
-            chain = self._read_chain(id, folder, objects, inheritance, as_of, carried.pop(id, ()))
+            shared = [*carried.pop(id, ()), *grouped.get(id, ())]
+            chain = self._read_chain(id, folder, objects, inheritance, as_of, shared)
             if id in seen or chain.holes:
                 again[id] = folder  # its objects were not listed in one run
             seen[id] = chain
         for id, extents in carried.items():  # noqa: A001 - nothing is in their own folders
             folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
-            chain = self._read_chain(id, folder, (), inheritance, as_of, extents)
+            shared = [*extents, *grouped.get(id, ())]
+            chain = self._read_chain(id, folder, (), inheritance, as_of, shared)
             if id in seen or chain.holes:
                 again[id] = folder
             seen[id] = chain
@@ -123,14 +150,17 @@ class SegmentListings:
         chain, prefix = Chain(), f"{folder}/"
         for _ in range(_MAX_LISTINGS):
             as_of = self._changes.count
+            grouped = self._find_grouped(id.path, inheritance).get(id, [])
+            carried: Sequence[Extent] = ()
             if id.type is FileSegmentType.CONSUME_QUEUE:
                 queue_folder = find_queue_folder(folder)
                 listed = list(self._client.list(f"{queue_folder}/"))
                 carried = find_carried(listed, queue_folder, id.path).get(id, ())
                 objects: Iterable[ObjectInfo] = (o for o in listed if o.key.startswith(prefix))
             else:
-                objects, carried = self._client.list(prefix), ()
-            chain = self._read_chain(id, folder, objects, inheritance, as_of, carried)
+                objects = self._client.list(prefix)
+            shared = [*carried, *grouped]
+            chain = self._read_chain(id, folder, objects, inheritance, as_of, shared)
             if not chain.holes:
                 break
         return chain

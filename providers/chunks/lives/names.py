@@ -13,7 +13,8 @@ condition on `c.<start>` decides between them.
 `<place>` is `<start>-<end>.<base>.<sequence>.<first>-<last>`: the bytes of the commit log segment,
 then the base offset of the consume queue segment, the life there (of the same epoch), and the bytes
 there. In a chain of that segment such units are called `e<epoch>.<sequence>/u@<object>`, the object
-being named from the queue's folder on.
+being named from the queue's folder on. What lies in a group object (`groups`) is called
+`e<epoch>.<sequence>/g@<group>` where it is one write, `…/r@<group>` where it is a run of them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import NamedTuple
 
 WHOLE_NAME = "s"
 TOMBSTONE_NAME = "t"
-_WRITE_KINDS = ("c", "u")
+GROUPS_FOLDER = ".groups"
+"""Below the broker's folder: objects that the segments of many queues have in common."""
+_WRITE_KINDS = ("c", "u", "g")
 _PLACE = r"([0-9]{20})-([0-9]{20})\.([0-9]{20})\.([0-9]{10})\.([0-9]{20})-([0-9]{20})"
 _LIFE = r"e([0-9]{10})\.([0-9]{10})"
 _OBJECT = re.compile(
@@ -96,6 +99,11 @@ def make_carried_name(life: Life, carrier: str) -> str:
     return life.name(f"u@{carrier}")
 
 
+def make_grouped_name(life: Life, group: str, *, is_write: bool) -> str:
+    """Return what bytes in a group object of that name are called in the chain of their segment."""
+    return life.name(f"{'g' if is_write else 'r'}@{group}")
+
+
 def is_write_name(name: str) -> bool:
     """Tell whether a name below a segment's folder is that of one write."""
     return name[name.find("/") + 1 :][:1] in _WRITE_KINDS
@@ -104,6 +112,21 @@ def is_write_name(name: str) -> bool:
 def is_carried_name(name: str) -> bool:
     """Tell whether it is a name of units in an object of the commit log."""
     return "/u@" in name
+
+
+def is_shared_name(name: str) -> bool:
+    """Tell whether it is a name of bytes in an object that other segments have a part in, too."""
+    return "@" in name
+
+
+def is_grouped_name(name: str) -> bool:
+    """Tell whether it is a name of bytes in a group object."""
+    return "/g@" in name or "/r@" in name
+
+
+def find_group(name: str) -> str:
+    """Return the name of the object that shared bytes are in, as their name in a chain has it."""
+    return name.partition("@")[2]
 
 
 def find_queue_folder(folder: str) -> str:
@@ -115,7 +138,11 @@ def make_key(folder: str, name: str) -> str:
     """Return the key of the object that bytes of the segment with this folder are in, from what
     they are called in its chain."""
     _, _, carrier = name.partition("@")
-    return f"{find_queue_folder(folder)}/{carrier}" if carrier else f"{folder}/{name}"
+    if not carrier:
+        return f"{folder}/{name}"
+    if is_grouped_name(name):
+        return f"{folder.rsplit('/', 4)[0]}/{GROUPS_FOLDER}/{carrier}"
+    return f"{find_queue_folder(folder)}/{carrier}"
 
 
 def parse_life(name: str) -> Life:

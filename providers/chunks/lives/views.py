@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -24,6 +25,7 @@ from tieredstore.providers.chunks.lives.chain import (
     NOTHING_INHERITED,
     Chain,
 )
+from tieredstore.providers.chunks.lives.group_listing import GroupListings
 from tieredstore.providers.chunks.lives.inheritance import (
     Inheritance,
     encode_inheritance,
@@ -31,9 +33,9 @@ from tieredstore.providers.chunks.lives.inheritance import (
     parse_inherited_name,
 )
 from tieredstore.providers.chunks.lives.known import KnownChains, KnownSegment
-from tieredstore.providers.chunks.lives.left import decode_left, encode_left
+from tieredstore.providers.chunks.lives.left import Left, decode_left, encode_left
 from tieredstore.providers.chunks.lives.listing import Changes, SegmentListings
-from tieredstore.providers.chunks.lives.names import Life
+from tieredstore.providers.chunks.lives.names import Life, find_group
 from tieredstore.providers.chunks.lives.newest import MAX_STARTS, NewestInheritances, Superseded
 from tieredstore.providers.chunks.lives.own import Lives
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -89,10 +91,14 @@ class Views:
         self._settings = settings
         self._lock = threading.Lock()
         self._own: dict[str, _Own] = {}
+        self._doomed: dict[str, frozenset[str]] = {}
         self._changes = Changes()
         self.last_deletion = 0
         self._newest = NewestInheritances(client, cluster_folder, settings)
-        self._listings = SegmentListings(client, cluster_folder, self._changes, self._get_begun)
+        self.groups = GroupListings(client, cluster_folder, settings)
+        self._listings = SegmentListings(
+            client, cluster_folder, self._changes, self._get_begun, self.groups
+        )
 
     def begin(self, broker_name: str, epoch: HeldEpoch) -> None:
         """Go by what this epoch inherits, from now on."""
@@ -119,6 +125,11 @@ class Views:
         own = self._find_own(broker_name)
         return own is not None and own.inheritance is not None
 
+    def has_groups(self, broker_name: str) -> bool:
+        """Tell whether the epoch held may have bytes in group objects."""
+        own = self._find_own(broker_name)
+        return own is not None and own.inheritance is not None and own.inheritance.has_groups
+
     def knows_absent(self, id: SegmentId) -> bool:
         """Tell, without a request, whether the epoch held neither inherits nor writes a segment."""
         own = self._find_own(id.path.partition("/")[0])
@@ -137,6 +148,25 @@ class Views:
         own = self._find_own(segment.id.path.partition("/")[0])
         if own is not None and own.known is not None:
             own.known.note_change(segment)
+
+    def take_stock(self, broker_name: str) -> Left:
+        """Tell what is known of the segments of the epoch held. Nothing without one."""
+        own = self._find_own(broker_name)
+        return own.known.take_stock() if own is not None and own.known is not None else Left({})
+
+    def doom(self, broker_name: str, groups: AbstractSet[str]) -> None:
+        """Remember no chain, from now on, that needs one of these groups, which are to be deleted.
+        Those named before are not any more."""
+        self._doomed[broker_name] = frozenset(groups)
+
+    def is_doomed(self, id: SegmentId, chain: Chain) -> bool:
+        """Tell whether a chain needs a group that is to be deleted."""
+        doomed = self._doomed and self._doomed.get(id.path.partition("/")[0])
+        if not doomed:
+            return False
+        return any(
+            extent.is_grouped and find_group(extent.name) in doomed for extent in chain.extents
+        )
 
     def note_deletion(self, id: SegmentId) -> None:
         """Know of a segment that it is gone."""
@@ -300,8 +330,9 @@ class Views:
                     for found, chain in chains.items()
                     if chain.is_there
                 }
-                own.said = Inheritance(number, inherited)
-                own.objects = encode_inheritance(number, inherited)
+                has_groups = bool(self._settings.group_bytes) or _has_groups(chains.values())
+                own.said = Inheritance(number, inherited, has_groups=has_groups)
+                own.objects = encode_inheritance(number, inherited, has_groups=has_groups)
             for name, content in own.objects:
                 self._make(f"{self._newest.folder(broker_name)}/{name}", content, own.epoch)
             own.inheritance = own.said
@@ -358,3 +389,7 @@ class Views:
                 else:
                     return
         raise Unavailable(f"{key}: what the epoch inherits is not written: {problem}", path=key)
+
+
+def _has_groups(chains: Iterable[Chain]) -> bool:
+    return any(extent.is_grouped for chain in chains for extent in chain.extents)

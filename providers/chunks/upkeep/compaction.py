@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.contracts.segment import Buffer, FileSegmentType, SegmentId
 from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
 from tieredstore.providers.chunks.lives.chain import Chain, Extent
@@ -24,6 +24,7 @@ from tieredstore.providers.chunks.lives.names import (
     make_merged_name,
     parse_object_name,
 )
+from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.reading.cache import WriteCache
 from tieredstore.providers.chunks.reading.reader import ChunkReader
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -57,7 +58,9 @@ class Compactor:
         appender: ChunkAppender,
         garbage: GarbageBin,
         states: SegmentStates,
+        views: Views,
     ) -> None:
+        self._views = views
         self._client = client
         self._settings = settings
         self._reader = reader
@@ -71,7 +74,7 @@ class Compactor:
         if chain.holes or chain.sealed:
             return False
         if chain.marked:
-            return bool(chain.extents)
+            return bool(chain.extents) and not _is_in_groups(chain)
         return self._settings.policy.next_run(chain.extents) is not None
 
     def needs_work_later(self, chain: Chain) -> bool:
@@ -87,13 +90,13 @@ class Compactor:
             chain = state.get_chain(authority) or state.list_chain()
             chain.check_whole(state.folder)
             try:
-                while not chain.sealed:
+                while not chain.sealed and not (chain.marked and _is_in_groups(chain)):
                     run = self._settings.policy.next_run(chain.extents, is_closed=chain.marked)
                     if run is None or (chain.marked and self._is_short(chain)):
                         break
                     chain = self._merge(state, authority, chain, run)
                     done.merged_count += 1
-                if chain.marked and not chain.sealed and chain.extents:
+                if self.needs_work(chain) and chain.marked:
                     chain = self._make_whole(state, authority, chain)
                     done.sealed_count += 1
             except TieredStoreError:
@@ -103,6 +106,32 @@ class Compactor:
                 raise
             self._collect(state, authority, chain, done)
         return done
+
+    def load_chain(self, state: SegmentState, authority: Authority) -> Chain:
+        """Return the chain by the inheritance that the authority goes by, holes and all. Called
+        with the `work_lock`. Raises Fenced, Unavailable."""
+        self._appender.prepare(state, authority)
+        return self._take_chain(state, authority)
+
+    def store_run(
+        self,
+        state: SegmentState,
+        authority: Authority,
+        run: Sequence[Extent],
+        content: Buffer,
+    ) -> None:
+        """Make an object of the segment of these adjacent extents of its chain, whose bytes are
+        known. Nothing where they are not in the chain any more. Raises as `insist`."""
+        with state.work_lock:
+            chain = self.load_chain(state, authority)
+            found = chain.find_extents(run[0].start, run[-1].end - run[0].start)
+            if found != tuple(run):
+                return
+            try:
+                self._merge(state, authority, chain, run, content)
+            except TieredStoreError:
+                state.chain = None  # whether that object was made is not known
+                raise
 
     def delete(self, state: SegmentState, authority: Authority) -> None:
         """Remove the segment: a tombstone first, with which it is gone, and whatever comes late for
@@ -153,7 +182,7 @@ class Compactor:
         """Make a tombstone in a life of its own."""
         key = state.key(authority.lives.make().name(TOMBSTONE_NAME))
         metadata = stamp(authority, [])
-        self._insist(key, authority, lambda: self._client.put_if_absent(key, [], metadata))
+        self.insist(key, authority, lambda: self._client.put_if_absent(key, [], metadata))
         authority.lives.forget(state.id)
         return key
 
@@ -166,7 +195,9 @@ class Compactor:
 
     def _has_carried(self, state: SegmentState) -> bool:
         """Whether a segment is there of which its own folder has nothing."""
-        if state.id.type is not FileSegmentType.CONSUME_QUEUE:
+        if state.id.type is not FileSegmentType.CONSUME_QUEUE and not self._views.has_groups(
+            state.broker_name
+        ):
             return False
         is_there = state.list_chain().is_there
         state.forget()
@@ -221,15 +252,33 @@ class Compactor:
         return chain.size_bytes <= self._settings.policy.target_bytes
 
     def _merge(
-        self, state: SegmentState, authority: Authority, chain: Chain, run: Sequence[Extent]
+        self,
+        state: SegmentState,
+        authority: Authority,
+        chain: Chain,
+        run: Sequence[Extent],
+        content: Buffer | None = None,
     ) -> Chain:
         start, end = run[0].start, run[-1].end
         life = authority.lives.take(state.id)
-        self._make(state, authority, chain, run, life, make_merged_name(start, end))
+        self._make(state, authority, chain, run, life, make_merged_name(start, end), content)
         made_ms = self._client.now_ms()
+        return self._put_in_chain(state, lambda known: known.with_merged(start, end, made_ms, life))
+
+    def _put_in_chain(self, state: SegmentState, change: Callable[[Chain], Chain | None]) -> Chain:
+        """Let the chain have an object that was made; listed where it changed meanwhile."""
+        fits = False
+
+        def try_change(known: Chain) -> Chain | None:
+            nonlocal fits
+            changed = change(known)
+            fits = changed is not None
+            return changed
+
         with state.write_lock:
-            newest = state.chain.with_merged(start, end, made_ms, life) if state.chain else None
-            state.chain = newest
+            newest = state.change_chain(try_change)
+            if not fits:
+                newest = state.chain = None
         return newest or state.list_chain()
 
     def _make_whole(self, state: SegmentState, authority: Authority, chain: Chain) -> Chain:
@@ -248,26 +297,31 @@ class Compactor:
         run: Sequence[Extent],
         life: Life,
         short_name: str,
+        known: Buffer | None = None,
     ) -> None:
-        """An object of the content of adjacent extents. It lies in the life that is written now, so
-        that a listing shows sources before what covers them."""
+        """An object of the content of adjacent extents, read where it is not known. It lies in the
+        life that is written now, so that a listing shows sources before what covers them."""
         start, end = run[0].start, run[-1].end
         name = life.name(short_name)
         key = state.key(name)
-        parts = plan_parts(run, self._client.limits)
+        parts = plan_parts(run, self._client.limits) if known is None else ()
         if any(isinstance(part, Copied) for part in parts):
             sent = self._compose_parts(state, chain, parts)
             metadata = stamp(authority, [])
             del metadata["crc"]
-            is_new = self._insist(key, authority, lambda: self._client.compose(key, sent, metadata))
+            is_new = self.insist(key, authority, lambda: self._client.compose(key, sent, metadata))
         else:
-            content = self._reader.read(state.folder, chain, [(start, end - start)])
+            content: Sequence[Buffer] = (
+                self._reader.read(state.folder, chain, [(start, end - start)])
+                if known is None
+                else [known]
+            )
             metadata = stamp(authority, content)
-            is_new = self._insist(
+            is_new = self.insist(
                 key, authority, lambda: self._client.put_if_absent(key, content, metadata)
             )
             if self._is_small(end - start):
-                self._written.put(key, content[0])
+                self._written.put(key, bytes(content[0]))
         for extent in run:
             if extent.name != name:  # the rest of a write with units is for the other file
                 self._written.forget(state.key(extent.name), extent.skip, extent.length)
@@ -299,8 +353,9 @@ class Compactor:
                 composed.append([next(contents)])
         return composed
 
-    def _insist(self, key: str, authority: Authority, make: Callable[[], bool]) -> bool:
-        """Whether it was made now; False when it was there already."""
+    def insist(self, key: str, authority: Authority, make: Callable[[], bool]) -> bool:
+        """Make an object; tells whether it was made now, False when it was there already. Raises
+        Fenced, and Unavailable when it may not be there."""
         problem: TieredStoreError | None = None
         with self._settings.limit_retries():
             for attempt in self._settings.attempts():
@@ -326,6 +381,12 @@ class Compactor:
             self._garbage.put(state, authority, due)
         left = [found.covered_ms for found in chain.garbage if found.name not in set(due)]
         done.due_ms = min(left) + self._settings.grace_ms if left else None
+
+
+def _is_in_groups(chain: Chain) -> bool:
+    """Whether bytes are in group objects: they are moved to the segment's own folder before it
+    becomes one object, with those of its queue's other file."""
+    return any(extent.is_grouped for extent in chain.extents)
 
 
 def _is_copied(part: PlannedPart) -> bool:

@@ -85,6 +85,6 @@ class GarbageBin:
         self._written.drop(keys)
         done.deleted_count += len(keys)
         for state, _, names in batch:
+            gone = frozenset(names)
             with state.write_lock:
-                if state.chain is not None:
-                    state.chain = state.chain.drop_garbage(frozenset(names))
+                state.change_chain(lambda chain, gone=gone: chain.drop_garbage(gone))  # type: ignore[misc]

@@ -25,6 +25,7 @@ from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.stopping import StopLimit
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS, GarbageBin
+from tieredstore.providers.chunks.upkeep.grouping import GroupUpkeep
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 
 _MAX_WAITING = 200_000
@@ -50,13 +51,15 @@ class _Failure:
 
 @dataclass(slots=True)
 class MaintenanceReport:
-    """What a run did; failed_count: segments whose work ended with an error, which is logged."""
+    """What a run did; failed_count: segments whose work ended with an error, which is logged.
+    regrouped_count: group objects of runs."""
 
     merged_count: int = 0
     sealed_count: int = 0
     deleted_count: int = 0
     aborted_upload_count: int = 0
     failed_count: int = 0
+    regrouped_count: int = 0
 
 
 class Maintenance:
@@ -74,6 +77,7 @@ class Maintenance:
         settings: ChunkSettings,
         compactor: Compactor,
         garbage: GarbageBin,
+        groups: GroupUpkeep,
         states: SegmentStates,
         writers: Writers,
         views: Views,
@@ -84,6 +88,7 @@ class Maintenance:
         self._settings = settings
         self._compactor = compactor
         self._garbage = garbage
+        self._groups = groups
         self._states = states
         self._writers = writers
         self._views = views
@@ -97,8 +102,10 @@ class Maintenance:
         self._busy_count = 0
         self._undeleted_count = 0  # times that garbage could not be deleted, one after the other
         self._next_sweep_ms: dict[str, int] = {}
+        self._next_regroup_ms: dict[str, int] = {}
         self._reaped: set[str] = set()
         self._services: list[ServiceThread] = []  # the housekeeper, then the workers
+        self._regrouping: ServiceThread | None = None
         self._stopping = threading.Event()
 
     # From the segments
@@ -152,6 +159,7 @@ class Maintenance:
         for broker_name, epoch in held.items():
             if sweep:
                 self._sweep_broker(broker_name, epoch, report)
+            self._regroup_if_due(broker_name, epoch, report)
         self._take_due()
         while (state := self._take()) is not None:
             self._work(state, report, is_background=False)
@@ -170,6 +178,27 @@ class Maintenance:
                 state.look_again_for_garbage(chain)
                 self._enqueue(state)
         self._reap(broker_name, epoch, report)
+
+    def _regroup_if_due(
+        self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport
+    ) -> None:
+        """Sort what is in group objects; not before its time, as each time takes requests. With a
+        great many queues it takes minutes."""
+        now_ms = self._settings.monotonic_ms()
+        if now_ms < self._next_regroup_ms.get(broker_name, now_ms):
+            return
+        self._next_regroup_ms[broker_name] = now_ms + self._settings.regroup_interval_ms
+        service = self._regrouping
+        done = self._groups.work(
+            broker_name,
+            epoch,
+            is_stopping=self._stopping.is_set,
+            report_progress=service.report_progress if service is not None else lambda: None,
+        )
+        report.regrouped_count += done.regrouped_count
+        report.deleted_count += done.deleted_count
+        for state in done.changed:
+            self.notice(state)
 
     def _reap(self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport) -> None:
         """Nobody completes uploads that have been open for so long, and nobody goes by what former
@@ -191,6 +220,7 @@ class Maintenance:
         now_ms = self._settings.monotonic_ms()
         with self._changed:
             self._next_sweep_ms[broker_name] = now_ms + self._settings.sweep_interval_ms
+            self._next_regroup_ms[broker_name] = now_ms + self._settings.regroup_interval_ms
             count = self._settings.maintenance_threads
             if self._services or not count or self._stopping.is_set():
                 return
@@ -206,8 +236,14 @@ class Maintenance:
                     for number in range(count)
                 ),
             ]
-        for service in self._services:
+            if self._settings.group_bytes:
+                self._regrouping = ServiceThread("tiered-groups", self._keep_groups, _TICK_MS)
+        for service in self._list_services():
             service.start()
+
+    def _list_services(self) -> list[ServiceThread]:
+        regrouping = [self._regrouping] if self._regrouping is not None else []
+        return [*self._services, *regrouping]
 
     def drain(self) -> None:
         """Wait until what is due is done, for a share of the time that a stop has left."""
@@ -243,12 +279,12 @@ class Maintenance:
             self._waiting.clear()
             self._failing.clear()
             self._changed.notify_all()
-        for service in self._services:
+        for service in self._list_services():
             service.stop(self._stop_limit.left_to_wait_ms())
 
     def health(self) -> list[ServiceHealth]:
         """Return how the background loops are; none without `maintenance_threads`."""
-        return [service.health() for service in self._services]
+        return [service.health() for service in self._list_services()]
 
     def _work_ready(self) -> None:
         """Work on what is ready, until nothing is."""
@@ -273,7 +309,19 @@ class Maintenance:
         """Look after the brokers whose epochs are held, and bring up what becomes due."""
         for broker_name, epoch in self._writers.get_held_epochs().items():
             self._keep_epoch(broker_name, epoch)
+        if self._regrouping is None:
+            self._keep_groups()  # what former processes left in groups
         self._take_due(gather_ms=GATHER_MS)
+
+    def _keep_groups(self) -> None:
+        for broker_name, epoch in self._writers.get_held_epochs().items():
+            try:
+                epoch.check()
+                self._regroup_if_due(broker_name, epoch, MaintenanceReport())
+            except Fenced as error:
+                _log.error("%s: %s", self._client.url, error)
+            except TieredStoreError as error:
+                _log.warning("%s: %s", self._client.url, error)
 
     def _keep_epoch(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
         try:

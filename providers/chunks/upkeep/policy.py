@@ -51,7 +51,11 @@ class MergePolicy:
 
     def next_run(self, extents: Sequence[Extent], *, is_closed: bool = False) -> Run | None:
         """Find adjacent extents to be merged into one object next, at least two; None when all is
-        well. is_closed: the segment becomes one object now, so large ones stay as they are."""
+        well. is_closed: the segment becomes one object now, so large ones stay as they are.
+
+        What is in group objects at the end is left alone: it is moved with that of other queues."""
+        if not is_closed:
+            extents = _leave_out_groups(extents)
         if self._is_little(extents):
             return None
         tail = len(extents)
@@ -146,6 +150,13 @@ class MergePolicy:
         while limit <= most:
             yield limit
             limit *= self.fan_in
+
+
+def _leave_out_groups(extents: Sequence[Extent]) -> Sequence[Extent]:
+    end = len(extents)
+    while end and extents[end - 1].is_grouped:
+        end -= 1
+    return extents if end == len(extents) else extents[:end]
 
 
 def _find_full_tier(extents: Sequence[Extent], limits: Iterator[int]) -> Run | None:

@@ -74,13 +74,14 @@ class CarryingAppender:
         """
         if not (authority.number and log.length and units.length):
             return None
-        chains = self._find_open_ends(log, units, authority)
+        chains = self.find_open_ends(log, units, authority)
         return None if chains is None else self._append(log, units, authority, *chains)
 
-    def _find_open_ends(
+    def find_open_ends(
         self, log: SegmentWrite, units: SegmentWrite, authority: Authority
     ) -> tuple[Chain, Chain] | None:
-        """The chains, where both can be appended to."""
+        """Find the chains, where both can be appended to; None where not. Raises as a write
+        does."""
         found = self._appender.load_chain(log.state, authority, log.position)
         try:
             other = self._appender.load_chain(units.state, authority, units.position)

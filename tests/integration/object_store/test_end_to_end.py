@@ -18,6 +18,7 @@ from tests.kit.object_store.servers import NAMES, ObjectStore, Servers
 
 MESSAGES = 2103
 """Of public-a, in the topics that go to a tier."""
+GROUP_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,18 @@ class Lost:
     report: dict[str, Any]
     stat: dict[str, Any]
     """Taken while the state was there."""
+    group_bytes: int
 
     @property
     def where(self) -> list[str]:
         return ["--tier", self.store.url(), "--broker", "labBroker"]
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(
+    scope="module",
+    params=[(name, size) for name in NAMES for size in (0, GROUP_BYTES)],
+    ids=lambda param: f"{param[0]}-{'groups' if param[1] else 'plain'}",
+)
 def lost(
     request: pytest.FixtureRequest,
     servers: Servers,
@@ -42,10 +48,12 @@ def lost(
     public_a_manifest: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Lost:
-    store = new_bucket(servers, request.param)
+    server, group_bytes = request.param
+    store = new_bucket(servers, server)
     root = tmp_path_factory.mktemp("broker")
     shutil.copytree(public_a / "store", root / "store")
-    conf = write_broker_conf(root / "broker.conf", public_a_manifest)
+    keys = {"tieredStoreChunkGroupSize": str(group_bytes)}
+    conf = write_broker_conf(root / "broker.conf", public_a_manifest, **keys)
     ran = tieredstore(
         *("offload", root / "store", "--tier", store.url(), "--state", root / "state"),
         *("--config", conf, "--quiet", "--output", "json"),
@@ -55,7 +63,7 @@ def lost(
     stat = tieredstore("stat", *where, "--output", "json")
     assert stat.code == 0, stat.err
     shutil.rmtree(root)
-    return Lost(store, ran.record, stat.record)
+    return Lost(store, ran.record, stat.record, group_bytes)
 
 
 def right_bodies(manifest: dict[str, Any]) -> dict[tuple[str, int, int], str]:
@@ -80,6 +88,11 @@ def test_offload_says_what_it_did(lost: Lost) -> None:
     assert (lost.report["queues"], lost.report["messages"]) == (15, MESSAGES)
     assert lost.report["failed"] == lost.report["holes"] == []
     assert lost.store.open_uploads() == 0
+
+
+def test_queues_share_objects_where_that_is_wanted(lost: Lost) -> None:
+    groups = [key for key in lost.store.keys("tier") if "/.groups/" in key]
+    assert bool(groups) == bool(lost.group_bytes)
 
 
 def test_stat_says_how_often_a_byte_was_written(lost: Lost) -> None:

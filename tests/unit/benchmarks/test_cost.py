@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from benchmarks.cost.simulation import (
     ADAPTIVE,
     DAY_MS,
     FIXED,
+    GROUPED,
     HOUR_MS,
     MONTH_MS,
     PLAIN,
@@ -17,8 +19,10 @@ from benchmarks.cost.simulation import (
     Outcome,
     Scheme,
     simulate,
+    simulate_reading,
 )
 
+PLAIN_REQUESTS_A_MONTH = 2_749_645_424
 SLOW = Load(queues=2, stands_for=10_000, record_bytes=1024, interval_ms=5_000, duration_ms=DAY_MS)
 """A message of 1 KiB every 5 s, with a roll and a seal of the commit log."""
 
@@ -48,6 +52,32 @@ def test_slow_queues_cost_a_fifteenth_of_the_plain_scheme(tmp_path: Path) -> Non
     assert ours.keys_left <= 500_000
     # Merging reads back what the write cache, shared by so many queues, does not have.
     assert ours.by_operation()["GetObject"] >= ours.by_operation()["PutObject"] // 2
+
+
+GROUPED_QUEUES = Load(
+    queues=12, stands_for=10_000, record_bytes=1024, interval_ms=5_000, duration_ms=26 * HOUR_MS
+)
+"""Long enough that what is in group objects is moved to the queues' folders once."""
+
+
+def test_group_objects_cost_a_five_hundredth_of_the_plain_scheme(tmp_path: Path) -> None:
+    """Whose requests in a month docs/cost.md has: it takes minutes to count them."""
+    grouped = run(GROUPED, GROUPED_QUEUES, tmp_path / "grouped").a_month()
+    assert grouped.request_count * 500 <= PLAIN_REQUESTS_A_MONTH
+    # A group is a request for many queues; what is read and moved is one for each.
+    commits = MONTH_MS // 60_000
+    assert commits <= grouped.requests["PutObject", "GROUP"] <= 10 * commits
+    assert grouped.requests["PutObject", "COMMIT_LOG"] >= 10_000
+    assert grouped.requests["GetObject", "GROUP"] == 0
+    whole = grouped.load.stands_for * 1024 * MONTH_MS // 5_000
+    assert whole - grouped.uploaded_bytes <= whole * 65 // (26 * 3_600)
+
+
+def test_a_day_of_a_queue_in_groups_costs_a_reader_at_most_300_requests(tmp_path: Path) -> None:
+    """Just before the next time that they are sorted, and before any is moved."""
+    load = replace(GROUPED_QUEUES, duration_ms=22 * HOUR_MS - 120_000)
+    (tmp_path / "day").mkdir()
+    assert 100 <= simulate_reading(GROUPED, load, tmp_path / "day") <= 300
 
 
 def test_fast_queues_fill_their_writes_under_the_same_defaults(tmp_path: Path) -> None:

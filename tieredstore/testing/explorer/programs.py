@@ -132,7 +132,7 @@ class Writer(_Tier):
         self._ends: dict[str, int] = {}
         self._own: list[FileSegment] = []
         inherited = {f"{BROKER}/{topic}/0": (0, 0) for topic in "TU"}
-        inherited[f"{BROKER}/T/0{UNITS}"] = (0, 0)
+        inherited |= {f"{BROKER}/{topic}/0{UNITS}": (0, 0) for topic in "TU"}
         for path, listings in self.list_files().items():
             self._files[path] = [self.provider.open(found.id, found) for found in listings]
             end = listings[-1].id.base_offset + listings[-1].size_bytes
@@ -177,6 +177,44 @@ class Writer(_Tier):
             else:
                 self._confirm()
                 self._process.note(Acknowledged(piece))
+
+    def append_gathered(self, **pairs: tuple[bytes, bytes]) -> None:
+        """Write messages and units at the ends of both files of some queues, given by topic, so
+        that they may be stored together, and let them count at once. What the store does not tell
+        is asked for again. Raises Fenced, Unavailable."""
+        pieces: list[Piece] = []
+        for topic, texts in pairs.items():
+            path = f"{BROKER}/{topic}/0"
+            pair = [
+                self._make_piece(file, text)
+                for file, text in zip((path, f"{path}{UNITS}"), texts, strict=True)
+            ]
+            log, queue = (self._take_last(piece) for piece in pair)
+            assert isinstance(log, PairedSegment)
+            for piece in pair:
+                self._process.note(Attempt(piece))
+            starts = [
+                piece.position - segment.id.base_offset
+                for piece, segment in zip(pair, (log, queue), strict=True)
+            ]
+            units = Companion(queue, starts[1], [texts[1]], may_wait=True)
+            results = log.write_with(starts[0], [texts[0]], units)
+            if not all(isinstance(result, Written) for result in results):
+                self._process.note(Disturbed(pair[0], str(results)))
+                raise Unavailable(f"{path}: not taken: {results}")
+            self._own += [log, queue]
+            for piece in pair:
+                self._ends[piece.file] = piece.end
+            pieces += pair
+        for turn in range(_TRIES):
+            try:
+                self._confirm()
+                break
+            except Unavailable:
+                if turn == _TRIES - 1:
+                    raise
+        for piece in pieces:
+            self._process.note(Acknowledged(piece))
 
     def _make_piece(self, path: str, text: bytes) -> Piece:
         return Piece(path, self._ends.setdefault(path, 0), text, self._epoch.number)

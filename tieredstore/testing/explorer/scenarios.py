@@ -420,6 +420,118 @@ def paired_stop_while_keeping(setting: Setting, faults: int = 0) -> Scenario:
     return _make(parties, now, faults, lasting=None)
 
 
+def grouped_write(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer stand still in a group object of two queues while others go on. What they write
+    has other lengths."""
+    parties = {
+        "zombie": _first(_group(b"bb", b"b"), before=_group(b"aa", b"a")),
+        "successor": _succeed(_all(_group(b"C", b"CC"), _group(b"DD", b"D"))),
+    }
+    return _make(parties, _grouping(setting), faults, lasting=NOTHING_DELETED)
+
+
+def grouped_sent_anew(setting: Setting, faults: int = 2) -> Scenario:
+    """Let a writer whose group objects get no answer go on, by groups and by writes of its own."""
+
+    def run(tier: Writer) -> None:
+        tier.append_gathered(T=(b"bb", b"b"))
+        tier.append_gathered(T=(b"cc", b"c"))
+        tier.append(b"d")
+
+    once = _grouping(setting, max_tries=1)
+    return _make({"writer": _first(run, before=_group(b"aa", b"a"))}, once, faults, is_read=True)
+
+
+def grouped_alone(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer sort what it wrote in groups by queue, then move it to the queues' folders, and
+    collect, and a reader look."""
+    script = _all(Writer.keep, _sleep, Writer.keep, _only(b"bb", b"b"))
+    parties = {"writer": _first(script, before=_only(b"aa", b"a"))}
+    return _make(parties, _grouping(setting), faults, lasting=None, is_read=True)
+
+
+def grouped_moved(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer move what it wrote in groups to the queues' folders at once, and a successor do
+    so, too, and a reader look."""
+    now = _grouping(setting, split_bytes=1)
+    parties = {
+        "first": _first(_all(Writer.keep, _sleep, Writer.keep), before=_only(b"aa", b"a")),
+        "second": _succeed(_all(Writer.keep, _only(b"CC", b"C"))),
+    }
+    return _make(parties, now, faults, lasting=None)
+
+
+def grouped_collected_beside(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a successor sort and collect the groups that it inherits while a reader looks."""
+    parties = {
+        "first": _first(lambda _: None, before=_only(b"aa", b"a")),
+        "second": _succeed(_all(Writer.keep, _sleep, Writer.keep)),
+    }
+    return _make(parties, _grouping(setting), faults, lasting=None, is_read=True)
+
+
+def grouped_made_again(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a successor delete both files of a queue and make them again while its predecessor
+    sorts what is in groups, and a reader look."""
+    parties = {
+        "first": _first(Writer.keep, before=_only(b"aa", b"a")),
+        "second": _succeed(_all(Writer.delete_pair, _only(b"CC", b"C"))),
+    }
+    return _make(parties, _grouping(setting), faults, is_read=True)
+
+
+def grouped_written_beside(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer sort and collect groups while it writes more of them, and a successor go on."""
+
+    def first(tier: Writer) -> None:
+        tier.beside(Writer.keep)
+        tier.append_gathered(T=(b"bb", b"b"))
+
+    now = _grouping(setting, grace_ms=0)
+    parties = {
+        "first": _first(first, before=_only(b"aa", b"a")),
+        "second": _succeed(_only(b"CC", b"C")),
+    }
+    return _make(parties, now, faults, lasting=None)
+
+
+def grouped_succession(setting: Setting, faults: int = 0) -> Scenario:
+    """Let three writers write groups, each from when the one before has the writer epoch."""
+    parties = {
+        "first": _first(_group(b"bbb", b"b"), before=_group(b"aa", b"a")),
+        "second": _succeed(_group(b"C", b"CC")),
+        "third": _succeed(_group(b"EE", b"E"), after="second began"),
+    }
+    return _make(parties, _grouping(setting), faults, lasting=NOTHING_DELETED)
+
+
+def grouped_stop(setting: Setting, faults: int = 1) -> Scenario:
+    """Let a writer stop behind a group, and a successor go by what it left, or take over before,
+    sort, collect and go on."""
+    script = _all(Writer.keep, _sleep, Writer.keep, _only(b"CC", b"C"))
+    parties = {
+        "first": _first(_all(_only(b"bb", b"b"), Writer.stop), before=_only(b"aa", b"a")),
+        "second": _succeed(script),
+    }
+    return _make(parties, _grouping(setting), faults, lasting=None)
+
+
+def _group(text: bytes, units: bytes) -> Script:
+    """Messages and units of two queues, in one object."""
+    return lambda tier: tier.append_gathered(T=(text, units), U=(text[:1], units[:1]))
+
+
+def _only(text: bytes, units: bytes) -> Script:
+    """Messages and units of one queue, in a group object."""
+    return lambda tier: tier.append_gathered(T=(text, units))
+
+
+def _grouping(setting: Setting, **settings: object) -> Setting:
+    """With group objects, that are sorted whenever there is maintenance."""
+    grouping = {"group_bytes": 1_000, "regroup_interval_ms": 0, **settings}
+    return replace(setting, settings={**setting.settings, **grouping})
+
+
 def _pairs(*pairs: tuple[bytes, bytes]) -> Script:
     """Messages, and their units."""
 

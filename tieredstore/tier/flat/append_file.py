@@ -313,10 +313,11 @@ class FlatAppendFile(FlatSegments):
         self._confirmation.commit_stored()
         return True
 
-    def store(self, companion: FlatAppendFile | None = None) -> bool:
+    def store(self, companion: FlatAppendFile | None = None, *, may_wait: bool = False) -> bool:
         """Write what was appended. False when another call is running or the file is closed;
         errors as `SegmentAppender.store`. companion: a file whose bytes must not be stored before
-        these; where the provider is paired they are stored by the last write.
+        these; where the provider is paired they are stored by the last write. may_wait: as
+        `SegmentAppender.store`.
 
         Bytes that nobody with the right to write put behind the last stored ones stay there,
         out of use: the segment ends before them and the next one begins. So it does where stored
@@ -330,7 +331,8 @@ class FlatAppendFile(FlatSegments):
             if appender is None:
                 return True
             try:
-                return appender.store(other.appender if other is not None else None)
+                beside = other.appender if other is not None else None
+                return appender.store(beside, may_wait=may_wait)
             except TailDiffers as error:
                 self._check_replaceable(error)
                 problem: TieredStoreError = error

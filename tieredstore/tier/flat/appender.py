@@ -145,14 +145,15 @@ class SegmentAppender:
             self.append_position = end
         return AppendResult.SUCCESS
 
-    def store(self, companion: SegmentAppender | None = None) -> bool:
+    def store(self, companion: SegmentAppender | None = None, *, may_wait: bool = False) -> bool:
         """Write what was appended before the call, in writes of at most `write_size_bytes` (a
         larger single buffer is one write); where the provider prefers large writes, of at least
         what it prefers, as long as that much waits.
 
         companion: another file's, whose bytes must not be stored before these, and may be together
         with the last of them; whether they were shows its stored position. They are left alone
-        where it is not sure what is behind either's.
+        where it is not sure what is behind either's. may_wait: what is stored together may be so
+        as late as by `WriterEpoch.confirm`.
 
         Returns True when all of it is stored, False when the appender is closed or another
         thread is storing. Raises Unavailable (what could not be written stays pending, the
@@ -168,7 +169,7 @@ class SegmentAppender:
             return False
         try:
             while self.stored_position < target:
-                self._write_some(companion)
+                self._write_some(companion, may_wait=may_wait)
         finally:
             self._store_lock.release()
         return True
@@ -214,7 +215,7 @@ class SegmentAppender:
         self._pending.clear()
         self.pending_count = 0
 
-    def _write_some(self, companion: SegmentAppender | None) -> None:
+    def _write_some(self, companion: SegmentAppender | None, *, may_wait: bool) -> None:
         was_unsure = self._unsure
         if was_unsure:
             self._settle()
@@ -224,7 +225,7 @@ class SegmentAppender:
         position = self.stored_position
         try:
             if companion is not None and not was_unsure:
-                result = self._write_with(companion, position, buffers, length)
+                result = self._write_with(companion, position, buffers, length, may_wait=may_wait)
             else:
                 result = self._segment.write(position, buffers)
         except (Corrupt, Invalid) as error:
@@ -258,6 +259,8 @@ class SegmentAppender:
         position: int,
         buffers: Sequence[Buffer],
         length: int,
+        *,
+        may_wait: bool,
     ) -> WriteResult:
         """Write `buffers`, and all that the companion has, together where that can be."""
         segment = self._segment
@@ -270,7 +273,7 @@ class SegmentAppender:
             if position + length != self.append_position:
                 return segment.write(position, buffers)
             other = UnknownWrite("the write was interrupted")
-            place = Companion(companion.segment, companion.stored_position, views)
+            place = Companion(companion.segment, companion.stored_position, views, may_wait)
             result, other = segment.write_with(position, buffers, place)
         finally:
             companion.end_going_along(other, sum(view.nbytes for view in views))

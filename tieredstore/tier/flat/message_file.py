@@ -364,13 +364,13 @@ class FlatMessageFile(QueueView):
             self.lock.release()
 
     def store(self) -> StoredEnds | None:
-        """Write as `commit` does, but confirm nothing: what is stored then counts after a look
-        that begins later, and `settle`, or with the next `commit`. None when another thread is
-        committing. Raises as `commit`."""
+        """Write as `commit` does, but confirm nothing: what is stored then, or by that look, counts
+        after a look that begins later, and `settle`, or with the next `commit`. None when another
+        thread is committing. Raises as `commit`."""
         if not self.lock.acquire(blocking=False):
             return None
         try:
-            return self._confirmation.note_stored() if self._store() else None
+            return self._confirmation.note_stored() if self._store(may_wait=True) else None
         finally:
             self._forget_marks()
             self.lock.release()
@@ -385,13 +385,14 @@ class FlatMessageFile(QueueView):
             self._forget_marks()
             return True
 
-    def _store(self) -> bool:
+    def _store(self, *, may_wait: bool = False) -> bool:
         if self._closed:
             return False
         if self._marks:
             # Units that a failed write left must not come to name the messages of this one.
             self.consume_queue.trim()
-        return self.commit_log.store(self.consume_queue) and self.consume_queue.store()
+        stored = self.commit_log.store(self.consume_queue, may_wait=may_wait)
+        return stored and self.consume_queue.store()
 
     def _forget_marks(self) -> None:
         committed = self.consume_queue_commit_offset

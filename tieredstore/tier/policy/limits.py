@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -137,7 +138,7 @@ class LimitedSegment(WrapperSegment):
         other = companion.segment
         if isinstance(other, LimitedSegment):
             other = other.wrapped
-        inner = Companion(other, companion.position, companion.buffers)
+        inner = replace(companion, segment=other)
         return self.wrapped.write_with(position, buffers, inner)
 
     def read(self, position: int, length: int) -> memoryview:

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 
 from tieredstore.config import StoreConfig
 
+GATHERED_MS = 40_000
+"""The longest interval where writes are gathered: with the time to the next scan less than a
+minute."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommitInterval:
@@ -23,9 +27,15 @@ class CommitInterval:
     preferred_bytes: int
 
     @classmethod
-    def from_config(cls, config: StoreConfig, preferred_bytes: int) -> CommitInterval:
+    def from_config(
+        cls, config: StoreConfig, preferred_bytes: int, *, gathers: bool = False
+    ) -> CommitInterval:
+        """Make it from the configuration. gathers: small writes of many queues are stored together,
+        so waiting saves nothing."""
         shortest_ms = config.group_commit_timeout_ms
         longest_ms = max(config.adaptive_commit_max_interval_ms, shortest_ms)
+        if gathers:
+            longest_ms = min(longest_ms, max(shortest_ms, GATHERED_MS))
         if longest_ms == shortest_ms:
             preferred_bytes = 0
         return cls(shortest_ms, longest_ms, preferred_bytes)

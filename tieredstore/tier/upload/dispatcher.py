@@ -10,7 +10,10 @@ from itertools import count
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
+from tieredstore.contracts.gathering import GatheringProvider, order_in_groups
+from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Busy, Fenced, TieredStoreError
+from tieredstore.message.names import queue_path
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -19,6 +22,7 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload.announcing import announce, is_gone
 from tieredstore.tier.upload.indexing import KeyIndex
 from tieredstore.tier.upload.key_upload import KeyUpload
+from tieredstore.tier.upload.local_copies import LocalCopies
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 from tieredstore.tier.upload.pending_queues import PendingQueues
 from tieredstore.tier.upload.queue_state import QueueState
@@ -67,6 +71,11 @@ class MessageStoreDispatcher:
             self._keys = KeyUpload(index, clock, self._metrics)
         capabilities = flat_files.provider.capabilities
         self._is_durable = capabilities.durable
+        self._gathered_bytes = capabilities.gathered_bytes
+        gathering = find_layer(flat_files.provider, GatheringProvider)
+        if gathering is not None:
+            copies = LocalCopies(source, config.broker_name)
+            gathering.use_local_copy(config.broker_name, copies.read)
         # Where a look is a request
         self._shares_looks = capabilities.conditional
         self._upload = QueueUpload(
@@ -75,6 +84,7 @@ class MessageStoreDispatcher:
             clock,
             self._metrics,
             preferred_bytes=capabilities.preferred_batch_bytes,
+            gathers=bool(self._gathered_bytes),
         )
         self._states: dict[QueueKey, QueueState] = {}
         self._pending = PendingQueues(source, flat_files, topic_filter, self._states)
@@ -193,13 +203,15 @@ class MessageStoreDispatcher:
         before = {key: number for key, (_, number) in dict(self._failing).items()}
         for key in before.keys() - set(queue_keys):
             self._failing.pop(key, None)  # it was deleted, or is to stay out now
-        queue_keys.sort(key=lambda key: before.get(key, -1))
+        queue_keys.sort(key=lambda key: (before.get(key, -1), self._order(key)))
         queue_keys, failed = self._announce(queue_keys)
         if not queue_keys:
             self._note_scan(failed)
             return failed
         well = [key for key in queue_keys if key not in before]
-        visits = Visits(well, queue_keys[len(well) :], self._clock)
+        visits = Visits(
+            well, queue_keys[len(well) :], self._clock, gathered_bytes=self._gathered_bytes
+        )
         limit = max(self._config.max_pending_limit // 4, 1)
         workers = min(self._config.dispatch_threads, limit, len(queue_keys))
         run_worker_pool(lambda: self._work(visits, force), workers, "tiered-upload")
@@ -217,6 +229,12 @@ class MessageStoreDispatcher:
             if not self._topic_filter.is_uploaded(key.topic):
                 self._states.pop(key, None)
                 self._gauge_backlog(key, 0, 0)
+
+    def _order(self, key: QueueKey) -> int:
+        """Where uploads are stored together, in the order in which they are sorted there."""
+        if not self._gathered_bytes:
+            return 0
+        return order_in_groups(queue_path(self._config.broker_name, *key))
 
     def _note_scan(self, outcomes: list[DispatchOutcome]) -> None:
         if all(outcome.error is None for outcome in outcomes) and not self._stopping.is_set():

@@ -56,16 +56,18 @@ class QueueUpload:
         metrics: Metrics,
         *,
         preferred_bytes: int = 0,
+        gathers: bool = False,
     ) -> None:
         self._config = config
         self._source = source
         self._clock = clock
         self._metrics = metrics
         self._gather_bytes = preferred_bytes
+        self._gathers = gathers
 
     @property
     def _interval(self) -> CommitInterval:
-        return CommitInterval.from_config(self._config, self._gather_bytes)
+        return CommitInterval.from_config(self._config, self._gather_bytes, gathers=self._gathers)
 
     @property
     def is_adaptive(self) -> bool:

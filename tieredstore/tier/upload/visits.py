@@ -17,7 +17,8 @@ leaves the others alone."""
 FAILING_MS = 5_000
 """How long a scan tries queues that failed before, once it knows that the backend answers."""
 STORED_TOGETHER = 16
-"""Small uploads that wait in memory for one look at the writer epoch, at most."""
+"""Small uploads that wait in memory for one look at the writer epoch, at most; where they are
+stored in one object, so many as fill it."""
 
 
 class Visits:
@@ -26,7 +27,8 @@ class Visits:
     failing: queues whose last visit failed, the one that waits longest first. They come after all
     others: whatever each of them fails of, and however long it takes, the others have had their
     turn. After a visit that finds the backend unavailable the next queue is one from elsewhere in
-    the list, so that the queues of one broken topic are not taken for the backend.
+    the list, so that the queues of one broken topic are not taken for the backend. gathered_bytes:
+    of uploads that are stored together, 0: each by itself.
     """
 
     def __init__(
@@ -34,6 +36,8 @@ class Visits:
         queue_keys: Iterable[QueueKey],
         failing: Iterable[QueueKey] = (),
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        gathered_bytes: int = 0,
     ) -> None:
         self._queue = deque(queue_keys)
         self._failing = deque(failing)
@@ -44,6 +48,8 @@ class Visits:
         self._has_answered = False
         self._failing_since_ms: int | None = None
         self._stored: list[DispatchOutcome] = []
+        self._stored_bytes = 0
+        self._gathered_bytes = gathered_bytes
         self.outcomes: dict[QueueKey, DispatchOutcome] = {}
 
     @property
@@ -74,7 +80,13 @@ class Visits:
         time."""
         with self._lock:
             self._stored.append(outcome)
-            return self._take_stored() if len(self._stored) >= STORED_TOGETHER else []
+            self._stored_bytes += outcome.stored.size_bytes if outcome.stored is not None else 0
+            return self._take_stored() if self._is_enough() else []
+
+    def _is_enough(self) -> bool:
+        if self._gathered_bytes:
+            return self._stored_bytes >= self._gathered_bytes
+        return len(self._stored) >= STORED_TOGETHER
 
     def take_stored(self) -> list[DispatchOutcome]:
         """Take all uploads that are stored, for the caller to confirm."""
@@ -82,7 +94,7 @@ class Visits:
             return self._take_stored()
 
     def _take_stored(self) -> list[DispatchOutcome]:
-        taken, self._stored = self._stored, []
+        taken, self._stored, self._stored_bytes = self._stored, [], 0
         return taken
 
     def put_back(self, outcome: DispatchOutcome) -> None:

@@ -15,6 +15,7 @@ from tieredstore.providers.chunks.lives.names import Life
 from tieredstore.providers.chunks.lives.own import OwnLives
 from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
+from tieredstore.providers.chunks.writing.gathering import Gatherer
 from tieredstore.testing.explorer import scenarios
 from tieredstore.testing.explorer.programs import Setting
 from tieredstore.testing.explorer.search import Result, Scenario, explore
@@ -34,6 +35,9 @@ HOLD = [
     *(("paired_write", 0), ("paired_alone", 0), ("paired_units_left", 0)),
     *(("paired_collected_beside", 0), ("paired_made_again", 0), ("paired_sent_anew", 1)),
     *(("paired_succession", 0), ("paired_stop", 1), ("paired_stop_while_keeping", 0)),
+    *(("grouped_write", 1), ("grouped_sent_anew", 1), ("grouped_alone", 0), ("grouped_moved", 0)),
+    *(("grouped_collected_beside", 0), ("grouped_made_again", 0), ("grouped_stop", 0)),
+    *(("grouped_written_beside", 0), ("grouped_succession", 0)),
 ]
 """Scenarios in which nothing goes wrong, with the number of requests that may: each was a fault
 when names were used again."""
@@ -60,6 +64,8 @@ MUTANTS: dict[str, Mutant] = {
     "a stop says what was there": (KnownChains, "note_change", lambda *_: None),
     "units go with their messages": (Compactor, "_store_units", lambda *_: None),
     "units are not looked for when they are deleted": (Compactor, "_has_carried", lambda *_: False),
+    "what was taken is not stored": (Gatherer, "flush", lambda *_: None),
+    "a group under way is garbage": (Gatherer, "list_sent", lambda *_: []),
 }
 DELETED_LIFE = "of a deleted life"
 LOST = "was acknowledged; a reader gets"
@@ -86,6 +92,12 @@ FOUND = [
     ("a write that may still come is forgotten", "paired_sent_anew", 2, LOST),
     ("units go with their messages", "paired_units_left", 0, LOST),
     ("units are not looked for when they are deleted", "paired_made_again", 0, DELETED_LIFE),
+    ("what was taken is not stored", "grouped_write", 0, LOST),
+    ("a group under way is garbage", "grouped_written_beside", 0, LOST),
+    ("nobody looks at the epoch", "grouped_write", 0, LOST),
+    ("what nobody inherits counts", "grouped_succession", 0, LOST),
+    ("units are not looked for when they are deleted", "grouped_made_again", 0, DELETED_LIFE),
+    ("a reader does not look again", "grouped_collected_beside", 0, LOST),
 ]
 """What the explorer finds when a rule is left out."""
 

@@ -420,6 +420,7 @@ CHUNKS: dict[str, tuple[str, Callable[[ChunkSettings], object], object]] = {
     "tieredStoreChunkGraceTime": ("10000", lambda found: found.grace_ms, 10_000),
     "tieredStoreChunkUploadAge": ("777777", lambda found: found.upload_age_ms, 777_777),
     "tieredStoreChunkBatchSize": ("77", lambda found: found.preferred_batch_bytes, 77),
+    "tieredStoreChunkGroupSize": ("777777", lambda found: found.group_bytes, 777_777),
     "tieredStoreChunkMergeCount": ("77", lambda found: found.policy.fan_in, 77),
     "tieredStoreChunkMergeSize": ("7777777", lambda found: found.policy.target_bytes, 7_777_777),
     "tieredStoreChunkReadSize": ("77777", lambda found: found.read_part_bytes, 77777),

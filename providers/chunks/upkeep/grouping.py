@@ -1,0 +1,357 @@
+"""GroupUpkeep: what queues have in group objects is sorted by queue, and moved to their folders.
+
+Group objects of writes are as short as what one minute brings, and each has a little of many
+queues. So from time to time all that they hold is written again, sorted by queue, in group objects
+of runs; and what a queue has in those becomes a run in its own folder when it is much, or old. Both
+change only in which object bytes are, as merging does. A group that no segment needs goes.
+
+The bytes come from this machine's own disk where it has them and they are those that were stored;
+else from the groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from tieredstore.contracts.gathering import LocalCopy, order_in_groups
+from tieredstore.contracts.segment import Buffer, FileSegmentType, SegmentId
+from tieredstore.errors import Corrupt
+from tieredstore.message.crc import raw_crc32
+from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.groups import (
+    RUNS_LEVEL,
+    Group,
+    GroupPiece,
+    make_group,
+    sort_key,
+)
+from tieredstore.providers.chunks.lives.names import Life, find_group
+from tieredstore.providers.chunks.lives.views import Views
+from tieredstore.providers.chunks.reading.reader import ChunkReader
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.chunks.state import Authority, SegmentState, SegmentStates
+from tieredstore.providers.chunks.upkeep.compaction import Compactor
+from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS
+from tieredstore.providers.chunks.writing.append import stamp
+from tieredstore.providers.chunks.writing.gathering import Gatherer
+
+_UNIT_BYTES = 20
+_SPREAD = 0.25
+_MOST_TIMES = 2
+"""Runs are at most about so many times `split_bytes`: they are in memory."""
+Run = tuple[Extent, ...]
+
+
+class _Part(NamedTuple):
+    """Adjacent extents of a segment that become one, in a life, and their bytes."""
+
+    state: SegmentState
+    life: Life
+    sources: Run
+    content: Buffer
+
+    @property
+    def piece(self) -> GroupPiece:
+        start, end = self.sources[0].start, self.sources[-1].end
+        return GroupPiece(self.state.id, self.life, start, end, raw_crc32(self.content))
+
+
+@dataclass(slots=True)
+class _File:
+    """A segment of a queue, as it is known now."""
+
+    state: SegmentState
+    chain: Chain
+    life: Life
+
+    @property
+    def is_log(self) -> bool:
+        return self.state.id.type is FileSegmentType.COMMIT_LOG
+
+    @property
+    def grouped(self) -> list[Extent]:
+        return [extent for extent in self.chain.extents if extent.is_grouped]
+
+
+@dataclass(slots=True)
+class GroupWork:
+    """What was done. regrouped_count, deleted_count: objects made, and deleted; changed: segments
+    that got runs of their own."""
+
+    regrouped_count: int = 0
+    deleted_count: int = 0
+    changed: list[SegmentState] = field(default_factory=list)
+
+
+class GroupUpkeep:
+    """One for all brokers of a tier; one call of `work` at a time for each."""
+
+    def __init__(
+        self,
+        client: ObjectClient,
+        settings: ChunkSettings,
+        reader: ChunkReader,
+        compactor: Compactor,
+        gatherer: Gatherer,
+        states: SegmentStates,
+        views: Views,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._reader = reader
+        self._compactor = compactor
+        self._gatherer = gatherer
+        self._states = states
+        self._views = views
+        self._copies: dict[str, LocalCopy] = {}
+        self._unused: dict[str, dict[str, int]] = {}
+
+    def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:
+        """Read bytes of a broker's queues by this, where it has them."""
+        self._copies[broker_name] = read
+
+    def work(
+        self,
+        broker_name: str,
+        authority: Authority,
+        *,
+        is_stopping: Callable[[], bool] = lambda: False,
+        report_progress: Callable[[], None] = lambda: None,
+    ) -> GroupWork:
+        """Do all that is due, where the epoch may have bytes in groups, until it is to stop. Raises
+        what the client raises; what was done until then stays."""
+        done = GroupWork()
+        if not self._views.has_groups(broker_name):
+            return done
+        batch: list[_Part] = []
+        size = 0
+        for path, ids in self._find_queues(broker_name):
+            if is_stopping():
+                return done
+            report_progress()
+            files = [file for id in ids if (file := self._take(id, authority)) is not None]  # noqa: A001
+            if self._is_split(path, files):
+                done.changed += self._split(path, files, authority)
+                continue
+            parts = self._plan(path, files, lambda extent: extent.is_grouped and extent.is_chunk)
+            for part in parts:
+                batch.append(part)
+                size += len(part.content)
+            if size >= self._settings.regrouped_bytes:
+                self._store(broker_name, batch, authority)
+                done.regrouped_count += 1
+                batch, size = [], 0
+        if batch:
+            self._store(broker_name, batch, authority)
+            done.regrouped_count += 1
+        done.deleted_count += self._collect(broker_name, authority)
+        return done
+
+    def _find_queues(self, broker_name: str) -> Iterator[tuple[str, list[SegmentId]]]:
+        """The queues that have bytes in groups, in the order of groups, with these segments."""
+        chains = self._find_chains(broker_name)
+        ids = [
+            found
+            for found, chain in chains.items()
+            if any(extent.is_grouped for extent in chain.extents)
+        ]
+        ids.sort(key=sort_key)
+        for path, of_queue in groupby(ids, lambda found: found.path):
+            yield path, list(of_queue)
+
+    def _find_chains(self, broker_name: str) -> Mapping[SegmentId, Chain]:
+        left = self._views.take_stock(broker_name)
+        chains = dict(left.chains)
+        for id in left.unsure:  # noqa: A001 - the contract's name
+            chains[id] = self._states.get_state(id).list_chain()
+        return chains
+
+    def _take(self, id: SegmentId, authority: Authority) -> _File | None:
+        """A segment of which something can be moved now. Between these two looks nothing deletes
+        it, so what is made in that life is gone with what is seen here."""
+        state = self._states.get_state(id)
+        with state.work_lock:
+            chain = self._compactor.load_chain(state, authority)
+            if chain.holes or chain.sealed:
+                return None
+            return _File(state, chain, authority.lives.take(id))
+
+    # From groups to the queue's own folder
+
+    def _is_split(self, path: str, files: Sequence[_File]) -> bool:
+        """Whether what a queue has in groups is much, or old, or of one file alone, or of a segment
+        that gets no more."""
+        grouped = [extent for file in files for extent in file.grouped]
+        logged = [extent for file in files if file.is_log for extent in file.grouped]
+        if not logged or not self._settings.group_bytes or any(f.chain.marked for f in files):
+            return bool(grouped)
+        # Queues that are alike are not all moved at the same time
+        share = 1 - _SPREAD * order_in_groups(path) / 2**32
+        oldest_ms = min(extent.modified_ms for extent in grouped)
+        return (
+            sum(extent.length for extent in logged) >= self._settings.split_bytes * share
+            or self._client.now_ms() - oldest_ms >= self._settings.split_age_ms * share
+        )
+
+    def _split(self, path: str, files: Sequence[_File], authority: Authority) -> list[SegmentState]:
+        for part in self._plan(path, files, lambda extent: extent.is_grouped):
+            self._compactor.store_run(part.state, authority, part.sources, part.content)
+        return [file.state for file in files]
+
+    # From groups of writes to groups of runs
+
+    def _store(self, broker_name: str, batch: Sequence[_Part], authority: Authority) -> None:
+        group = make_group(RUNS_LEVEL, authority.lives.make(), [part.piece for part in batch])
+        key = f"{self._views.groups.folder(broker_name)}/{group.name}"
+        content = [*(part.content for part in batch), group.packed_index]
+        metadata = stamp(authority, content)
+        self._compactor.insist(
+            key, authority, lambda: self._client.put_if_absent(key, content, metadata)
+        )
+        self._put_in_chains(batch, group)
+
+    def _put_in_chains(self, batch: Sequence[_Part], group: Group) -> None:
+        """Let the chains have the runs. One that is not any more what its run was made of is left
+        as it is: the segment may have been deleted and made again."""
+        extents = group.make_extents(self._client.now_ms())
+        for part, (_, run) in zip(batch, extents, strict=True):
+            part.state.change_chain(
+                lambda chain, run=run, part=part: chain.with_run(run, part.sources)  # type: ignore[misc]
+            )
+
+    # What is moved
+
+    def _plan(
+        self, path: str, files: Sequence[_File], is_moved: Callable[[Extent], bool]
+    ) -> list[_Part]:
+        """What of a queue becomes one, with its bytes: messages and their units from the disk
+        together, where they were written together."""
+        runs: list[tuple[_File, Run]] = []
+        log_runs: dict[str, int] = {}
+        units_files = {
+            find_group(extent.name): file.state.id.base_offset
+            for file in files
+            if not file.is_log
+            for extent in file.grouped
+        }
+        for file in files:  # those of the commit log come first
+            beside = units_files if file.is_log else log_runs
+            for run in self._find_runs(file.chain, is_moved, beside):
+                if file.is_log:
+                    log_runs |= {find_group(extent.name): len(runs) for extent in run}
+                runs.append((file, run))
+        contents: dict[int, Buffer] = {}
+        units = {
+            tuple(find_group(extent.name) for extent in run): index
+            for index, (file, run) in enumerate(runs)
+            if not file.is_log
+        }
+        for index, (file, run) in enumerate(runs):
+            other = units.get(tuple(find_group(extent.name) for extent in run))
+            if file.is_log and other is not None:
+                found = self._read_copy(path, file, run, *runs[other])
+                if found is not None:
+                    contents[index], contents[other] = found
+        return [
+            _Part(file.state, file.life, run, contents.get(index) or self._read(file, run))
+            for index, (file, run) in enumerate(runs)
+        ]
+
+    def _find_runs(
+        self,
+        chain: Chain,
+        is_moved: Callable[[Extent], bool],
+        beside: Mapping[str, int],
+    ) -> Iterator[Run]:
+        """The adjacent extents that are moved, as much at once as fits into memory. beside: by
+        group what its bytes of the queue's other file are in: those of one go together."""
+        run: list[Extent] = []
+        for extent in chain.extents:
+            is_next = is_moved(extent) and bool(run) and run[-1].end == extent.start
+            if is_next:
+                former, latter = (beside.get(find_group(found.name)) for found in (run[-1], extent))
+                length = extent.start - run[0].start
+                is_next = former == latter and length < _MOST_TIMES * self._settings.split_bytes
+            if run and not is_next:
+                yield tuple(run)
+                run = []
+            if is_moved(extent):
+                run.append(extent)
+        if run:
+            yield tuple(run)
+
+    def _read(self, file: _File, run: Run) -> Buffer:
+        wanted = [(run[0].start, run[-1].end - run[0].start)]
+        content = self._reader.read(file.state.folder, file.chain, wanted)[0]
+        if not _is_same(content, run):
+            raise Corrupt(
+                f"{file.state.folder}: bytes {run[0].start} to {run[-1].end} have not the CRC that "
+                "the index of their group has",
+                path=file.state.folder,
+                offset=run[0].start,
+            )
+        return content
+
+    def _read_copy(
+        self, path: str, log: _File, log_run: Run, units: _File, units_run: Run
+    ) -> tuple[Buffer, Buffer] | None:
+        """The bytes of both, as this machine has them; None where it has not, or others."""
+        copy = self._copies.get(path.partition("/")[0])
+        if copy is None:
+            return None
+        first = (units.state.id.base_offset + units_run[0].start) // _UNIT_BYTES
+        count = (units_run[-1].end - units_run[0].start) // _UNIT_BYTES
+        found = copy(path, first, count, log.state.id.base_offset + log_run[0].start)
+        if found is None or not (_is_same(found[0], log_run) and _is_same(found[1], units_run)):
+            return None
+        return found
+
+    # What nobody needs
+
+    def _collect(self, broker_name: str, authority: Authority) -> int:
+        """Delete groups that no segment needs for the grace time.
+
+        No chain that names one of them is remembered from the moment on at which it is looked who
+        needs them: a listing may still show them.
+        """
+        listed = self._views.groups.list_names(broker_name)
+        now_ms = self._settings.monotonic_ms()
+        before = self._unused.get(broker_name, {})
+        due = {
+            name
+            for name, since_ms in before.items()
+            if now_ms - since_ms >= self._settings.grace_ms
+        }
+        if not self._settings.grace_ms:
+            due |= {str(name) for name, _ in listed}
+        self._views.doom(broker_name, due)
+        # In this order: what is stored meanwhile is in the first or in the second.
+        needed = set(self._gatherer.list_sent(authority))
+        for chain in self._find_chains(broker_name).values():
+            needed.update(find_group(e.name) for e in chain.extents if e.is_grouped)
+        self._views.doom(broker_name, due - needed)
+        unused = [
+            (str(name), info.key)
+            for name, info in listed
+            if name.life.epoch <= authority.number and str(name) not in needed
+        ]
+        self._unused[broker_name] = {name: before.get(name, now_ms) for name, _ in unused}
+        keys = [key for name, key in unused if name in due]
+        for first in range(0, len(keys), MAX_DELETED_KEYS):
+            authority.confirm()  # what makes these garbage counts before they go
+            self._client.delete(keys[first : first + MAX_DELETED_KEYS])
+        return len(keys)
+
+
+def _is_same(content: Buffer, run: Run) -> bool:
+    """Whether the bytes are those of the extents, by their CRCs; what has none passes."""
+    view = memoryview(content).cast("B")
+    first = run[0].start
+    return view.nbytes == run[-1].end - first and all(
+        extent.crc in {-1, raw_crc32(view[extent.start - first : extent.end - first])}
+        for extent in run
+    )

@@ -1,0 +1,225 @@
+"""Gathering: small commits of many queues, stored together in one group object.
+
+A write that may wait is taken, and stored with others: when there are enough bytes, and at the
+latest when the writer epoch is confirmed, before the look. The object that got no answer is sent
+again, the same bytes under the same name, until the store has told: no queue in it writes anything
+else before that, so no life has to be left for it, and groups count in their order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tieredstore.contracts.segment import Buffer, SegmentId, Written
+from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
+from tieredstore.message.crc import raw_crc32
+from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.groups import (
+    WRITES_LEVEL,
+    Group,
+    GroupPiece,
+    make_group,
+    sort_key,
+)
+from tieredstore.providers.chunks.lives.names import GROUPS_FOLDER
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.chunks.state import Authority, SegmentState
+from tieredstore.providers.chunks.writing.append import is_same, stamp
+from tieredstore.providers.chunks.writing.carrying import (
+    CarryingAppender,
+    PairResult,
+    SegmentWrite,
+)
+
+_MOST_TIMES = 2
+"""What is taken is stored at once before it would be so many times `group_bytes`."""
+
+
+class _Sent(NamedTuple):
+    """A group object that was sent, or is about to be. number: of the last write in it; states: of
+    its pieces, in their order."""
+
+    number: int
+    key: str
+    group: Group
+    content: list[Buffer]
+    states: list[SegmentState]
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Of one writer epoch. taken: writes of each queue, by path; sent: what is not known to be
+    stored. Writes are numbered: `taken_number` is that of the last one, and all up to
+    `stored_number` are stored."""
+
+    flush_lock: threading.Lock
+    taken: dict[str, tuple[SegmentWrite, SegmentWrite]] = field(default_factory=dict)
+    taken_bytes: int = 0
+    taken_number: int = 0
+    stored_number: int = 0
+    sent: _Sent | None = None
+
+
+class Gatherer:
+    """One for all segments of a tier. Thread-safe."""
+
+    def __init__(
+        self,
+        client: ObjectClient,
+        cluster_folder: str,
+        settings: ChunkSettings,
+        carrying: CarryingAppender,
+    ) -> None:
+        self._client = client
+        self._cluster_folder = cluster_folder
+        self._settings = settings
+        self._carrying = carrying
+        self._lock = threading.Lock()
+        self._gathered: dict[Authority, _Gathered] = {}
+        self._waiting: set[SegmentId] = set()
+
+    def take(
+        self, log: SegmentWrite, units: SegmentWrite, authority: Authority
+    ) -> PairResult | None:
+        """Take a write of both files of a queue, to be stored before the epoch is next confirmed;
+        None when it has to be written otherwise. Called with the `write_lock` of both. Raises as
+        `flush`, and as a write does: then it was not taken."""
+        if not (self._settings.group_bytes and authority.number and log.length and units.length):
+            return None
+        if log.length + units.length > self._settings.group_bytes:
+            return None
+        if self._carrying.find_open_ends(log, units, authority) is None:
+            return None
+        gathered = self._get_gathered(authority)
+        length = log.length + units.length
+        if gathered.taken_bytes + length > _MOST_TIMES * self._settings.group_bytes:
+            self.flush(authority)
+        with self._lock:
+            gathered.taken[log.state.id.path] = log, units
+            gathered.taken_bytes += length
+            gathered.taken_number += 1
+            self._waiting |= {log.state.id, units.state.id}
+        return Written(log.end), Written(units.end)
+
+    def settle(self, state: SegmentState, authority: Authority) -> None:
+        """Store what was taken of a segment, before anything else is written to it. Raises as
+        `flush`."""
+        if state.id in self._waiting:
+            self.flush(authority)
+
+    def list_sent(self, authority: Authority) -> list[str]:
+        """List the names of groups that may be there, and that no chain has yet."""
+        sent = self._get_gathered(authority).sent
+        return [str(sent.group.name)] if sent is not None else []
+
+    def flush(self, authority: Authority) -> None:
+        """Store all that was taken before this call. Raises Unavailable, then it stays taken;
+        Fenced, then it is forgotten."""
+        gathered = self._get_gathered(authority)
+        wanted = gathered.taken_number
+        if gathered.stored_number >= wanted:
+            return
+        with gathered.flush_lock, self._settings.limit_retries():
+            while gathered.stored_number < wanted:
+                if gathered.sent is None:
+                    self._make_group(gathered, authority)
+                assert gathered.sent is not None
+                try:
+                    self._store(gathered.sent, authority)
+                except Fenced:
+                    self._forget(gathered)
+                    raise
+                self._count(gathered)
+
+    def _get_gathered(self, authority: Authority) -> _Gathered:
+        with self._lock:
+            return self._gathered.setdefault(authority, _Gathered(threading.Lock()))
+
+    def _make_group(self, gathered: _Gathered, authority: Authority) -> None:
+        with self._lock:
+            taken, gathered.taken, gathered.taken_bytes = gathered.taken, {}, 0
+            writes = [write for pair in taken.values() for write in pair]
+            writes.sort(key=lambda write: sort_key(write.state.id))
+            pieces = [
+                GroupPiece(
+                    write.state.id,
+                    authority.lives.begin(write.state.id, write.position),
+                    write.position,
+                    write.end,
+                    find_crc(write.buffers),
+                )
+                for write in writes
+            ]
+            group = make_group(WRITES_LEVEL, authority.lives.make(), pieces)
+            content = [buffer for write in writes for buffer in write.buffers]
+            key = f"{self._cluster_folder}/{writes[0].state.broker_name}/{GROUPS_FOLDER}/"
+            gathered.sent = _Sent(
+                gathered.taken_number,
+                f"{key}{group.name}",
+                group,
+                [*content, group.packed_index],
+                [write.state for write in writes],
+            )
+
+    def _store(self, sent: _Sent, authority: Authority) -> None:
+        """Make the object. Nobody else makes one of its name."""
+        metadata = stamp(authority, sent.content)
+        problem: TieredStoreError | None = None
+        for attempt in self._settings.attempts():
+            if attempt:
+                self._settings.pause(attempt - 1)
+            authority.check()
+            try:
+                if self._client.put_if_absent(sent.key, sent.content, metadata):
+                    return
+                head = self._client.head(sent.key)
+                if head is not None and is_same(head, metadata, sent.group.size_bytes):
+                    return
+                problem = Unavailable(f"{sent.key} holds another write", path=sent.key)
+            except (Busy, Unavailable) as error:
+                problem = error
+        raise Unavailable(f"{sent.key}: not written: {problem}", path=sent.key)
+
+    def _count(self, gathered: _Gathered) -> None:
+        """Let the chains have what is stored."""
+        sent = gathered.sent
+        assert sent is not None
+        extents = sent.group.make_extents(self._client.now_ms())
+        for state, (_, extent) in zip(sent.states, extents, strict=True):
+            state.change_chain(lambda chain, extent=extent: _append(chain, extent))  # type: ignore[misc]
+        self._end(gathered, sent)
+
+    def _forget(self, gathered: _Gathered) -> None:
+        sent = gathered.sent
+        assert sent is not None
+        for state in sent.states:
+            state.chain = None
+        self._end(gathered, sent)
+        with self._lock:
+            for pair in gathered.taken.values():
+                self._waiting -= {write.state.id for write in pair}
+            gathered.taken, gathered.taken_bytes = {}, 0
+            gathered.stored_number = gathered.taken_number
+
+    def _end(self, gathered: _Gathered, sent: _Sent) -> None:
+        with self._lock:
+            gathered.sent = None
+            gathered.stored_number = sent.number
+            self._waiting -= {state.id for state in sent.states}
+
+
+def find_crc(buffers: Sequence[Buffer]) -> int:
+    """Return the CRC-32 of buffers, one behind the other."""
+    crc = 0
+    for buffer in buffers:
+        crc = raw_crc32(buffer, crc)
+    return crc
+
+
+def _append(chain: Chain, extent: Extent) -> Chain | None:
+    """A listing that was made meanwhile may have shown it already."""
+    return chain.append_extent(extent) if chain.size_bytes == extent.start else None
