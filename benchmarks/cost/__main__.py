@@ -35,7 +35,7 @@ PLOT = DOCS / "cost.svg"
 SAMPLE_QUEUES = 2
 GROUPED_SAMPLE_QUEUES = 20
 """As many as it takes for several of them to share an object."""
-GROUPED_DAYS = 4
+GROUPED_DAYS = 3
 QUEUES = 10_000
 RECORD_BYTES = 1024
 INTERVALS_S = (30, 60, 120, 300, 600, 1200, 3600)

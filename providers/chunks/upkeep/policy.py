@@ -53,9 +53,16 @@ class MergePolicy:
         """Find adjacent extents to be merged into one object next, at least two; None when all is
         well. is_closed: the segment becomes one object now, so large ones stay as they are.
 
-        What is in group objects at the end is left alone: it is moved with that of other queues."""
-        if not is_closed:
-            extents = _leave_out_groups(extents)
+        What is in group objects is left alone: it is moved with that of other queues."""
+        if self._is_little(extents):
+            return None
+        for section in (extents,) if is_closed else _split_at_groups(extents):
+            run = self._find_run(section, is_closed=is_closed)
+            if run is not None:
+                return run
+        return None
+
+    def _find_run(self, extents: Sequence[Extent], *, is_closed: bool) -> Run | None:
         if self._is_little(extents):
             return None
         tail = len(extents)
@@ -152,11 +159,15 @@ class MergePolicy:
             limit *= self.fan_in
 
 
-def _leave_out_groups(extents: Sequence[Extent]) -> Sequence[Extent]:
-    end = len(extents)
-    while end and extents[end - 1].is_grouped:
-        end -= 1
-    return extents if end == len(extents) else extents[:end]
+def _split_at_groups(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
+    """The extents before, between and behind those in group objects."""
+    first = 0
+    for index, extent in enumerate(extents):
+        if extent.is_grouped:
+            if first < index:
+                yield extents[first:index]
+            first = index + 1
+    yield extents[first:] if first else extents
 
 
 def _find_full_tier(extents: Sequence[Extent], limits: Iterator[int]) -> Run | None:

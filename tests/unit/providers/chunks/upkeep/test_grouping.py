@@ -16,7 +16,7 @@ from tests.kit.gathered import (
     queue_ids,
     read_queue,
 )
-from tieredstore.contracts.segment import Buffer
+from tieredstore.contracts.segment import Buffer, Written
 from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.testing.object_faults import ObjectFault
@@ -316,6 +316,28 @@ def test_a_marked_segment_becomes_one_object(store: Store) -> None:
     for _ in range(3):
         writer.keep(store)
     assert_all(store)
+
+
+def test_merging_leaves_what_is_in_groups_alone(store: Store) -> None:
+    """Also where the queue has written by itself behind it."""
+    writer = Gathering(store)
+    write(writer, 5)
+    log, _ = queue_ids("A")
+    for _ in range(2):
+        segment = writer.segment(log)
+        assert segment.write(writer.ends[log], [b"alone"]) == Written(writer.ends[log] + 5)
+        writer.ends[log] += 5
+        write(writer, 5)
+    writer.process.operations()
+    writer.process.tier.run_maintenance(sweep=False)
+    assert writer.process.operations() == []
+    for _ in range(6):
+        assert segment.write(writer.ends[log], [b"alone"]) == Written(writer.ends[log] + 5)
+        writer.ends[log] += 5
+    writer.process.tier.run_maintenance(sweep=False)
+    assert sorted(name[0] for name in store.names(log)) == ["c"] * 8 + ["m"]
+    expected = (content("A", 5)[0] + b"alone") * 2 + content("A", 5)[0] + b"alone" * 6
+    assert read_queue(store, "A")[0] == expected
 
 
 def test_a_start_after_a_clean_stop_reads_no_index(store: Store) -> None:
