@@ -26,6 +26,7 @@ from tieredstore.message import layout
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.message.record import Message, encode_record
 from tieredstore.metadata.json_store import DefaultMetadataStore
+from tieredstore.providers.chunks.lives.groups import parse_group_name
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
@@ -39,6 +40,9 @@ from tieredstore.tier.writing import TierWriter
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 MONTH_MS = 30 * DAY_MS
+PIECES = "GROUP PIECES"
+"""What is read of group objects for one queue. Of the objects themselves, and of their indexes, a
+sample has as many as all queues would."""
 LIST_KEYS = 1_000
 """Keys a page of a listing."""
 
@@ -148,11 +152,20 @@ class MeteredMemoryClient(MemoryObjectClient):
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms=now_ms, page_keys=LIST_KEYS)
         self.meter = Meter()
+        self._reads_pieces = False
+
+    def get_range(self, key: str, position: int, length: int) -> bytes | None:
+        name = parse_group_name(key.rpartition("/")[2])
+        self._reads_pieces = name is not None and length != name.index_bytes
+        return super().get_range(key, position, length)
 
     def request(self, operation: str, key: str) -> None:
+        file_type = find_file_type(key)
+        if operation == "GET" and file_type == "GROUP" and self._reads_pieces:
+            file_type = PIECES
         self.meter.count(
             _OPERATIONS[operation],
-            find_file_type(key),
+            file_type,
             "200",
             sent_bytes=0,
             received_bytes=0,
@@ -364,11 +377,6 @@ def _count_requests(meter: Meter) -> int:
     return sum(row.requests for row in meter.usage().rows)
 
 
-_SHARED = {("GROUP", name) for name in ("PutObject", "ListObjectsV2", "DeleteObjects")}
-"""Of group objects, of which a sample has as many as all queues would; what is read of them is
-read for each queue."""
-
-
 def _outcome(scheme: Scheme, load: Load, usage: Usage, keys: int, uploaded: int) -> Outcome:
     """Everything for as many queues as the sample stands for."""
     scale = load.stands_for / load.queues
@@ -377,7 +385,7 @@ def _outcome(scheme: Scheme, load: Load, usage: Usage, keys: int, uploaded: int)
     cost = 0.0
     for row in usage.rows:
         factor = scale
-        if row.file_type == "EPOCH" or (row.file_type, row.operation) in _SHARED:
+        if row.file_type in {"EPOCH", "GROUP"}:
             factor = 1.0
         elif row.file_type == "OTHER" and row.operation == "ListObjectsV2":
             # A sweep or an opening: one page here, for so many keys it is more.
