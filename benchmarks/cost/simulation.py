@@ -351,7 +351,7 @@ def simulate(scheme: Scheme, load: Load, folder: Path) -> Outcome:
 def simulate_reading(scheme: Scheme, load: Load, folder: Path) -> int:
     """Run a load, then count the requests with which a reader without a state gets the last day of
     one queue: its messages and their units."""
-    process = _Process(scheme, load, folder)
+    process = Process(scheme, load, folder)
     try:
         process.run(scheme.scan_ms, load.duration_ms)
         meter = process.client.meter
