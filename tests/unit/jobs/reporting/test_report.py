@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -291,6 +292,18 @@ def test_cost_is_told_where_a_price_applies_and_from_little_traffic_with_a_word(
     said = "".join(Parsed(tmp_path / "to" / "report.html").texts)
     assert "What it costs" in said
     assert "Writing is told from little here. The topic had messages of less than a day" in said
+
+
+def test_a_tier_that_is_paid_by_the_request_is_told_at_its_own_prices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metered = SimpleNamespace(prices=Prices(storage=1.5, write=7.0))
+    monkeypatch.setattr(job, "find_layer", lambda provider, kind: metered)
+    totals = ran(locate(small_tier(tmp_path / "t").url), tmp_path / "to")
+    assert totals["storage_usd_month"] > 0
+    said = "".join(Parsed(tmp_path / "to" / "report.html").texts)
+    assert "at $7 a million PUT" in said
+    assert "$1.5 a GiB-month" in said
 
 
 def test_days_of_messages_are_enough_for_what_writing_costs(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def _queues(summary: Summary, place: str) -> Section:
             "Messages",
             "Segments",
             place.capitalize(),
-            f"Bytes of one of the {place}",
+            "Bytes of each",
             "Gaps",
             "Offsets in gaps",
             "Oldest message",
