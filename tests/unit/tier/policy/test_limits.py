@@ -118,13 +118,14 @@ def test_what_is_at_hand_and_passes_both_limits_needs_no_thread() -> None:
 
 def test_a_refused_read_at_hand_takes_no_request_of_those_that_wait() -> None:
     clock = ManualClock()
-    config = StoreConfig(download_bytes_per_s=10, download_requests_per_s=2)
+    config = StoreConfig(download_bytes_per_s=1000, download_requests_per_s=1)
     provider = LimitedProvider(MemoryProvider(), config, clock)
     segment = provider.open(LOG)
-    segment.write(0, [b"x" * 100])
-    assert segment.read_nowait(0, 20) is not None
-    assert not any(segment.read_nowait(0, 1) for _ in range(100))
-    clock.advance(1001)  # the 10 bytes that it owes are paid, and both requests are there again
+    segment.write(0, [b"x" * 1501])
+    assert segment.read_nowait(0, 1501) is not None  # it owes 501 bytes, and no request
+    clock.advance(500)
+    assert segment.read_nowait(0, 1) is None  # there is half a request, and a byte is owed
+    clock.advance(2)
     assert segment.read_nowait(0, 1) is not None
 
 
