@@ -19,6 +19,7 @@ WITH_DEFAULTS = {
         "cat",
         "query",
         "sql",
+        "advise",
         "verify",
         "export",
         "report",
