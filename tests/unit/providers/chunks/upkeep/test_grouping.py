@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -300,6 +300,38 @@ def test_what_is_stored_while_it_is_looked_who_needs_what_stays(
     assert_all(store, 3)
     writer.keep(store)
     assert_all(store, 3)
+
+
+def test_a_group_that_is_about_to_go_is_not_taken_up_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose making got no answer: no chain has it, and a listing shows it. Its segments are
+    listed just before it goes."""
+    writer = Gathering(store)
+    write(writer)
+    writer.process.fail_all(LOSE, ["PUT"])
+    store.clock.advance(REGROUP_MS)
+    assert attempt(lambda: writer.process.tier.run_maintenance(sweep=False)) == "Unavailable"
+    writer.process.client.fault_of = None
+    assert levels(store) == "0001"
+    late = next(name for name in list_groups(store) if name.startswith("1"))
+    segments = [writer.segment(id) for topic in TOPICS for id in queue_ids(topic)]  # noqa: A001
+    delete = writer.process.client.delete
+
+    def look_before(keys: Sequence[str]) -> None:
+        if any(key.endswith(late) for key in keys):
+            for segment in segments:
+                segment.state.chain = None
+                segment.size()
+        delete(keys)
+
+    monkeypatch.setattr(writer.process.client, "delete", look_before)
+    for _ in range(4):
+        writer.keep(store)
+        assert_all(store)
+    assert late not in list_groups(store)
+    write(writer, 1)
+    assert_all(store, 4)
 
 
 def test_a_marked_segment_becomes_one_object(store: Store) -> None:
