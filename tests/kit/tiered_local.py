@@ -98,5 +98,6 @@ class TieredLocal:
         raise AssertionError("a read that does not end")
 
     def tier_files(self, topic: str) -> list[Path]:
-        files = (path for path in (self.root / "tier").rglob("*") if path.is_file())
+        """The segments of a topic, without their checksums."""
+        files = (path for path in (self.root / "tier").rglob("[!.]*") if path.is_file())
         return [path for path in files if f"/{topic}/" in str(path)]
