@@ -65,10 +65,10 @@ def test_every_query_of_the_broker_is_answered_right(
     store = opened()
     queries = public_a_manifest["queries"]
     rows = [row for row in queries["getMessage"] if row["store"] == "broker"]
-    low = kit.JAVA_TIER_LOW
-    assert kit.wrong_gets(rows, oracle, store.get_message, low=low, broker_low=0) == []
+    # What Java's tier has lost, the local store has.
+    assert kit.wrong_gets(rows, oracle, store.get_message, low={}, broker_low=0) == []
     search = store.get_offset_in_queue_by_time
-    assert kit.wrong_times(queries["offsetByTime"], oracle, search, low=low) == []
+    assert kit.wrong_times(queries["offsetByTime"], oracle, search, low={}) == []
     for row in queries["minMax"]:
         queue = row["topic"], row["queueId"]
         assert store.get_min_offset_in_queue(*queue) == row["rpcMin"]

@@ -161,6 +161,8 @@ class TieredReads(PluginMessageStore):
         low, high = self._local_range(*request.key)
         if low < high:
             result.min_offset = min(result.min_offset, low)
+            if result.status is GetMessageStatus.OFFSET_TOO_SMALL:
+                result.next_begin_offset = min(result.next_begin_offset, low)
         return result
 
     # Offsets and times

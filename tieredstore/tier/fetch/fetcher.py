@@ -8,6 +8,8 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import (
     BoundaryType,
@@ -126,6 +128,7 @@ class MessageStoreFetcher(MessageReader):
             status, following = refusal
             return GetMessageResult(status, following, minimum, maximum)
         block = self._find_cached(file, key, offset)
+        is_cached = block is not None
         if block is None:
             block = yield from self._blocks.fetch(
                 file, key, offset, lambda: self._planner.plan_get(file, request, maximum)
@@ -137,7 +140,38 @@ class MessageStoreFetcher(MessageReader):
         result, last = self._collect(request, block, minimum, maximum)
         if self._reads_wait or last.was_waited_for:
             self._blocks.fetch_ahead(self._planner.plan_ahead(file, last, maximum))
+        if is_cached and result.next_begin_offset == last.end < maximum:
+            yield from self._complete(request, result)
         return result
+
+    def _complete(self, request: GetRequest, result: GetMessageResult) -> Steps[None]:
+        """Add to the answer of the cached blocks what one fetch finds behind them; without it a
+        small block would make each get that begins in it short."""
+        wanted = request.max_count - len(result.messages)
+        size_bytes, limit_bytes = result.size_bytes, request.limit_bytes
+        enough_bytes = min(self._config.max_transfer_bytes_in_memory, limit_bytes)
+        if wanted <= 0 or size_bytes >= enough_bytes:
+            return
+        rest = yield from self._get(
+            msgspec.structs.replace(
+                request,
+                offset=result.next_begin_offset,
+                max_count=wanted,
+                max_bytes=limit_bytes - size_bytes,
+            )
+        )
+        following = max(rest.next_begin_offset, result.next_begin_offset)
+        for message in rest.messages:
+            is_first = not result.messages
+            size_bytes += message.size
+            if size_bytes - message.size >= enough_bytes or (
+                size_bytes > limit_bytes and not is_first
+            ):
+                following = message.queue_offset
+                break
+            result.messages.append(message)
+            result.status = GetMessageStatus.FOUND
+        result.next_begin_offset = following
 
     def _find_cached(self, file: FlatMessageFile, key: QueueKey, offset: int) -> Block | None:
         if not self._config.read_ahead_cache_enable:
