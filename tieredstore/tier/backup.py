@@ -184,13 +184,14 @@ class TierBackup:
 
 def read_files(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """Read those of some files that are there, each as it was at one moment. One that is just being
-    replaced is read from its `.bak`. Raises Unavailable."""
+    replaced, or that a power cut has left empty, is read from its `.bak`. Raises Unavailable."""
     contents: dict[str, bytes] = {}
     for name in names:
         for path in (folder / name, folder / f"{name}.bak"):
             with wrap_os_errors("read", path, invalid=RETRY_LATER), suppress(FileNotFoundError):
-                contents[name] = FILES.read(path)
-                break
+                if data := FILES.read(path):
+                    contents[name] = data
+                    break
     return contents
 
 

@@ -155,6 +155,13 @@ def test_a_file_that_is_just_being_replaced_is_read_from_its_backup(world: World
     assert world.contents() == {"topics.json": b"topics 1"}
 
 
+def test_an_empty_file_takes_the_place_of_no_backup(world: World) -> None:
+    world.write("topics.json.bak", "topics 0")
+    world.write("topics.json", "")
+    world.start().run_once()
+    assert world.contents() == {"topics.json": b"topics 0"}
+
+
 def test_it_happens_at_the_interval(world: World) -> None:
     backup = world.start()
     assert world.names() == []

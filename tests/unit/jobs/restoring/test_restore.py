@@ -21,11 +21,13 @@ TOPICS = '{"topicConfigTable":{}}'
 
 
 def write_config(world: TieredLocal, **offsets: dict[str, int]) -> None:
-    """Topics, and offsets of a group g by topic and queue."""
+    """Topics, and offsets of a group g by topic and queue, each whole at once."""
     config = world.root / "store" / "config"
-    (config / "topics.json").write_text(TOPICS)
     table = {f"{topic}@g": queues for topic, queues in offsets.items()}
-    (config / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    texts = {"topics.json": TOPICS, "consumerOffset.json": json.dumps({"offsetTable": table})}
+    for name, text in texts.items():
+        (config / f"{name}.tmp").write_text(text)
+        (config / f"{name}.tmp").replace(config / name)
 
 
 @pytest.fixture
