@@ -16,7 +16,7 @@ import pytest
 
 from tests.kit.command_line import Ran, one_line, tieredstore
 from tests.kit.paths import ROOT
-from tests.kit.tier_builder import BuiltTier, small_tier
+from tests.kit.tier_builder import BuiltTier, TierBuilder, message, small_tier
 from tests.kit.waiting import wait_for
 from tieredstore.table import Tier
 
@@ -87,6 +87,51 @@ def test_a_key_is_looked_for_in_the_index(tier: BuiltTier, monkeypatch: pytest.M
     query = "select 1 from orders where list_contains(keys, 'orders-0-1')"
     assert run(["sql", "--tier", tier.url, query]) == 0
     assert asked == [("orders-0-1",)]
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("select (select count(*) from ORDERS) as n, {key} as keyed", 16),
+        ("select (select count(*) from orders) as n, {key} as keyed", 16),
+        ("select count(*) as n from orders as o(keys) where contains(keys, 'ord')", 16),
+    ],
+)
+def test_a_key_narrows_only_the_table_of_its_condition(
+    tier: BuiltTier, query: str, count: int
+) -> None:
+    key = "(select count(*) from orders where list_contains(keys, 'orders-0-1'))"
+    [row] = sql(tier, query.format(key=key), "--output", "json").record
+    assert row["n"] == count
+    assert row.get("keyed", 1) == 1
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
+    """Topics whose names differ in case alone, and one that is a word of SQL."""
+    builder = TierBuilder(tmp_path_factory.mktemp("alike"))
+    for topic, count in [("Paid", 1), ("paid", 2), ("order", 3)]:
+        builder.queue(topic, 0, [message(topic, 0, n) for n in range(count)])
+    return builder.built
+
+
+def test_each_table_is_listed_as_a_query_names_it(alike: BuiltTier) -> None:
+    tables = sql(alike, ".tables", "--output", "json").record
+    assert [table["table"] for table in tables] == ["Paid", '"order"', "paid"]
+    counts = [
+        sql(alike, f"select count(*) as n from {table['table']}", "--output", "json").record
+        for table in tables
+    ]
+    assert counts == [[{"n": 1}], [{"n": 3}], [{"n": 2}]]
+
+
+@pytest.mark.parametrize("query", ["from paid, Paid", "from PAID"])
+def test_topics_that_differ_in_case_alone_are_never_taken_for_each_other(
+    alike: BuiltTier, query: str
+) -> None:
+    ran = sql(alike, query)
+    assert ran.code == 2
+    assert "topics Paid and paid differ in case alone" in one_line(ran)
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "tsv", "vertical", "ndjson"])

@@ -49,10 +49,13 @@ class SqlSession:
     def list_tables(self) -> Iterator[dict[str, object]]:
         """Yield a row for each topic. Raises Unavailable, Corrupt."""
         catalogue = self._tier.catalogue()
+        keywords = self._find_keywords()
         for topic in catalogue.topic_names():
+            is_plain = topic.isidentifier() and topic.casefold() not in keywords
+            quoted = topic.replace('"', '""')
             queues = [queue for queue in catalogue.queues if queue.topic == topic]
             yield {
-                "table": topic if topic.isidentifier() else f'"{topic}"',
+                "table": topic if is_plain else f'"{quoted}"',
                 "queues": len(queues),
                 "bytes": sum(queue.size_bytes for queue in queues),
             }
@@ -63,7 +66,7 @@ class SqlSession:
         statement = read_statement(self._connection, query)
         catalogue = self._tier.catalogue()
         datasets = []
-        for name, topic in _find_topics(catalogue, statement.tables):
+        for name, topic in _find_topics(catalogue, statement.tables).items():
             keys = statement.keys.get(name)
             scan = self._tier.scan(topic, columns=COLUMNS, keys=keys)
             datasets.append(scan.to_dataset())
@@ -74,6 +77,11 @@ class SqlSession:
         except (self._errors, RuntimeError) as error:
             raise self._explain(error, datasets, statement.tables, catalogue) from error
         return names, self._fetch(found, datasets)
+
+    def _find_keywords(self) -> frozenset[str]:
+        """The words that name a table only when they are quoted."""
+        query = "select keyword_name from duckdb_keywords() where keyword_category <> 'unreserved'"
+        return frozenset(str(name) for (name,) in self._connection.execute(query).fetchall())
 
     def _fetch(
         self, found: duckdb.DuckDBPyConnection, datasets: Sequence[ScanDataset]
@@ -106,22 +114,32 @@ class SqlSession:
         hint = ""
         if catalogue is not None and "Table with name" in text:
             topics = catalogue.topic_names()
-            known = {name for name, _ in _find_topics(catalogue, tables)}
-            hint = "".join(hint_at(name, topics) for name in sorted(set(tables) - known))
+            known = {name.casefold() for name in _find_topics(catalogue, tables)}
+            unknown = [name for name in sorted(tables) if name.casefold() not in known]
+            hint = "".join(hint_at(name, topics) for name in unknown)
             text = text.partition("\n")[0].partition("!")[0]
             hint = hint or "; `.tables` lists those of the tier"
         return Invalid(f"sql: {text}{hint}")
 
 
-def _find_topics(catalogue: TierCatalogue, tables: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _find_topics(catalogue: TierCatalogue, tables: Iterable[str]) -> dict[str, str]:
     """Each table that is a topic, and that topic: case does not count, as in SQL, where no topic
-    has that very name."""
+    has that very name. To DuckDB it never counts, so a name is there once, in one of its
+    spellings. Raises Invalid where that would be two topics."""
     topics = catalogue.topic_names()
-    folded = {topic.casefold(): topic for topic in topics}
+    found: dict[str, tuple[str, str]] = {}
     for name in sorted(tables):
-        topic = name if name in topics else folded.get(name.casefold())
-        if topic is not None:
-            yield name, topic
+        alike = [topic for topic in topics if topic.casefold() == name.casefold()]
+        meant = [name] if name in alike else alike
+        _, known = found.get(name.casefold(), (name, meant[0] if meant else ""))
+        if len(meant) > 1 or (meant and known != meant[0]):
+            raise Invalid(
+                f"sql: topics {' and '.join(alike)} differ in case alone, which makes one table "
+                "of them: a query reads one, by its exact name"
+            )
+        if meant:
+            found[name.casefold()] = name, known
+    return dict(found.values())
 
 
 def _make_distinct(names: Iterable[str]) -> list[str]:

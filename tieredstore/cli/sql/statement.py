@@ -44,13 +44,14 @@ def read_statement(connection: duckdb.DuckDBPyConnection, query: str) -> Stateme
     if len(statements) != 1:
         raise Invalid(f"sql: expected one statement, found {len(statements)}")
     nodes = list(_walk(statements[0]))
-    names = Counter(str(node["table_name"]) for node in nodes if node.get("type") == "BASE_TABLE")
+    names = [str(node["table_name"]) for node in nodes if node.get("type") == "BASE_TABLE"]
+    counts = Counter(map(str.casefold, names))
     keys = {
         name: wanted
         for node in nodes
         if node.get("type") == "SELECT_NODE"
         for name, wanted in _find_keys(node)
-        if names[name] == 1
+        if counts[name.casefold()] == 1
     }
     return Statement(frozenset(names), keys)
 
@@ -72,6 +73,8 @@ def _find_keys(select: _Node) -> Iterator[tuple[str, tuple[str, ...]]]:
     if not isinstance(table, dict) or not isinstance(condition, dict):
         return
     if table.get("type") != "BASE_TABLE" or table.get("sample") is not None:
+        return
+    if table.get("column_name_alias"):  # `orders as o(a, b)`: `keys` may be another column
         return
     name = str(table["table_name"])
     for term in _terms(condition):
