@@ -304,7 +304,8 @@ class PosixFileSegment:
             except OSError as error:
                 raise self._error("open for writing", error) from error
             with file as fd:
-                self._begin_sums(fd, position, size)
+                if self._provider.checksums or position < size or not size:
+                    self._begin_sums(fd, position, size)
                 if position < size:
                     self._cut_tail(fd, position)
                 result = self._write(fd, position, length, buffers)

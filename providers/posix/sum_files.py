@@ -8,12 +8,13 @@ good bytes unreadable.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, NamedTuple
 
 from tieredstore.contracts.block_checksums import DamagedBlock
@@ -39,6 +40,9 @@ SUFFIX: Final = ".crc32"
 CACHE_BYTES: Final = 16 << 20
 _MOST_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 4 << 20
+_UNREADABLE: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EIO}
+)
 _log = logging.getLogger(__name__)
 
 
@@ -147,8 +151,18 @@ class SegmentSums:
         return None if loaded is None else loaded.sums
 
     def load(self) -> BlockSums:
-        """Read the file; one that is missing, or no file of checksums, covers nothing. Raises
-        OSError."""
+        """Read the file; one that is missing, that this process may or can not read, or that is no
+        file of checksums, covers nothing. Raises OSError."""
+        try:
+            return self._load()
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            _log.warning("%s: %s is read without it: %s", self._path, self._id, error)
+            self._cache.put(self._path, Loaded(BlockSums(), self._find_state()))
+            return BlockSums()
+
+    def _load(self) -> BlockSums:
         require_waiting()
         state = self._find_state()
         sums: BlockSums | None = None
@@ -291,7 +305,7 @@ class SegmentSums:
     def _resume(self, fd: int, position: int) -> None:
         """Go on where the segment ends, or is to be cut. What is there of its last block counts as
         it is, but for what is known to be damaged."""
-        sums = self.load()
+        sums = self._load()  # what cannot be read may still tell others of bytes that are to go
         is_kept = self._calls.fstat(fd).st_mtime_ns == sums.modified_ns
         if not is_kept and not self._is_trusted(sums, fd):
             sums = BlockSums()
@@ -317,7 +331,7 @@ class SegmentSums:
         if self._id.type is not FileSegmentType.CONSUME_QUEUE:
             return sums.is_of(self._read_some(fd, 0, len(sums.head)))
         size = self._calls.fstat(fd).st_size
-        return not self._compare(fd, size)[1]
+        return not sums.lengths or not self._compare(fd, size)[1]
 
     def _cut_file(self, index: int) -> None:
         with suppress(FileNotFoundError), self._opened(os.O_RDWR) as file:
@@ -330,10 +344,21 @@ class SegmentSums:
         head = sums.head or self._read_some(fd, 0, HEAD_BYTES)
         whole = BlockSums(head, self._calls.fstat(fd).st_mtime_ns, sums.lengths, sums.crcs)
         whole.put(entries)
-        with self._opened(os.O_RDWR | os.O_CREAT | os.O_TRUNC) as file:
+        with self._opened_anew() as file:
             self._write_all(file, encode_sums(whole), 0)
         self._fresh = None
         self._cache.put(self._path, Loaded(whole, None))
+
+    @contextmanager
+    def _opened_anew(self) -> Iterator[int]:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        with ExitStack() as stack:
+            try:
+                fd = stack.enter_context(self._opened(flags))
+            except PermissionError:  # another user's, who sealed: one of our own takes its place
+                self._calls.unlink(self._path)
+                fd = stack.enter_context(self._opened(flags))
+            yield fd
 
     @contextmanager
     def _opened(self, flags: int) -> Iterator[int]:

@@ -23,6 +23,7 @@ from tieredstore.message.layout import BORN_TIMESTAMP_POSITION
 from tieredstore.providers.naming import relative_segment_path
 from tieredstore.providers.posix.block_sums import (
     BLOCK_BYTES,
+    HEAD_BYTES,
     BlockEntry,
     BlockSums,
     compute_entries,
@@ -31,7 +32,13 @@ from tieredstore.providers.posix.block_sums import (
 )
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.providers.posix.sum_files import SUFFIX, Loaded, SumCache, find_bad_blocks
+from tieredstore.providers.posix.sum_files import (
+    SUFFIX,
+    Loaded,
+    SumCache,
+    find_bad_blocks,
+    sums_path,
+)
 from tieredstore.testing.faults import SimulatedCrash
 
 COMMIT_LOG, CONSUME_QUEUE, INDEX = FileSegmentType
@@ -498,3 +505,103 @@ class TestNoRoom:
             with pytest.raises(Unavailable, match="cannot cut the checksums at 500"):
                 provider.open(LOG).write(500, [b"other"])
         assert tier.read(LOG) == content
+
+
+class TestUnreadable:
+    @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+    def test_checksums_that_cannot_be_read_make_no_bytes_unreadable(
+        self, tier: Tier, number: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        content, calls = CONTENT[LOG](), FailingCalls()
+        tier.write(LOG, 0, content)
+        calls.number, calls.fails = number, True
+        with closing(tier.open(calls)) as provider:
+            segment = provider.open(LOG)
+            for _ in range(3):
+                assert segment.read(0, len(content)) == content
+            assert provider.check_blocks(LOG).covered_bytes == 0
+        assert caplog.text.count("is read without it") == 2
+
+    def test_a_folder_in_their_place_makes_no_bytes_unreadable(self, tier: Tier) -> None:
+        content = CONTENT[LOG]()
+        tier.write(LOG, 0, content)
+        forget_checksums(tier.root)
+        Path(sums_path(str(tier.path(LOG)))).mkdir()
+        assert tier.read(LOG) == content
+        tier.write(LOG, len(content), b"more")
+        assert tier.read(LOG) == content + b"more"
+
+    def test_nothing_is_replaced_while_its_checksums_cannot_be_read(self, tier: Tier) -> None:
+        content, calls = CONTENT[LOG](), FailingCalls()
+        tier.write(LOG, 0, content)
+        calls.number, calls.fails = errno.EACCES, True
+        with closing(tier.open(calls)) as provider:
+            provider.open(LOG).read(0, 500)
+            with pytest.raises(Unavailable, match="cannot cut the checksums at 500"):
+                provider.open(LOG).write(500, [b"other"])
+        assert tier.read(LOG) == content
+
+    def test_a_file_of_another_user_is_replaced_by_the_next_commits(self, tier: Tier) -> None:
+        content = CONTENT[UNITS]()
+        tier.write(UNITS, 0, content[:70_000])
+        calls = ReadOnlyFile(sums_path(str(tier.path(UNITS))))
+        with closing(tier.open(calls)) as provider:
+            segment = provider.open(UNITS)
+            for at in range(70_000, 80_000, 2_000):
+                segment.write(at, [content[at : at + 2_000]])
+        assert tier.covered(UNITS) == (80_000, 80_000)
+
+
+class ReadOnlyFile(PosixCalls):
+    """One file is another user's, in a folder that is ours."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def open(self, path: str, flags: int) -> int:
+        if path == self._path and flags & os.O_ACCMODE:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return super().open(path, flags)
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        if path == self._path:
+            self._path = ""
+
+
+class CountingCalls(PosixCalls):
+    """Counts the bytes that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_bytes = 0
+
+    def read(self, fd: int, length: int, position: int) -> bytes:
+        data = super().read(fd, length, position)
+        self.read_bytes += len(data)
+        return data
+
+
+class TestCost:
+    """A commit reads no segment again, however long that is."""
+
+    content = unit_bytes(20_000)
+
+    def read_by_commits(self, tier: Tier, **options: bool) -> int:
+        calls = CountingCalls()
+        with closing(tier.open(calls, **options)) as provider:
+            segment = provider.open(UNITS)
+            for at in range(300_000, 310_000, 2_000):
+                segment.write(at, [self.content[at : at + 2_000]])
+        return calls.read_bytes
+
+    def test_units_that_java_wrote_are_not_read_whole(self, tier: Tier) -> None:
+        tier.write(UNITS, 0, self.content[:300_000])
+        forget_checksums(tier.root)
+        assert self.read_by_commits(tier) <= BLOCK_BYTES + HEAD_BYTES
+
+    def test_without_checksums_nothing_is_read(self, tier: Tier) -> None:
+        tier.write(UNITS, 0, self.content[:300_000])
+        assert self.read_by_commits(tier, checksums=False) == 0
+        assert tier.read(UNITS) == self.content[:310_000]
