@@ -80,11 +80,12 @@ class _File:
 @dataclass(slots=True)
 class GroupWork:
     """What was done. regrouped_count, deleted_count: objects made, and deleted; changed: segments
-    that got runs of their own."""
+    that got runs of their own; damage: why a queue stays as it is, the first such."""
 
     regrouped_count: int = 0
     deleted_count: int = 0
     changed: list[SegmentState] = field(default_factory=list)
+    damage: Corrupt | None = None
 
 
 class GroupUpkeep:
@@ -122,8 +123,9 @@ class GroupUpkeep:
         is_stopping: Callable[[], bool] = lambda: False,
         report_progress: Callable[[], None] = lambda: None,
     ) -> GroupWork:
-        """Do all that is due, where the epoch may have bytes in groups, until it is to stop. Raises
-        what the client raises; what was done until then stays."""
+        """Do all that is due, where the epoch may have bytes in groups, until it is to stop. A
+        queue with damaged bytes is left as it is. Raises what the client raises; what was done
+        until then stays."""
         done = GroupWork()
         if not self._views.has_groups(broker_name):
             return done
@@ -133,11 +135,11 @@ class GroupUpkeep:
             if is_stopping():
                 return done
             report_progress()
-            files = [file for id in ids if (file := self._take(id, authority)) is not None]  # noqa: A001
-            if self._is_split(path, files):
-                done.changed += self._split(path, files, authority)
+            try:
+                parts = self._work_on(path, ids, authority, done)
+            except Corrupt as error:
+                done.damage = done.damage or error
                 continue
-            parts = self._plan(path, files, lambda extent: extent.is_grouped and extent.is_chunk)
             for part in parts:
                 batch.append(part)
                 size += len(part.content)
@@ -150,6 +152,17 @@ class GroupUpkeep:
             done.regrouped_count += 1
         done.deleted_count += self._collect(broker_name, authority)
         return done
+
+    def _work_on(
+        self, path: str, ids: Sequence[SegmentId], authority: Authority, done: GroupWork
+    ) -> list[_Part]:
+        """Move what a queue has in groups to its folder where that is due; else return what of it
+        is to be sorted. Raises Corrupt for damaged bytes."""
+        files = [file for id in ids if (file := self._take(id, authority)) is not None]  # noqa: A001
+        if self._is_split(path, files):
+            done.changed += self._split(path, files, authority)
+            return []
+        return self._plan(path, files, lambda extent: extent.is_grouped and extent.is_chunk)
 
     def _find_queues(self, broker_name: str) -> Iterator[tuple[str, list[SegmentId]]]:
         """The queues that have bytes in groups, in the order of groups, with these segments."""

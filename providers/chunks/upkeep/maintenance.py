@@ -199,6 +199,8 @@ class Maintenance:
         report.deleted_count += done.deleted_count
         for state in done.changed:
             self.notice(state)
+        if done.damage is not None:
+            raise done.damage
 
     def _reap(self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport) -> None:
         """Nobody completes uploads that have been open for so long, and nobody goes by what former
