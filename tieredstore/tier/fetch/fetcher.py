@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tieredstore.tier.policy.topic_filter import TopicFilter
 
 API_LATENCY = "rocketmq_tiered_store_api_latency"
+_LOOKED_AT = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +113,8 @@ class MessageStoreFetcher(MessageReader):
             _log_result(request, result)
         return result
 
-    def _get(self, request: GetRequest) -> Steps[GetMessageResult]:
+    def _get(self, request: GetRequest, *, goes_on: bool = True) -> Steps[GetMessageResult]:
+        """goes_on: behind the cached blocks too, which are taken no further than one window."""
         key, offset = request.key, request.offset
         file = self._flat_files.get(*key)
         if file is None:
@@ -140,7 +142,12 @@ class MessageStoreFetcher(MessageReader):
         result, last = self._collect(request, block, minimum, maximum)
         if self._reads_wait or last.was_waited_for:
             self._blocks.fetch_ahead(self._planner.plan_ahead(file, last, maximum))
-        if is_cached and result.next_begin_offset == last.end < maximum:
+        window_end = offset + self._config.read_ahead_message_count_threshold
+        if (
+            is_cached
+            and goes_on
+            and result.next_begin_offset == last.end < min(maximum, window_end)
+        ):
             yield from self._complete(request, result)
         return result
 
@@ -158,8 +165,11 @@ class MessageStoreFetcher(MessageReader):
                 offset=result.next_begin_offset,
                 max_count=wanted,
                 max_bytes=limit_bytes - size_bytes,
-            )
+            ),
+            goes_on=False,
         )
+        if rest.status not in _LOOKED_AT:
+            return  # it expired meanwhile: the next get says so, and who else may have it
         following = max(rest.next_begin_offset, result.next_begin_offset)
         for message in rest.messages:
             is_first = not result.messages

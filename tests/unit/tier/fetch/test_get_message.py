@@ -318,6 +318,39 @@ def test_a_small_cached_block_makes_no_answer_short(tmp_path: Path) -> None:
     assert offsets_of(tier.get(0, 4, TagFilter.parse("TagA"))) == [0, 2, 4, 6]
 
 
+def test_a_get_goes_through_two_windows_at_most_however_much_is_cached(tmp_path: Path) -> None:
+    tier = Tier(tmp_path, read_ahead_message_count_threshold=64)
+    tier.add(640, tags=["no"])
+    wanted = TagFilter.parse("yes")
+    offset = 0
+    while offset < 640:
+        offset = tier.get(offset, 32, wanted).next_begin_offset
+    assert 0 < tier.get(0, 32, wanted).next_begin_offset <= 128
+
+
+def test_what_expires_while_a_get_goes_on_is_not_passed(tmp_path: Path) -> None:
+    """The next store may have it: the next get asks for it, and is told that it is not here."""
+    tier = Tier(tmp_path)
+    tier.add(10)
+    tier.get(0)
+    tier.add(10)
+    tier.file().skip_to(50)
+    tier.add(10)
+    expired = tier.file().consume_queue.segments[-1].begin_ms
+
+    class Expiring:
+        def is_matched_by_consume_queue(self, _: object) -> bool:
+            tier.file().expire(expired)
+            return True
+
+        def is_matched_by_commit_log(self, _: object) -> bool:
+            return True
+
+    result = tier.get(5, 32, Expiring())
+    assert (offsets_of(result), result.next_begin_offset) == ([5, 6, 7, 8, 9], 10)
+    assert tier.get(10).status is GetMessageStatus.OFFSET_TOO_SMALL
+
+
 def test_a_queue_made_again_is_not_answered_from_the_old_one(tier: Tier) -> None:
     tier.add(10, body=b"old")
     tier.get(0)
