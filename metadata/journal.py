@@ -229,12 +229,14 @@ class Journal:
         self.size_bytes += len(line)
 
     def sync(self) -> None:
-        """Put all lines on stable storage. Raises OSError: then none of them can be counted on."""
-        if self._file is not None:
-            self._file.sync()
-            if not self._is_named:
-                self._operations.sync_directory(self._path.parent)
-                self._is_named = True
+        """Put all lines on stable storage, those that were found there too. Raises OSError: then
+        none of them can be counted on."""
+        if self._file is None:
+            self._file = self._operations.open_append(self._path, empty=False)
+        self._file.sync()
+        if not self._is_named:
+            self._operations.sync_directory(self._path.parent)
+            self._is_named = True
 
     def close(self) -> None:
         """Close the file; `append` opens it again. Idempotent."""

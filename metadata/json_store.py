@@ -19,7 +19,7 @@ from tieredstore.contracts.metadata_store import (
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.file_operations import FileOperations
-from tieredstore.errors import Busy, Invalid, Unavailable
+from tieredstore.errors import Busy, Corrupt, Invalid, Unavailable
 from tieredstore.metadata.journal import (
     FORMAT_VERSION,
     Journal,
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _PARTS_AT_ONCE = 8
 """Parts of tables that are noted for encoding under the lock: some 2,000 rows, 1 ms."""
+_LOADS = 10
+"""How often a load reads files that another process replaces meanwhile, once per 8 MiB of changes.
+"""
 _JOURNAL_READ_FACTOR = 4
 """A journal is compacted at its limit; one that is this much larger was not written by us."""
 
@@ -88,12 +91,13 @@ class DefaultMetadataStore:
         self._stored_version = 0  # what the main file holds
         self._synced_version = 0  # what is on disk, there or in the journal
         self._rewrite_version = 0  # the last change that no journal can tell
+        self._loaded_version = 0  # all that was found, which must be on disk before anything counts
         self._journals_structure = False
         self._loaded = False
         self._loaded_as: object = None  # which files, and what they made: see `load`
         self._journal_usable = False
         self._compaction_due = False
-        self._carried: list[bytes] | None = None  # journal lines while a snapshot is written
+        self._carried: bytearray | None = None  # journal lines while a snapshot is written
 
     @classmethod
     def from_config(
@@ -113,23 +117,45 @@ class DefaultMetadataStore:
             if self._loaded and self._loaded_as == (stamps, self._version):
                 return  # nobody has changed anything since
             self._journal.close()
-            limit_bytes = self._limits.max_journal_bytes * _JOURNAL_READ_FACTOR
-            snapshot = self._files.load(self._journal.find_snapshot(limit_bytes))
-            self._tables = snapshot.tables
-            self._journal_usable = self._journal.replay(
-                self._tables,
-                snapshot.digest,
-                limit_bytes,
-                read_only=self._read_only,
-            )
-            self._loaded = True
-            self._compaction_due = False
-            self._version += 1
-            self._structure_version = self._stored_version = self._version
-            self._synced_version = self._rewrite_version = self._version
-            if self._journal.size_bytes:
-                self._version += 1  # `flush` brings it to the main file
-            self._loaded_as = (stamps, self._version)
+            for left in reversed(range(_LOADS)):
+                before = stamps
+                try:
+                    self._load()
+                    stamps = self._stamps()
+                except Corrupt:
+                    stamps = self._stamps()
+                    if not left or stamps == before:
+                        raise
+                else:
+                    # A new file between the two: the journal tells only what came after it.
+                    if stamps[:2] == before[:2]:
+                        break
+            else:
+                raise Unavailable(f"{self._path}: replaced each time it was read: try again")
+            self._loaded_as = (before, self._version)
+
+    def _load(self) -> None:
+        """Read the file, then the journal."""
+        limit_bytes = self._limits.max_journal_bytes * _JOURNAL_READ_FACTOR
+        snapshot = self._files.load(self._journal.find_snapshot(limit_bytes))
+        self._tables = snapshot.tables
+        self._journal_usable = self._journal.replay(
+            self._tables,
+            snapshot.digest,
+            limit_bytes,
+            read_only=self._read_only,
+        )
+        self._loaded = True
+        self._compaction_due = False
+        self._version += 1
+        self._structure_version = self._stored_version = self._version
+        self._synced_version = self._rewrite_version = self._version
+        if self._journal.size_bytes:
+            self._version += 1  # `flush` brings it to the main file
+            if self._journal.format == FORMAT_VERSION and not self._read_only:
+                # A process that was killed may have told there what is not on disk yet.
+                self._structure_version = self._version
+        self._loaded_version = self._structure_version
 
     def journal_structure(self, *, is_wanted: bool) -> None:
         """Let the journal tell what comes and goes, which takes no longer however much there is; a
@@ -399,7 +425,10 @@ class DefaultMetadataStore:
         """Whether the journal has it: not where that is full, or cannot be written to."""
         assert line is not None
         if self._carried is not None:
-            self._carried.append(line)
+            # Behind the limit all that follows is refused, here and by the journal that begins.
+            if len(self._carried) > self._limits.max_journal_bytes:
+                return False
+            self._carried += line
             return True
         if not self._journal_usable or self._journal.size_bytes > self._limits.max_journal_bytes:
             return False
@@ -424,6 +453,7 @@ class DefaultMetadataStore:
             return
         with self._lock:
             wanted = self._structure_version if version is None else version
+            wanted = max(wanted, self._loaded_version)
             is_full = self._journal.size_bytes > self._limits.max_journal_bytes
             due, latest = self._compaction_due or is_full, self._version
         if wanted > self._synced_version and not self._sync(wanted):
@@ -465,7 +495,7 @@ class DefaultMetadataStore:
             with self._lock:
                 image = self._tables.capture()
                 version = self._version
-                self._carried = []
+                self._carried = bytearray()
             digest = None
             try:
                 data = image.encode()
@@ -474,7 +504,7 @@ class DefaultMetadataStore:
                 digest = self._files.replace(data)
             finally:
                 with self._lock:
-                    carried, self._carried = self._carried or [], None
+                    carried, self._carried = bytes(self._carried or b""), None
                     self._journal_usable = False
                     if digest is not None:
                         self._stored_version = self._synced_version = version
@@ -495,11 +525,11 @@ class DefaultMetadataStore:
             if len(stale) < _PARTS_AT_ONCE:
                 return
 
-    def _start_journal(self, digest: str, lines: list[bytes]) -> None:
+    def _start_journal(self, digest: str, lines: bytes) -> None:
         try:
             self._journal.start(digest, has_structure=self._journals_structure)
             if lines:
-                self._journal.append(b"".join(lines))
+                self._journal.append(lines)
         except OSError as error:
             _LOG.warning("%s: cannot start the journal: %s", self._path, error)
             return

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import orjson
 import pytest
 
 from tests.kit.faulty_files import FaultyFiles
+from tests.kit.simulated_files import SimulatedFiles
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
+from tieredstore.disk.file_operations import FileOperations
+from tieredstore.metadata.journal import Journal
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
+from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.tier.writing import TierWriter
 
 NAME = "tieredStoreMetadata.json"
 
 
 def open_store(
-    folder: Path, files: FaultyFiles | None = None, *, journaled: bool = True, limit: int = 8 << 20
+    folder: Path,
+    files: FileOperations | None = None,
+    *,
+    journaled: bool = True,
+    limit: int = 8 << 20,
 ) -> DefaultMetadataStore:
     store = DefaultMetadataStore(
         folder / NAME,
@@ -134,6 +143,85 @@ def test_a_batch_that_no_journal_could_hold_is_a_new_file(tmp_path: Path) -> Non
         # Whoever is killed here leaves a journal that can be read.
         assert (tmp_path / f"{NAME}.journal").stat().st_size < 4 * 2_000
     assert contents(open_store(tmp_path)) == contents(store)
+
+
+def test_what_changes_while_a_file_is_written_makes_no_journal_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path, files, limit=2_000)
+    store.add_topic("first")
+    appended: list[int] = []
+    append = Journal.append
+
+    def note(journal: Journal, line: bytes) -> None:
+        appended.append(len(line))
+        append(journal, line)
+
+    monkeypatch.setattr(Journal, "append", note)
+    is_changed = threading.Event()
+
+    def change() -> None:
+        with store.batch():
+            for number in range(1_000):
+                store.put_segment(segment(number))
+            is_changed.set()
+
+    other = threading.Thread(target=change)
+
+    def change_meanwhile() -> None:
+        files.during_write = lambda: None
+        other.start()
+        assert is_changed.wait(60)
+
+    files.during_write = change_meanwhile
+    store.put_segment(segment(2_000))
+    store.flush()
+    other.join(60)
+    assert 0 < max(appended) < 4 * 2_000
+    assert contents(open_store(tmp_path)) == contents(store)
+
+
+def test_who_reads_while_a_new_file_is_written_sees_what_came_before(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.add_topic("first")
+    store.add_topic("second")
+
+    class Overtaken(FaultyFiles):
+        def read(self, path: Path) -> bytes:
+            data = super().read(path)
+            if path.name == NAME:
+                store.flush()
+            return data
+
+    reader = DefaultMetadataStore(
+        tmp_path / NAME, "broker-a", read_only=True, operations=Overtaken()
+    )
+    reader.load()
+    assert contents(reader) == contents(store)
+
+
+def test_what_a_killed_process_told_is_on_disk_before_another_counts_on_it() -> None:
+    folder = Path("/store")
+    kills = 0
+    for crash_at in range(1, 100):
+        files = SimulatedFiles()
+        store = open_store(folder, files)
+        store.add_topic("first")
+        store.add_topic("second")
+        files.steps, files.crash_at = 0, crash_at
+        try:
+            store.put_segment(segment(1))
+        except SimulatedCrash:
+            kills += 1
+        else:
+            break
+        files.crash_at = 0
+        again = open_store(folder, files)
+        again.put_segment(segment(1))
+        for lost in files.after_power_loss():
+            assert open_store(folder, lost).segment(segment(1).id)
+    assert kills >= 3
 
 
 def test_a_journal_of_sizes_alone_gets_no_structure(tmp_path: Path) -> None:
