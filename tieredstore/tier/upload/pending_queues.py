@@ -58,8 +58,9 @@ class PendingQueues:
         changed = source.take_changed()
         if seen != self._seen:
             # What was settled may not be any more, for topics or keys that are wanted now.
-            self._seen = seen
-            return dict.fromkeys(source.queues())
+            found = dict.fromkeys(source.queues())
+            self._seen = seen  # now that this did not fail
+            return found
         return self._keys | dict.fromkeys(changed)
 
     def _find_need(self, key: QueueKey, keys: KeyUpload | None, is_failing: bool) -> _Need:
@@ -78,7 +79,8 @@ class PendingQueues:
         state = self._states.get(key)
         if state is None or state.file is not file or is_failing:
             return _Need.VISIT
-        if file.consume_queue_max_offset != available.max_offset:
+        # What is stored and not committed needs a visit, however the last one ended.
+        if file.has_uncommitted or file.consume_queue_max_offset != available.max_offset:
             return _Need.VISIT
         if keys is None or state.indexed:
             return _Need.NOTHING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,6 +126,45 @@ def test_a_scan_that_ends_early_forgets_no_queue(rig: Rig, monkeypatch: pytest.M
         with pytest.raises(Unavailable):
             rig.scan()
     assert rig.scan() == [KEY]
+
+
+def test_what_is_stored_is_committed_though_the_next_visit_finds_the_queue_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(message_index_enable=False)
+    rig.settle()
+    monkeypatch.setattr(rig.dispatcher, "_shares_looks", True)
+    rig.source.put(KEY, 3)
+    with monkeypatch.context() as patched:
+
+        def fail() -> None:
+            raise Unavailable("nobody can tell whose the tier is")
+
+        patched.setattr(rig.store, "confirm_writer", fail)
+        assert rig.scan() == []
+    file = rig.store.get(*KEY)
+    assert file is not None
+    assert file.has_uncommitted
+    with ThreadPoolExecutor(1) as other:  # an expiry, say
+        other.submit(file.lock.acquire).result()
+        assert rig.scan(force=False) == []
+        other.submit(file.lock.release).result()
+    rig.scan(force=False)
+    assert file.consume_queue_commit_offset == 4
+
+
+def test_a_list_of_queues_that_fails_is_asked_for_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+
+        def fail() -> list[QueueKey]:
+            raise Unavailable("no disk")
+
+        patched.setattr(rig.source, "queues", fail)
+        with pytest.raises(Unavailable):
+            rig.scan()
+    assert rig.scan() == KEYS
 
 
 def test_a_topic_that_may_go_to_the_tier_again_is_looked_at(rig: Rig) -> None:
