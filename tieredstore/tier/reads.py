@@ -162,7 +162,9 @@ class TieredReads(PluginMessageStore):
         if low < high:
             result.min_offset = min(result.min_offset, low)
             if result.status is GetMessageStatus.OFFSET_TOO_SMALL:
-                result.next_begin_offset = min(result.next_begin_offset, low)
+                # Never back: the next store's minimum lags behind what was deleted from its log.
+                first = max(low, request.offset)
+                result.next_begin_offset = min(result.next_begin_offset, first)
         return result
 
     # Offsets and times
