@@ -18,7 +18,7 @@ from tieredstore.jobs.offloading import job as job_module
 from tieredstore.jobs.offloading import standby as standby_module
 from tieredstore.jobs.offloading.job import offload_store, run_offload
 from tieredstore.jobs.offloading.options import OffloadOptions
-from tieredstore.jobs.offloading.standby import ORDER_FILE, PATIENCE_MS
+from tieredstore.jobs.offloading.standby import ORDER_FILE, PATIENCE_MS, TakeOverOrder
 from tieredstore.jobs.run import JobProgress
 from tieredstore.jobs.start import start_run
 from tieredstore.jobs.stopping import StopSignal
@@ -285,6 +285,15 @@ def test_a_standby_takes_nothing_from_a_writer_that_lives_in_files(site: Site) -
     finally:
         epoch.release()
         provider.close()
+
+
+@pytest.mark.parametrize("text", ["", "\n", "go\n"])
+def test_an_order_is_carried_out_whatever_is_in_its_file(tmp_path: Path, text: str) -> None:
+    order = TakeOverOrder(tmp_path)
+    order.path.write_text(text)
+    assert (order.is_given, order.is_done) == (True, False)
+    order.note_done(1)
+    assert order.is_done
 
 
 def test_the_store_of_a_slave_is_never_uploaded_without_standby(site: Site, tmp_path: Path) -> None:

@@ -39,13 +39,14 @@ PATIENCE_MS: Final = 180_000
 """How long the checkpoint of a replica that runs may be behind what the tier has. A Java broker
 moves it about once a minute."""
 _RETRY_MS: Final = 5_000
+_DONE: Final = b"taken over at"
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOverOrder:
-    """The file of one state directory: not there, empty (the order), or with a line of text once
-    it was carried out."""
+    """The file of one state directory: not there, there (the order, whatever is in it), or with
+    `note_done`'s line once it was carried out."""
 
     state: Path
 
@@ -60,7 +61,7 @@ class TakeOverOrder:
     @property
     def is_done(self) -> bool:
         with wrap_os_errors("read", self.path):
-            return self.is_given and self.path.stat().st_size > 0
+            return self.is_given and FILES.read(self.path).startswith(_DONE)
 
     def await_it(
         self, stop: StopSignal, clock: Clock, progress: ProgressCallback = ignore_progress
@@ -81,7 +82,7 @@ class TakeOverOrder:
     def note_done(self, now_ms: int) -> None:
         """Note, on disk, that the right was taken and the state directory knows the tier."""
         with wrap_os_errors("write", self.path):
-            FILES.replace_file(self.path, b"taken over at %d\n" % now_ms)
+            FILES.replace_file(self.path, b"%s %d\n" % (_DONE, now_ms))
 
 
 def learn_tier(run: JobRun, target: TierTarget, clock: Clock) -> None:
