@@ -187,11 +187,11 @@ class Journal:
             self._ignore("it does not extend the metadata file")
             return False
         self.format = header["format"]
+        self.size_bytes = len(data)  # what is told before damage is to get to the file too
         for number, line in enumerate(lines[1:], 2):
             if not _apply(line, tables):
                 self._ignore(f"line {number} is damaged")
                 return False
-        self.size_bytes = len(data)
         return not torn
 
     def find_snapshot(self, limit_bytes: int) -> str:

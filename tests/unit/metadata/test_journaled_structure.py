@@ -224,6 +224,23 @@ def test_what_a_killed_process_told_is_on_disk_before_another_counts_on_it() -> 
     assert kills >= 3
 
 
+def test_what_stands_before_damage_in_the_journal_gets_to_the_file_and_so_to_backups(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path)
+    store.add_topic("first")
+    store.add_topic("second")
+    store.add_topic("third")
+    store.close()
+    journal = tmp_path / f"{NAME}.journal"
+    journal.write_bytes(journal.read_bytes().replace(b"third", b"thirD"))
+    store = open_store(tmp_path)
+    assert [topic.topic for topic in store.topics()] == ["first", "second"]
+    store.flush()
+    assert b'"second"' in (tmp_path / NAME).read_bytes()
+    assert b'"thirD"' in (tmp_path / f"{NAME}.journal.ignored").read_bytes()
+
+
 def test_a_journal_of_sizes_alone_gets_no_structure(tmp_path: Path) -> None:
     """An older program would read over it."""
     store = open_store(tmp_path, journaled=False)
