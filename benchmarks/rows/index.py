@@ -86,7 +86,7 @@ def compact(bench: Workbench) -> Iterator[Callable[[], Pass]]:
             uploaded = service.seal_and_upload(force=True)
             seconds = time.perf_counter() - started
         assert uploaded == 1, f"{uploaded} files were uploaded"
-        size = sum(path.stat().st_size for path in (work / "tiered").rglob("INDEX/*"))
+        size = sum(path.stat().st_size for path in (work / "tiered").rglob("INDEX/[!.]*"))
         assert size == 28 + slots * 8 + items * 28, f"{size} bytes in the tier"
         shutil.rmtree(work)
         return {"count": items, "seconds": seconds, "bytes": size}
