@@ -94,6 +94,12 @@ class TopicFilter:
             self.version += has_changed
         return has_changed
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether policies are as the last `take_levels` found them."""
+        config = self._config
+        return self._policies == (config.include_topics, config.exclude_topics, self._levels)
+
     def find_level(self, topic: str) -> StorageLevel:
         """Return the level that counts for a topic: its own one, else that of the broker; DISABLE
         for all when that is the broker's."""

@@ -48,7 +48,8 @@ class PendingQueues:
         candidates.update(dict.fromkeys(failing))
         self._keys = candidates  # whatever comes, none of them is forgotten
         needs = {key: self._find_need(key, keys, key in failing) for key in candidates}
-        self._keys = {key: None for key, need in needs.items() if need is not _Need.NOTHING}
+        if self._topic_filter.is_settled:  # else the patterns may be as before at the next look
+            self._keys = {key: None for key, need in needs.items() if need is not _Need.NOTHING}
         return [key for key, need in needs.items() if need is _Need.VISIT]
 
     def _take_candidates(self, has_keys: bool) -> dict[QueueKey, None]:

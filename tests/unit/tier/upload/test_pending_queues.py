@@ -177,6 +177,24 @@ def test_a_topic_that_may_go_to_the_tier_again_is_looked_at(rig: Rig) -> None:
     assert rig.scan() == [KEY]
 
 
+def test_patterns_that_change_and_change_back_between_two_looks_hide_no_queue(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.settle()
+    rig.source.put(KEY, 3)
+    take = rig.source.take_changed
+
+    def change_meanwhile() -> set[QueueKey]:
+        change_config(rig.config, {"tieredStoreExcludeTopics": "T"})
+        return take()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.source, "take_changed", change_meanwhile)
+        assert rig.scan() == []
+    change_config(rig.config, {"tieredStoreExcludeTopics": ""})
+    assert rig.scan() == [KEY]
+
+
 def test_keys_that_are_wanted_now_are_put_of_all_queues() -> None:
     rig = Rig(message_index_enable=False)
     rig.settle()
