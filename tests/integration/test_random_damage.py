@@ -53,7 +53,7 @@ class Copy:
         """The files of each topic, but for the index."""
         found: dict[str, list[Path]] = {}
         for path in sorted(self.whole.rglob("*")):
-            if path.is_file() and path.parent.name in ("COMMIT_LOG", "CONSUME_QUEUE"):
+            if path.parent.name in ("COMMIT_LOG", "CONSUME_QUEUE") and path.name[0] != ".":
                 relative = path.relative_to(self.whole)
                 found.setdefault(path.parents[2].name, []).append(relative)
         return found

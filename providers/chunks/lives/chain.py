@@ -378,8 +378,8 @@ def _cut(extent: Extent, life: Life, inherited: InheritedSegment) -> list[Extent
 
 
 def _walk(content: list[Extent], inherited: InheritedSegment) -> Chain:
-    """From position 0: the run that reaches furthest, else the write that begins here, until
-    neither is there."""
+    """From position 0: the run that reaches furthest, of two of them the segment's own, else the
+    write that begins here, until neither is there."""
     chunks: dict[int, Extent] = {}
     runs: list[Extent] = []
     for extent in content:
@@ -395,7 +395,9 @@ def _walk(content: list[Extent], inherited: InheritedSegment) -> Chain:
     while True:
         while next_run < len(runs) and runs[next_run].start <= position:
             run = runs[next_run]
-            reach = run if reach is None or run.end > reach.end else reach
+            # Of the same bytes those in the segment's own folder count: a group is to go.
+            if reach is None or (run.end, not run.is_shared) > (reach.end, not reach.is_shared):
+                reach = run
             next_run += 1
         chunk = chunks.get(position)
         piece = chunk

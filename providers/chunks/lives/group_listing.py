@@ -110,10 +110,18 @@ class GroupListings:
         with self._settings.limit_retries():
             for attempt in self._settings.attempts():
                 try:
-                    return self._client.get_range(key, position, length)
+                    found = self._client.get_range(key, position, length)
                 except Unavailable as error:
                     problem = error
-                    self._settings.pause(attempt)
+                else:
+                    if found is None or len(found) == length:
+                        return found
+                    problem = Unavailable(
+                        f"{key}: expected {length} bytes of its index at {position}, found "
+                        f"{len(found)}",
+                        path=key,
+                    )
+                self._settings.pause(attempt)
         raise problem or Unavailable(f"{key}: its index is not read", path=key)
 
 
