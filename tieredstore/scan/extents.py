@@ -38,7 +38,7 @@ class ExtentReader:
         self._provider = provider
         self._extents = extents
         self._open: dict[SegmentId, FileSegment] = {}
-        self._last = 0, memoryview(b"")
+        self._last = 0, memoryview(b""), True  # the last: whether no damaged block is in it
 
     def extent_at(self, offset: int) -> SegmentExtent | None:
         return extent_at(self._extents, offset)
@@ -58,9 +58,11 @@ class ExtentReader:
         extent = extent_at(self._extents, offset)
         if extent is not None and length <= _REMEMBERED_BYTES:
             start, end = self._choose_piece(extent, offset, length, along_bytes)
+            damaged: list[BlocksDamaged] = []
             try:
-                self._last = start, self.prepare(start, end - start)()
-                return self._last[1][offset - start : offset - start + length]
+                data = self.prepare(start, end - start, damaged)()
+                self._last = start, data, not damaged
+                return data[offset - start : offset - start + length]
             except Corrupt:
                 if end - start == length:
                     raise
@@ -88,7 +90,7 @@ class ExtentReader:
     ) -> Callable[[], memoryview]:
         """Prepare `read` for another thread: what is returned reads, or raises as `read` does.
         damaged: told what touches damaged blocks."""
-        found = None if damaged is not None else self._find_remembered(offset, length)
+        found = self._find_remembered(offset, length, is_checked=damaged is not None)
         if found is not None:
             return lambda: found
         places: list[tuple[FileSegment, int, int]] = []
@@ -125,8 +127,12 @@ class ExtentReader:
 
         return load
 
-    def _find_remembered(self, offset: int, length: int) -> memoryview | None:
-        start, data = self._last
+    def _find_remembered(
+        self, offset: int, length: int, *, is_checked: bool = False
+    ) -> memoryview | None:
+        start, data, is_sound = self._last
+        if is_checked and not is_sound:
+            return None
         if start <= offset and offset + length <= start + len(data):
             return data[offset - start : offset - start + length]
         return None
