@@ -154,6 +154,7 @@ def test_a_store_is_read_beside_its_owner_as_far_as_that_has_flushed(tmp_path: P
     with running(config, SYSTEM_CLOCK) as store:
         for number in range(3):
             store.put_message(plain("orders", number % 2, number))
+        store.wait_until_dispatched()
         store.flush()
         reader = open_read_only(tmp_path / "store")
         try:
