@@ -24,8 +24,8 @@ _WRITE_BYTES = 8 << 20
 """What an upload is gathered to on an object store."""
 _SCAN_S = 20
 """The dispatcher looks so often what there is to upload."""
-_EPOCH_S = 10
-"""A broker looks so often whether it may still write."""
+_SWEEPS = 30
+"""A month: a broker lists everything once a day, and the multipart uploads."""
 _MERGED = 16
 """Writes that become one object."""
 
@@ -68,13 +68,16 @@ def queue_cost(
     )
     if messages:
         past_s = max(past_ms / 1000, _SCAN_S)
-        # Each upload is a PUT of messages and units. Merging reads both once, makes one object of
-        # 16 of each file, units once more when what carried them goes, and deletes the 16 at once.
+        # Each upload is a PUT of messages and units, and a HEAD of the next writer epoch, which
+        # queues that are uploaded at the same time share. Merging reads both once, makes one object
+        # of 16 of each file, units once more when what carried them goes, and deletes the 16 at
+        # once.
         uploads = uploads_month(messages / past_s, log_bytes / past_s, config)
         merged = 3 * uploads / _MERGED
-        cost.write_requests_month = uploads + 2 * uploads + 2 * merged
+        cost.write_requests_month = 2 * uploads + 2 * uploads + 2 * merged
         cost.write_usd_month = (
             prices.price_request("PutObject") * (uploads + merged)
+            + prices.price_request("HeadObject") * uploads
             + prices.price_request("GetObject") * 2 * uploads
             + prices.price_request("DeleteObjects") * merged
         )
@@ -116,10 +119,11 @@ def deletion_cost(objects: Iterable[int], prices: Prices) -> tuple[int, float]:
 
 
 def broker_cost(objects: int, prices: Prices) -> Cost:
-    """Estimate what a writing broker costs whatever it has: looks at its epoch, and a sweep a day,
-    which lists everything."""
-    requests = MONTH_S / _EPOCH_S + 30 * max(-(-objects // LIST_KEYS), 1)
+    """Estimate what a writing broker costs whatever it has: its sweeps, which list everything. Its
+    looks at the writer epoch are those of its uploads."""
+    lists = _SWEEPS * max(-(-objects // LIST_KEYS), 1)
     return Cost(
-        write_requests_month=requests,
-        write_usd_month=requests * prices.price_request("ListObjectsV2"),
+        write_requests_month=lists + _SWEEPS,
+        write_usd_month=prices.price_request("ListObjectsV2") * lists
+        + prices.price_request("ListMultipartUploads") * _SWEEPS,
     )
