@@ -22,12 +22,16 @@ from dataclasses import dataclass, field
 import orjson
 
 from tieredstore.contracts.epoch_record import EpochRecord
-from tieredstore.errors import Busy, Fenced, Invalid, TieredStoreError, Unavailable
+from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.epochs.looks import SharedLook
 from tieredstore.providers.chunks.epochs.processes import describe_process, has_ended
 from tieredstore.providers.chunks.epochs.renewal import Renewal, choose_interval_ms, wait_for_change
-from tieredstore.providers.chunks.lives.inheritance import FORMAT_VERSION
+from tieredstore.providers.chunks.lives.inheritance import (
+    FORMAT_VERSION,
+    check_format,
+    choose_format,
+)
 from tieredstore.providers.chunks.lives.own import Lives, OwnLives, SharedLife
 from tieredstore.providers.chunks.settings import ChunkSettings
 
@@ -314,7 +318,7 @@ def _claim(client: ObjectClient, key: str, owner: str, token: str, settings: Chu
     """Whether the object is ours, also when a reply was lost on its way."""
     content = orjson.dumps(
         {
-            "format": FORMAT_VERSION,
+            "format": choose_format(has_groups=bool(settings.group_bytes)),
             "owner": owner,
             "token": token,
             "host": socket.gethostname(),
@@ -379,11 +383,5 @@ def _holder(client: ObjectClient, folder: str, number: int) -> dict[str, object]
         found = {}
     if not isinstance(found, dict):
         found = {}
-    version = found.get("format", FORMAT_VERSION)
-    if version != FORMAT_VERSION:
-        raise Invalid(
-            f"{folder}: the tier has format version {version}, this program reads and writes "
-            f"{FORMAT_VERSION}",
-            path=folder,
-        )
+    check_format(found.get("format", FORMAT_VERSION), folder)
     return {"owner": "unknown", **found}

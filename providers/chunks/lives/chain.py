@@ -332,7 +332,8 @@ def _parse(objects: Iterable[ObjectInfo], folder: str) -> list[tuple[ObjectName,
             )
         if is_former_name(name):
             raise Invalid(
-                f"{info.key}: the tier has format version 1, this program reads 2", path=info.key
+                f"{info.key}: the tier has format version 1, this program reads 2 and 3",
+                path=info.key,
             )
     return [
         (parsed, info)

@@ -22,7 +22,7 @@ from tieredstore.contracts.gathering import order_in_groups
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.providers.chunks.lives.chain import Extent
-from tieredstore.providers.chunks.lives.inheritance import FORMAT_VERSION, decompress
+from tieredstore.providers.chunks.lives.inheritance import GROUPS_FORMAT_VERSION, decompress
 from tieredstore.providers.chunks.lives.names import Life, make_grouped_name
 
 WRITES_LEVEL = 0
@@ -139,7 +139,7 @@ def _encode_index(epoch: int, pieces: Iterable[GroupPiece]) -> bytes:
         (path, [_encode_piece(piece) for piece in found])
         for path, found in groupby(pieces, lambda piece: piece.id.path)
     ]
-    return zlib.compress(msgspec.json.encode(_Index(FORMAT_VERSION, epoch, queues)), 6)
+    return zlib.compress(msgspec.json.encode(_Index(GROUPS_FORMAT_VERSION, epoch, queues)), 6)
 
 
 def _encode_piece(piece: GroupPiece) -> tuple[int, int, int, int, int, int]:
@@ -156,10 +156,10 @@ def _decode_index(name: GroupName, packed: bytes) -> Iterator[GroupPiece]:
         raise Corrupt(f"group {name}: not an index: {error}", path=str(name)) from error
     if found is None:
         raise Corrupt(f"group {name}: the index ends early", path=str(name))
-    if found.format != FORMAT_VERSION:
+    if found.format != GROUPS_FORMAT_VERSION:
         raise Invalid(
             f"group {name}: the tier has format version {found.format}, this program reads "
-            f"{FORMAT_VERSION}",
+            f"{GROUPS_FORMAT_VERSION}",
             path=str(name),
         )
     for path, pieces in found.queues:

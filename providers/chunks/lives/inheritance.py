@@ -26,6 +26,8 @@ from tieredstore.providers.chunks.lives.names import Life
 
 INHERITED_FOLDER = ".inherited"
 FORMAT_VERSION = 2
+GROUPS_FORMAT_VERSION = 3
+"""Of a tier that may have group objects: who does not know them would miss what is in them."""
 _SHARD_BYTES = 4 << 20
 _MAX_SHARDS = 1_000_000
 _MAX_CONTENT_BYTES = 256 << 20
@@ -57,16 +59,14 @@ def left_name(number: int, shard: int | None = None) -> str:
     return f"{number:020d}.left" if shard is None else f"{number:020d}.left.{shard:06d}"
 
 
-class _Content(msgspec.Struct, frozen=True):
+class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """segments: (path, type, base offset, whether it is closed, [(epoch, sequence, start, end)]).
-    shards: instead, the first (path, type, base offset) of each. groups: whether any of it, or
-    what the epoch writes itself, may be in group objects."""
+    shards: instead, the first (path, type, base offset) of each."""
 
     format: int
     epoch: int
     segments: list[tuple[str, int, int, bool, list[tuple[int, int, int, int]]]] = []
     shards: list[SortKey] = []
-    groups: bool = False
 
 
 class Inheritance:
@@ -119,7 +119,9 @@ def encode_inheritance(
     has_groups: bool = False,
 ) -> list[tuple[str, bytes]]:
     """Return name and content of the objects that say what epoch `number` inherits, in the order
-    in which they are to be made: shards, where there is much, before the one that names them."""
+    in which they are to be made: shards, where there is much, before the one that names them.
+    has_groups: whether any of it, or what the epoch writes itself, may be in group objects."""
+    version = choose_format(has_groups=has_groups)
     ordered = sorted(segments, key=sort_key)
     pieces: list[list[bytes]] = [[]]
     firsts: list[SortKey] = []
@@ -136,14 +138,13 @@ def encode_inheritance(
     if len(pieces) > _MAX_SHARDS:
         raise Invalid(f"epoch {number} inherits {len(ordered)} segments: too many to be written")
     if len(pieces) == 1:
-        content = _encode(number, b"segments", b",".join(pieces[0]), has_groups=has_groups)
+        content = _encode(version, number, b"segments", b",".join(pieces[0]))
         return [(inherited_name(number), content)]
     found = [
-        (inherited_name(number, shard), _encode(number, b"segments", b",".join(piece)))
+        (inherited_name(number, shard), _encode(version, number, b"segments", b",".join(piece)))
         for shard, piece in enumerate(pieces)
     ]
-    names = orjson.dumps(firsts)[1:-1]
-    main = _encode(number, b"shards", names, has_groups=has_groups)
+    main = _encode(version, number, b"shards", orjson.dumps(firsts)[1:-1])
     return [*found, (inherited_name(number), main)]
 
 
@@ -153,7 +154,23 @@ def decode_inheritance(number: int, read: Callable[[str], bytes]) -> Inheritance
     name = inherited_name(number)
     content = _parse_content(read(name), name, number)
     segments = dict(_iterate(content))
-    return Inheritance(number, segments, content.shards, read, has_groups=content.groups)
+    has_groups = content.format == GROUPS_FORMAT_VERSION
+    return Inheritance(number, segments, content.shards, read, has_groups=has_groups)
+
+
+def choose_format(*, has_groups: bool) -> int:
+    """Return the format version that a tier says."""
+    return GROUPS_FORMAT_VERSION if has_groups else FORMAT_VERSION
+
+
+def check_format(version: object, name: str) -> None:
+    """Raise Invalid, naming the object that says it, for a format version that is not read."""
+    if version not in {FORMAT_VERSION, GROUPS_FORMAT_VERSION}:
+        raise Invalid(
+            f"{name}: the tier has format version {version}, this program reads {FORMAT_VERSION} "
+            f"and {GROUPS_FORMAT_VERSION}",
+            path=name,
+        )
 
 
 def decompress(content: bytes, name: str) -> tuple[bytes, bool]:
@@ -167,15 +184,8 @@ def decompress(content: bytes, name: str) -> tuple[bytes, bool]:
     return found, unpacker.eof
 
 
-def _encode(number: int, what: bytes, items: bytes, *, has_groups: bool = False) -> bytes:
-    groups = b',"groups":true' if has_groups else b""
-    packed = b'{"format":%d,"epoch":%d,"%s":[%s]%s}' % (
-        FORMAT_VERSION,
-        number,
-        what,
-        items,
-        groups,
-    )
+def _encode(version: int, number: int, what: bytes, items: bytes) -> bytes:
+    packed = b'{"format":%d,"epoch":%d,"%s":[%s]}' % (version, number, what, items)
     return zlib.compress(packed, 6)
 
 
@@ -189,12 +199,8 @@ def _parse_content(content: bytes, name: str, number: int) -> _Content:
     try:
         head: Any = orjson.loads(found) if is_whole else None
         version = head.get("format") if isinstance(head, dict) else None
-        if isinstance(version, int) and version != FORMAT_VERSION:
-            raise Invalid(
-                f"{name}: the tier has format version {version}, this program reads "
-                f"{FORMAT_VERSION}",
-                path=name,
-            )
+        if isinstance(version, int):
+            check_format(version, name)
         parsed = msgspec.convert(head, _Content)
     except (orjson.JSONDecodeError, msgspec.ValidationError) as error:
         raise Corrupt(f"{name}: not an inheritance: {error}", path=name) from error

@@ -22,7 +22,9 @@ from tieredstore.errors import Corrupt
 from tieredstore.providers.chunks.lives.chain import Chain, Extent, Garbage
 from tieredstore.providers.chunks.lives.inheritance import (
     FORMAT_VERSION,
+    GROUPS_FORMAT_VERSION,
     SortKey,
+    choose_format,
     decompress,
     left_name,
     sort_key,
@@ -71,10 +73,12 @@ class _Content(msgspec.Struct, frozen=True):
 
 
 def encode_left(
-    number: int, left: Left, shard_bytes: int = _SHARD_BYTES
+    number: int, left: Left, shard_bytes: int = _SHARD_BYTES, *, has_groups: bool = False
 ) -> Iterable[tuple[str, bytes]]:
     """Yield name and content of the objects that say what epoch `number` leaves, in the order in
-    which they are to be made: the one that makes the others count is the last."""
+    which they are to be made: the one that makes the others count is the last. has_groups: as of
+    its inheritance."""
+    version = choose_format(has_groups=has_groups)
     unsure = tuple(map(sort_key, left.unsure))
     shards = 0
     batch: list[msgspec.Raw] = []
@@ -82,16 +86,16 @@ def encode_left(
     for id in sorted(left.chains, key=sort_key):  # noqa: A001 - the contract's name
         entry = msgspec.json.encode(_make_entry(id, left.chains[id]))
         if batch and length + len(entry) > shard_bytes:
-            yield left_name(number, shards), _encode(number, batch)
+            yield left_name(number, shards), _encode(version, number, batch)
             shards += 1
             batch, length = [], 0
         batch.append(msgspec.Raw(entry))
         length += len(entry)
     if shards:
-        yield left_name(number, shards), _encode(number, batch)
-        yield left_name(number), _encode(number, [], shards=shards + 1, unsure=unsure)
+        yield left_name(number, shards), _encode(version, number, batch)
+        yield left_name(number), _encode(version, number, [], shards=shards + 1, unsure=unsure)
     else:
-        yield left_name(number), _encode(number, batch, unsure=unsure)
+        yield left_name(number), _encode(version, number, batch, unsure=unsure)
 
 
 def decode_left(number: int, read: Callable[[str], bytes | None]) -> Left | None:
@@ -138,6 +142,7 @@ def _make_id(key: SortKey) -> SegmentId:
 
 
 def _encode(
+    version: int,
     number: int,
     segments: list[msgspec.Raw],
     *,
@@ -145,7 +150,7 @@ def _encode(
     unsure: tuple[SortKey, ...] = (),
 ) -> bytes:
     content = {
-        "format": FORMAT_VERSION,
+        "format": version,
         "epoch": number,
         "shards": shards,
         "unsure": unsure,
@@ -164,7 +169,8 @@ def _read(number: int, name: str, read: Callable[[str], bytes | None]) -> _Conte
     except (Corrupt, msgspec.DecodeError) as error:
         _log.warning("%s: not what an epoch leaves: %s", name, error)
         return None
-    if found is None or (found.format, found.epoch) != (FORMAT_VERSION, number):
-        _log.warning("%s: not what epoch %d leaves, in format %d", name, number, FORMAT_VERSION)
+    is_known = found is not None and found.format in {FORMAT_VERSION, GROUPS_FORMAT_VERSION}
+    if found is None or not is_known or found.epoch != number:
+        _log.warning("%s: not what epoch %d leaves, in a format that is read", name, number)
         return None
     return found

@@ -186,7 +186,8 @@ class Views:
         if not left.saves_listing:
             _log.info("%s: %d segments are to be listed anew", broker_name, len(left.unsure))
             return
-        for name, content in encode_left(epoch.number, left):
+        has_groups = own.inheritance.has_groups
+        for name, content in encode_left(epoch.number, left, has_groups=has_groups):
             key = f"{self._newest.folder(broker_name)}/{name}"
             self._client.put_if_absent(key, [content], {"w": epoch.stamp})
 

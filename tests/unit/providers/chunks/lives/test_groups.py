@@ -110,7 +110,7 @@ def _group() -> Group:
 
 def _index(**changes: object) -> bytes:
     row = [0, 0, 3, 0, 5, 1]
-    content = {"format": 2, "epoch": EPOCH, "queues": [["b/T/0", [row]]]}
+    content = {"format": 3, "epoch": EPOCH, "queues": [["b/T/0", [row]]]}
     return zlib.compress(msgspec.json.encode(content | changes))
 
 
@@ -138,8 +138,8 @@ def test_an_object_of_another_length_is_damaged() -> None:
 
 
 def test_another_format_is_refused() -> None:
-    with pytest.raises(Invalid, match="format version 3"):
-        read_group(_group().name, _group().size_bytes, _index(format=3))
+    with pytest.raises(Invalid, match="format version 4"):
+        read_group(_group().name, _group().size_bytes, _index(format=4))
 
 
 class TestChain:

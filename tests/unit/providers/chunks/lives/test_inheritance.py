@@ -103,8 +103,13 @@ def test_i06_damage_is_told(content: bytes, what: str) -> None:
 
 
 def test_w05_another_format_is_refused() -> None:
-    with pytest.raises(Invalid, match="format version 3, this program reads 2"):
-        decode_inheritance(1, lambda _: pack(format=3, epoch=1))
+    with pytest.raises(Invalid, match="format version 4, this program reads 2 and 3"):
+        decode_inheritance(1, lambda _: pack(format=4, epoch=1))
+
+
+def test_a_field_that_is_not_known_is_told() -> None:
+    with pytest.raises(Corrupt, match="groups"):
+        decode_inheritance(1, lambda _: pack(format=2, epoch=1, groups=True))
 
 
 def test_names() -> None:

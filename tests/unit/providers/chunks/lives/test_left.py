@@ -109,7 +109,7 @@ def pack(**content: object) -> bytes:
         zlib.compress(b"no JSON"),
         zlib.compress(b"{}"),
         pack(format=2, epoch=6, segments=[]),
-        pack(format=3, epoch=7, segments=[]),
+        pack(format=4, epoch=7, segments=[]),
         pack(format=2, epoch=7, shards=1),
         pack(format=2, epoch=7, segments=[["b/T/0", 9, 0, False, False, None, [], []]]),
         pack(format=2, epoch=7, segments=[["b/T/0", 0, 0, False, False, None, [[1]], []]]),
