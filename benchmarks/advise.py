@@ -39,17 +39,17 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetRequest
 from tieredstore.contracts.request_model import Requests
-from tieredstore.jobs.advising.arrivals import Arrivals
-from tieredstore.jobs.advising.backend import Backend
-from tieredstore.jobs.advising.reads import (
+from tieredstore.jobs.advising.loads.arrivals import Arrivals
+from tieredstore.jobs.advising.reads.backend import Backend
+from tieredstore.jobs.advising.reads.modelling import (
     WAITING_MS,
     ColdReader,
     ReadFigures,
     find_percentile,
     model_reads,
 )
-from tieredstore.jobs.advising.sharing import Counted, count_shared
-from tieredstore.jobs.advising.uploads import QueueUploads, model_uploads
+from tieredstore.jobs.advising.uploads.queue import QueueUploads, model_uploads
+from tieredstore.jobs.advising.uploads.sharing import Counted, count_shared
 from tieredstore.metrics import Metrics
 from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
 from tieredstore.providers.chunks.provider import ChunkProvider

@@ -15,7 +15,7 @@ from tieredstore.cli.output.tables import Tables
 
 if TYPE_CHECKING:
     from tieredstore.contracts.usage import Prices
-    from tieredstore.jobs.advising.backend import Backend
+    from tieredstore.jobs.advising.reads.backend import Backend
     from tieredstore.jobs.advising.weighing import Limits
 
 _MIB = 1 << 20
@@ -107,7 +107,7 @@ def command(
     from tieredstore.cli.composition import locate_tier
     from tieredstore.clock import SYSTEM_CLOCK
     from tieredstore.jobs.advising.job import AdviceOptions, advise_store
-    from tieredstore.jobs.advising.snapshots import parse_snapshot_name, read_snapshots
+    from tieredstore.jobs.advising.loads.snapshots import parse_snapshot_name, read_snapshots
 
     now_ms = SYSTEM_CLOCK.now_ms()
     options = AdviceOptions(
@@ -148,7 +148,7 @@ def _find_prices(file: Path | None, given: dict[str, float]) -> Prices | None:
 def _read_backend(
     latency_ms: str | None, bandwidth: float | None, *, is_object_store: bool
 ) -> Backend | None:
-    from tieredstore.jobs.advising.backend import Backend
+    from tieredstore.jobs.advising.reads.backend import Backend
 
     if latency_ms is None and bandwidth is None and not is_object_store:
         return None

@@ -13,11 +13,12 @@ from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.request_model import ModelledProvider, RequestModel
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Invalid
-from tieredstore.jobs.advising.backend import Backend
-from tieredstore.jobs.advising.classes import classify
-from tieredstore.jobs.advising.gathering import gather_workload
+from tieredstore.jobs.advising.loads.classes import classify
+from tieredstore.jobs.advising.loads.gathering import gather_workload
+from tieredstore.jobs.advising.loads.snapshots import Snapshot
 from tieredstore.jobs.advising.local_disk import LocalRates
-from tieredstore.jobs.advising.read_costs import ReadCosts
+from tieredstore.jobs.advising.reads.backend import Backend
+from tieredstore.jobs.advising.reads.costs import ReadCosts
 from tieredstore.jobs.advising.report import (
     describe_option,
     describe_weight,
@@ -30,8 +31,7 @@ from tieredstore.jobs.advising.settings import (
     list_upload_settings,
     read_settings,
 )
-from tieredstore.jobs.advising.snapshots import Snapshot
-from tieredstore.jobs.advising.upload_costs import UploadCosts, model_upload_costs
+from tieredstore.jobs.advising.uploads.costs import UploadCosts, model_upload_costs
 from tieredstore.jobs.advising.weighing import (
     Limits,
     Option,
@@ -48,7 +48,7 @@ from tieredstore.tier_url import show_url
 if TYPE_CHECKING:
     from tieredstore.contracts.segment import SegmentProvider
     from tieredstore.contracts.usage import Prices
-    from tieredstore.jobs.advising.workload import Workload
+    from tieredstore.jobs.advising.loads.workload import Workload
     from tieredstore.scan.location import TierLocation
 
 

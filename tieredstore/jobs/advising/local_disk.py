@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.config import StorageLevel
-from tieredstore.jobs.advising.gathering import window_of
+from tieredstore.jobs.advising.loads.gathering import window_of
 from tieredstore.message.consume_queue import UNIT_SIZE
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
-    from tieredstore.jobs.advising.workload import LeavesAt, Workload
+    from tieredstore.jobs.advising.loads.workload import LeavesAt, Workload
 
 HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * HOUR_MS

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from tieredstore.config import StorageLevel
 from tieredstore.jobs.advising.local_disk import LocalRates, disk_bytes, make_leaving
-from tieredstore.jobs.advising.read_costs import NO_READS, MeasuredReads, TopicReads
-from tieredstore.jobs.advising.upload_costs import Monthly, TopicUploads, add_requests
+from tieredstore.jobs.advising.reads.costs import NO_READS, MeasuredReads, TopicReads
+from tieredstore.jobs.advising.uploads.costs import Monthly, TopicUploads, add_requests
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
     from tieredstore.contracts.usage import Prices
-    from tieredstore.jobs.advising.read_costs import ReadCosts
+    from tieredstore.jobs.advising.reads.costs import ReadCosts
     from tieredstore.jobs.advising.settings import ReadSettings, Settings
-    from tieredstore.jobs.advising.upload_costs import UploadCosts
+    from tieredstore.jobs.advising.uploads.costs import UploadCosts
 
 
 @dataclass(frozen=True, slots=True)

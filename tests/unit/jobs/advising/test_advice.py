@@ -11,18 +11,18 @@ from tieredstore.config import StorageLevel, StoreConfig, config_from_properties
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.usage import Prices
 from tieredstore.errors import Invalid
-from tieredstore.jobs.advising.arrivals import Arrivals
-from tieredstore.jobs.advising.classes import EXACT_QUEUES, classify
 from tieredstore.jobs.advising.job import AdviceOptions, advise
+from tieredstore.jobs.advising.loads.arrivals import Arrivals
+from tieredstore.jobs.advising.loads.classes import EXACT_QUEUES, classify
+from tieredstore.jobs.advising.loads.workload import QueueLoad, Reading, Workload, find_cold_runs
 from tieredstore.jobs.advising.local_disk import (
     LocalRates,
     disk_bytes,
     find_longest_gap_hours,
     make_leaving,
 )
-from tieredstore.jobs.advising.upload_costs import model_upload_costs
+from tieredstore.jobs.advising.uploads.costs import model_upload_costs
 from tieredstore.jobs.advising.weighing import Limits
-from tieredstore.jobs.advising.workload import QueueLoad, Reading, Workload, find_cold_runs
 from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
 
 HOUR_MS = 3_600_000

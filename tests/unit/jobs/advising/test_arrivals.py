@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.jobs.advising.arrivals import Arrivals
+from tieredstore.jobs.advising.loads.arrivals import Arrivals
 
 STEADY = Arrivals.steady(1_000, 100, 50, 11_000)
 

@@ -13,8 +13,8 @@ from benchmarks.advise import Reads, jump, open_written, predict_reads, read_all
 from benchmarks.cost.simulation import HOUR_MS, Load
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.jobs.advising.backend import Backend
-from tieredstore.jobs.advising.reads import HIT_MS, ColdReader, ReadFigures, model_reads
+from tieredstore.jobs.advising.reads.backend import Backend
+from tieredstore.jobs.advising.reads.modelling import HIT_MS, ColdReader, ReadFigures, model_reads
 from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
 
 MODEL = ChunkRequestModel()

@@ -9,13 +9,13 @@ import pytest
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.jobs.advising.snapshots import (
+from tieredstore.jobs.advising.loads.snapshots import (
     GroupQueue,
     parse_snapshot_name,
     read_snapshot,
     read_snapshots,
 )
-from tieredstore.jobs.advising.workload import find_readings
+from tieredstore.jobs.advising.loads.workload import find_readings
 
 
 def _write(path: Path, offsets: str, *, at_s: int = 0) -> Path:

@@ -19,7 +19,7 @@ from tieredstore.tier.reading import Reading, SegmentRead
 
 if TYPE_CHECKING:
     from tieredstore.contracts.request_model import ModelledQueue
-    from tieredstore.jobs.advising.timeline import Timeline
+    from tieredstore.jobs.advising.reads.timeline import Timeline
 
 
 class _ReplayedSegment:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tieredstore.jobs.advising.arrivals import Arrivals
-from tieredstore.jobs.advising.workload import QueueLoad, Workload, find_readings
+from tieredstore.jobs.advising.loads.arrivals import Arrivals
+from tieredstore.jobs.advising.loads.workload import QueueLoad, Workload, find_readings
 from tieredstore.message.consume_queue import UNIT_SIZE
 
 if TYPE_CHECKING:
     from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
-    from tieredstore.jobs.advising.snapshots import Snapshot
+    from tieredstore.jobs.advising.loads.snapshots import Snapshot
     from tieredstore.scan.catalogue import QueueFiles
 
 HOUR_MS: Final = 3_600_000

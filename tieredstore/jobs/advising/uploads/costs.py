@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.jobs.advising.sharing import Counted, count_shared
-from tieredstore.jobs.advising.uploads import HOUR_MS, NO_LIMIT, QueueUploads, model_uploads
+from tieredstore.jobs.advising.uploads.queue import HOUR_MS, NO_LIMIT, QueueUploads, model_uploads
+from tieredstore.jobs.advising.uploads.sharing import Counted, count_shared
 from tieredstore.message.consume_queue import UNIT_SIZE
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
     from tieredstore.contracts.dispatch_source import QueueKey
     from tieredstore.contracts.request_model import ModelledQueue, RequestModel
-    from tieredstore.jobs.advising.classes import QueueClass
+    from tieredstore.jobs.advising.loads.classes import QueueClass
 
 MONTH_MS: Final = 30 * 24 * HOUR_MS
 LEAST_HORIZON_MS: Final = 12 * HOUR_MS

@@ -18,7 +18,7 @@ from tieredstore.tier.reading import SegmentRead, Steps, Wait
 
 if TYPE_CHECKING:
     from tieredstore.contracts.request_model import Requests
-    from tieredstore.jobs.advising.backend import Backend
+    from tieredstore.jobs.advising.reads.backend import Backend
 
 T = TypeVar("T")
 P = ParamSpec("P")

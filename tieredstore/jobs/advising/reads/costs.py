@@ -8,16 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tieredstore.jobs.advising.reads import WAITING_MS, ColdReader, ReadFigures, model_reads
-from tieredstore.jobs.advising.upload_costs import MONTH_MS, Monthly, add_requests
-from tieredstore.jobs.advising.workload import ColdRun, find_cold_runs
+from tieredstore.jobs.advising.loads.workload import ColdRun, find_cold_runs
+from tieredstore.jobs.advising.reads.modelling import (
+    WAITING_MS,
+    ColdReader,
+    ReadFigures,
+    model_reads,
+)
+from tieredstore.jobs.advising.uploads.costs import MONTH_MS, Monthly, add_requests
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
     from tieredstore.contracts.dispatch_source import QueueKey
     from tieredstore.contracts.request_model import ModelledQueue, RequestModel
-    from tieredstore.jobs.advising.backend import Backend
-    from tieredstore.jobs.advising.workload import LeavesAt, Workload
+    from tieredstore.jobs.advising.loads.workload import LeavesAt, Workload
+    from tieredstore.jobs.advising.reads.backend import Backend
 
 READ_SAMPLE_BYTES: Final = 24 << 20
 READ_SAMPLE_GETS: Final = 2_000

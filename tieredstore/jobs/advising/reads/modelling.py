@@ -14,8 +14,8 @@ import msgspec
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetRequest
-from tieredstore.jobs.advising.replayed_queue import ReplayedQueue
-from tieredstore.jobs.advising.timeline import Timeline
+from tieredstore.jobs.advising.reads.replayed_queue import ReplayedQueue
+from tieredstore.jobs.advising.reads.timeline import Timeline
 from tieredstore.metrics import Metrics
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
     from tieredstore.contracts.request_model import ModelledQueue, RequestModel, Requests
     from tieredstore.contracts.segment import Capabilities
-    from tieredstore.jobs.advising.backend import Backend
+    from tieredstore.jobs.advising.reads.backend import Backend
     from tieredstore.tier.flat.file_store import FlatFileStore
     from tieredstore.tier.policy.topic_filter import TopicFilter
 

@@ -15,7 +15,7 @@ from tieredstore.tier.upload.visits import STORED_TOGETHER
 
 if TYPE_CHECKING:
     from tieredstore.contracts.request_model import RequestModel
-    from tieredstore.jobs.advising.uploads import QueueUploads
+    from tieredstore.jobs.advising.uploads.queue import QueueUploads
 
 
 class Counted(NamedTuple):

@@ -18,7 +18,7 @@ from tieredstore.tier.upload.rules import goes_at_once, is_deferred, is_gathered
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
     from tieredstore.contracts.segment import Capabilities
-    from tieredstore.jobs.advising.arrivals import Arrivals
+    from tieredstore.jobs.advising.loads.arrivals import Arrivals
 
 HOUR_MS: Final = 3_600_000
 NO_LIMIT: Final = 2**63 - 1

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.jobs.advising.gathering import window_of
+from tieredstore.jobs.advising.loads.gathering import window_of
 
 if TYPE_CHECKING:
-    from tieredstore.jobs.advising.arrivals import Arrivals
-    from tieredstore.jobs.advising.workload import QueueLoad, Workload
+    from tieredstore.jobs.advising.loads.arrivals import Arrivals
+    from tieredstore.jobs.advising.loads.workload import QueueLoad, Workload
 
 EXACT_QUEUES: Final = 32
 """So few are modelled each by itself."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.contracts.dispatch_source import QueueKey
 
 if TYPE_CHECKING:
-    from tieredstore.jobs.advising.arrivals import Arrivals
-    from tieredstore.jobs.advising.snapshots import Snapshot
+    from tieredstore.jobs.advising.loads.arrivals import Arrivals
+    from tieredstore.jobs.advising.loads.snapshots import Snapshot
 
 PULL_MESSAGES: Final = 32
 """What RocketMQ's clients ask for at a time unless they are told otherwise."""

@@ -1,0 +1,1 @@
+"""What came to the queues of a broker, and who read it."""

@@ -1,0 +1,1 @@
+"""What reads of the tier take: the fetcher itself, over modelled objects and time."""
