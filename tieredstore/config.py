@@ -553,6 +553,29 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         field(name="recordGetMessageResult", default=False)
     )
 
+    # Tier: what advice rests on
+    trace_enable: Annotated[
+        bool,
+        _text(
+            "Ours. Whether what is put and read is recorded in the store's folder, by queue and "
+            "group, for `tieredstore advise --trace`; no message is.",
+            runtime=True,
+        ),
+    ] = field(name="tieredStoreTraceEnable", default=False)
+    trace_interval_ms: Annotated[
+        int,
+        _int32(
+            "Ours. Time that is one record of a queue, ms; after so long a change of "
+            "`tieredStoreTraceEnable` counts.",
+            1_000,
+            runtime=True,
+        ),
+    ] = field(name="tieredStoreTraceInterval", default=10_000)
+    trace_max_size_bytes: Annotated[
+        int,
+        _int64("Ours. Most bytes of these records; the oldest go first.", 1 << 20, runtime=True),
+    ] = field(name="tieredStoreTraceMaxSize", default=256 << 20)
+
     # Tier: retention
     delete_file_enable: Annotated[bool, _text("Whether the expiry job runs.", runtime=True)] = (
         field(name="tieredStoreDeleteFileEnable", default=True)

@@ -108,6 +108,28 @@ class NotedChanges(Protocol):
         ...
 
 
+class ArrivedRuns(NamedTuple):
+    """Messages that a store got, in runs: each is of one queue, with consecutive offsets. A column
+    each: queue, offset of the first message, messages, bytes of their records, store time of the
+    first (epoch ms). Whoever is told of a run twice has seen these messages before."""
+
+    queues: Sequence[QueueKey]
+    offsets: npt.NDArray[np.int64]
+    messages: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    timestamps_ms: npt.NDArray[np.int64]
+
+
+@runtime_checkable
+class ObservedSource(Protocol):
+    """A source that tells what it gets, many messages at a time. Optional."""
+
+    def set_observer(self, observer: Callable[[ArrivedRuns], object] | None) -> None:
+        """Tell somebody of the messages that gets find from now on; None: nobody. It is called by
+        the thread that makes them visible: it must be short."""
+        ...
+
+
 class EndOfLife(NamedTuple):
     """Where a queue ended that was deleted with its topic. offset: behind its last message;
     physical_offset: of the commit log, where the deletion is; timestamp_ms: store time of the

@@ -106,6 +106,7 @@ class DefaultMessageStore(StoreReads):
             self._queues.list_queues,
             TopicTableReader(self.root).read,
             self._flush_and_dispatch,
+            self._reput.dispatcher.set_observer,
         )
         self._reput.dispatcher.note_units = self._source.note_units
         self.cleaning = CleanService(

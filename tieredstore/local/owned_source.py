@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from tieredstore.contracts.dispatch_source import EndOfLife, QueueKey
+from tieredstore.contracts.dispatch_source import ArrivedRuns, EndOfLife, QueueKey
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.topic_table import TopicTable
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class OwnedDispatchSource(LocalDispatchSource):
-    """A DispatchSource, a HistorySource and a NotedChanges. find_end_offsets: see `set_history`."""
+    """A DispatchSource, a HistorySource, a NotedChanges and an ObservedSource. find_end_offsets:
+    see `set_history`; observe: sets who is told of what the store gets."""
 
     def __init__(
         self,
@@ -24,8 +25,10 @@ class OwnedDispatchSource(LocalDispatchSource):
         list_queues: Callable[[], Iterable[QueueKey]],
         topics: Callable[[], TopicTable],
         flush: Callable[[], object],
+        observe: Callable[[Callable[[ArrivedRuns], object] | None], object],
     ) -> None:
         super().__init__(store, list_queues, topics, flush)
+        self._observe = observe
         self._owned = store
         self.find_end_offsets: Callable[[str], Mapping[int, int]] = lambda _topic: {}
         self._changed: set[QueueKey] = set()
@@ -52,6 +55,10 @@ class OwnedDispatchSource(LocalDispatchSource):
         if flushed < until:
             self._unflushed, self._unflushed_until = self._unflushed | taken, until
         return found
+
+    def set_observer(self, observer: Callable[[ArrivedRuns], object] | None) -> None:
+        """Tell somebody of the messages that gets find from now on; None: nobody."""
+        self._observe(observer)
 
     @property
     def is_new(self) -> bool:

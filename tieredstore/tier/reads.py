@@ -26,6 +26,7 @@ from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.reading import Steps, Wait, run, run_async
+from tieredstore.tier.trace.recorder import TraceRecorder
 
 if TYPE_CHECKING:
     from tieredstore.message.record import StoredMessage
@@ -46,8 +47,8 @@ class TieredReads(PluginMessageStore):
     """Gets, offsets, times and key queries over both stores. Thread-safe.
 
     `tieredStorageLevel`, or a level of the topic's own, says which gets the tier answers; topics of
-    which nothing is in the tier are always the next store's. executor: runs what coroutines would
-    block on.
+    which nothing is in the tier are always the next store's. recorder: is told of gets; executor:
+    runs what coroutines would block on.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class TieredReads(PluginMessageStore):
         fetcher: MessageStoreFetcher,
         topic_filter: TopicFilter,
         metrics: Metrics,
+        recorder: TraceRecorder,
         executor: Executor | None = None,
     ) -> None:
         super().__init__(next_store)
@@ -66,6 +68,7 @@ class TieredReads(PluginMessageStore):
         self.topic_filter = topic_filter
         self.metrics = metrics
         self._config = config
+        self._recorder = recorder
         self._executor = executor
 
     @property
@@ -92,14 +95,21 @@ class TieredReads(PluginMessageStore):
         if (yield self._look(lambda: self._reads_tier(key, offset, request.max_count))):
             result = yield from self.fetcher.get_in_steps(request)
             if not (yield self._look(lambda: self._falls_back(request, result))):
-                return self._merge(request, result)
+                return self._record(request, self._merge(request, result), from_tier=True)
         found: GetMessageResult = yield Wait(
             lambda: self.next_store.get(request), lambda: self.next_store.get_async(request)
         )
         if (yield self._look(lambda: self._has_gone_meanwhile(request, found))):
             result = yield from self.fetcher.get_in_steps(request)
-            return self._merge(request, result)
-        return found
+            return self._record(request, self._merge(request, result), from_tier=True)
+        return self._record(request, found, from_tier=False)
+
+    def _record(
+        self, request: GetRequest, result: GetMessageResult, *, from_tier: bool
+    ) -> GetMessageResult:
+        if self._recorder.is_on:
+            self._recorder.get(request, result, from_tier=from_tier)
+        return result
 
     def _look(self, question: Callable[[], bool]) -> Wait[bool]:
         """The step of a question that the next store's files answer."""

@@ -35,6 +35,7 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.provider_metrics import MeasuredProvider
 from tieredstore.tier.reads import TieredReads
 from tieredstore.tier.status import describe_tier
+from tieredstore.tier.trace.service import TraceService
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.writing import TierWriter, begin_stop
 
@@ -106,6 +107,7 @@ class TieredMessageStore(TieredReads):
             confirm_writer=flat_files.confirm_writer,
         )
         self.backup = TierBackup(config, provider, self._state, clock, metadata.flush)
+        self.trace = TraceService(config, self._state, clock, metrics)
         self._threads = ThreadPoolExecutor(READ_THREADS, "tiered-fetch")
         self._ahead_threads = ThreadPoolExecutor(AHEAD_THREADS, "tiered-ahead")
         topic_filter = TopicFilter(config, metrics)
@@ -121,7 +123,14 @@ class TieredMessageStore(TieredReads):
             self._ahead_threads,
         )
         super().__init__(
-            next_store, config, flat_files, fetcher, topic_filter, metrics, self._threads
+            next_store,
+            config,
+            flat_files,
+            fetcher,
+            topic_filter,
+            metrics,
+            self.trace.recorder,
+            self._threads,
         )
         self._provider = provider
         self._metadata = metadata
@@ -248,6 +257,8 @@ class TieredMessageStore(TieredReads):
             # Before the next store begins to clean.
             self._source.set_retention_guard(self.dispatcher.retention_guard)
         self.next_store.start()
+        self._closing.callback(self.trace.stop)
+        self.trace.start(self._source)
         if self._is_writer:
             self.index.start()
             self._closing.callback(self.dispatcher.finish)
@@ -274,9 +285,9 @@ class TieredMessageStore(TieredReads):
         self._closing.pop_all()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how each background loop is: those of the index, the upload, the expiry and the
-        backup, then those of the next store and of the provider, where these say."""
-        own = (self.index, self._dispatcher, self.expiry, self.backup)
+        """Tell how each background loop is: those of the index, the upload, the expiry, the backup
+        and the trace, then those of the next store and of the provider, where these say."""
+        own = (self.index, self._dispatcher, self.expiry, self.backup, self.trace)
         health = [found for service in own if service is not None for found in service.health()]
         provider = find_layer(self._provider, MonitoredServices)
         return [*health, *super().health(), *(provider.health() if provider is not None else ())]

@@ -14,7 +14,7 @@ from tieredstore.properties import fields_by_key
 from tieredstore.providers.s3.settings import S3Settings
 
 HERE = Path(__file__).parent
-NAMES, LOCAL, FLUSH, LOG_FILES, CLEANING, POLICIES, UPLOAD, READS, REST = (
+NAMES, LOCAL, FLUSH, LOG_FILES, CLEANING, POLICIES, UPLOAD, READS, TRACE, REST = (
     f"test_{name}.py"
     for name in (
         "names_and_places",
@@ -25,6 +25,7 @@ NAMES, LOCAL, FLUSH, LOG_FILES, CLEANING, POLICIES, UPLOAD, READS, REST = (
         "policies",
         "segments_and_upload",
         "reads",
+        "trace",
         "retention_and_posix",
     )
 )
@@ -261,6 +262,9 @@ TESTS = {
         f"{READS}::test_crc_check_enable_leaves_out_messages_with_a_bad_body"
     ),
     "recordGetMessageResult": f"{READS}::test_record_get_message_result_logs_each_get",
+    "tieredStoreTraceEnable": f"{TRACE}::test_trace_enable_records",
+    "tieredStoreTraceInterval": f"{TRACE}::test_trace_interval_is_the_time_between_two_blocks",
+    "tieredStoreTraceMaxSize": f"{TRACE}::test_trace_max_size_is_the_most_bytes_on_disk",
     "tieredStoreDeleteFileEnable": f"{REST}::test_delete_file_enable_runs_the_expiry",
     "tieredStoreFileReservedTime": (
         f"{REST}::test_file_reserved_time_is_the_retention_of_messages_and_index"

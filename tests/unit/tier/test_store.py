@@ -532,7 +532,7 @@ def test_each_background_loop_says_how_it_is(world: World) -> None:
     def states() -> dict[str, ServiceState]:
         return {health.name: health.state for health in world.store.health()}
 
-    names = {"tiered-index", "tiered-dispatcher", "tiered-expiry", "tiered-backup"}
+    names = {"tiered-index", "tiered-dispatcher", "tiered-expiry", "tiered-backup", "tiered-trace"}
     assert states() == dict.fromkeys(names, ServiceState.STOPPED)
     world.store.start()
     assert states() == dict.fromkeys(names, ServiceState.RUNNING)

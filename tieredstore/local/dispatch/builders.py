@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.dispatch_source import ArrivedRuns, QueueKey
 from tieredstore.contracts.message_store import ArrivedMessages, MessageArrivingListener
 from tieredstore.errors import Corrupt
 from tieredstore.local.dispatch.index_builder import IndexBuilder, Int32s, Int64s
@@ -58,6 +58,7 @@ class RowDispatcher:
         self.note_units: Callable[[Iterable[QueueKey]], object] = lambda _: None
         """Told of the queues that got units, once gets find these."""
         self.listener: MessageArrivingListener | None = None
+        self._observer: Callable[[ArrivedRuns], object] | None = None
         self.counts = TopicCounts()
         self.counts_from: int | None = None
         self._log = log
@@ -69,6 +70,10 @@ class RowDispatcher:
         self._by_number: dict[int, QueueKey] = {}
         self._deletions: list[TopicDeletion] = []  # of the rows in hand
         self._is_scanning = False
+
+    def set_observer(self, observer: Callable[[ArrivedRuns], object] | None) -> None:
+        """Tell somebody of what `counts` counts, run by run."""
+        self._observer = observer
 
     def dispatch(self, columns: RowColumns, *, is_scanning: bool = False) -> None:
         """Put messages in queues and index; units that a queue has are skipped. Raises what the
@@ -155,14 +160,22 @@ class RowDispatcher:
         if int(offsets[0]) < counts_from:
             messages[offsets < counts_from] = 0
             sizes = sizes * messages
-        self.counts.add(
-            zip(
-                [self._by_number[number].topic for number in numbers[order[starts]].tolist()],
-                np.add.reduceat(messages[order], starts).tolist(),
-                np.add.reduceat(sizes[order], starts).tolist(),
-                strict=True,
-            )
-        )
+        firsts = order[starts]
+        queues = [self._by_number[number] for number in numbers[firsts].tolist()]
+        counted = np.add.reduceat(messages[order], starts)
+        counted_bytes = np.add.reduceat(sizes[order], starts)
+        topics = [queue.topic for queue in queues]
+        self.counts.add(zip(topics, counted.tolist(), counted_bytes.tolist(), strict=True))
+        if self._observer is not None:
+            times, queue_offsets = columns.timestamps[firsts], columns.queue_offsets[firsts]
+            self._observe(ArrivedRuns(queues, queue_offsets, counted, counted_bytes, times))
+
+    def _observe(self, runs: ArrivedRuns) -> None:
+        try:
+            if self._observer is not None:
+                self._observer(runs)
+        except Exception:
+            _log.exception("the observer of what arrives failed")
 
     def _tell(
         self,
@@ -244,6 +257,8 @@ class RowDispatcher:
         if self.counts_from is not None and offset >= self.counts_from:
             self.counts.add([(topic, 1, size)])
             self.counts_from = offset + size
+            if self._observer is not None:
+                self._observe(_make_runs(groups, size, message.store_timestamp_ms))
         if self.listener is not None:
             pieces = [[message.properties_bytes]] * len(groups)
             self._tell(self.listener, groups, pieces)
@@ -287,6 +302,14 @@ class RowDispatcher:
         entries = index_entries(self._prefixes, columns.numbers, columns.properties)
         rows = entries.rows
         self._index.put_again(entries.hashes, columns.offsets[rows], columns.timestamps[rows])
+
+
+def _make_runs(groups: Sequence[QueueUnits], size: int, timestamp_ms: int) -> ArrivedRuns:
+    """One message in each of its queues."""
+    ones = np.ones(len(groups), dtype=np.int64)
+    offsets = np.array([group.offset for group in groups], dtype=np.int64)
+    keys = [group.key for group in groups]
+    return ArrivedRuns(keys, offsets, ones, ones * size, ones * timestamp_ms)
 
 
 def _record_entries(message: StoredMessage, offset: int) -> tuple[Int32s, Int64s, Int64s]:

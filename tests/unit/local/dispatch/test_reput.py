@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from tests.kit.local_stores import FOREVER, START_MS, plain, put_all, running, small_config
 from tests.kit.waiting import wait_for
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.dispatch_source import ArrivedRuns, QueueKey
 from tieredstore.errors import Exhausted
 from tieredstore.local.put import rows as put_rows
 from tieredstore.message.names import DELETION_TOPIC
@@ -184,3 +186,49 @@ def test_c01_store_times_do_not_go_back_behind_messages_dispatched_at_the_start(
     with running(config, clock) as store:
         assert store.get_max_offset_in_queue("T", 0) == 3
         assert put_all(store, [plain()])[0].store_timestamp_ms == START_MS
+
+
+def test_an_observer_is_told_of_each_message_once(tmp_path: Path) -> None:
+    told: Counter[QueueKey] = Counter()
+    ends: dict[QueueKey, int] = {}
+    sizes: list[int] = []
+
+    def observe(runs: ArrivedRuns) -> None:
+        for key, offset, count in zip(
+            runs.queues, runs.offsets.tolist(), runs.messages.tolist(), strict=True
+        ):
+            assert offset == ends.get(key, 0)
+            ends[key] = offset + count
+            told[key] += count
+        sizes.extend(runs.sizes.tolist())
+        assert runs.timestamps_ms.tolist() == [START_MS] * len(runs.queues)
+
+    with running(_config(tmp_path), ManualClock(START_MS)) as store:
+        put_all(store, [plain("before")])
+        store.dispatch_source.set_observer(observe)
+        store._reput._lock.acquire()
+        try:
+            for message in _mixed(110):
+                assert store.put_message(message).ok
+        finally:
+            store._reput._lock.release()
+        store.wait_until_dispatched()
+        for message in _mixed(220)[110:]:
+            put_all(store, [message])
+        store.dispatch_source.set_observer(None)
+        put_all(store, [plain("after")])
+        there = {
+            key: store.get_max_offset_in_queue(*key)
+            for key in store.dispatch_source.queues()
+            if key.topic not in {"before", "after"}
+        }
+    assert told == there
+    assert min(sizes) > 91
+
+
+def test_an_observer_that_fails_holds_nothing_up(tmp_path: Path) -> None:
+    with running(_config(tmp_path), ManualClock(START_MS)) as store:
+        store.dispatch_source.set_observer(lambda runs: runs.queues[99])
+        put_all(store, [plain("T")])
+        assert store.get_max_offset_in_queue("T", 0) == 1
+        assert store._reput.error is None
