@@ -7,6 +7,11 @@ import os
 
 from setuptools import Extension, setup
 
-CORE = Extension("tieredstore.message._core", ["tieredstore/message/_core.c"], optional=True)
+CORE = Extension(
+    "tieredstore.message._core",
+    [f"tieredstore/message/{name}.c" for name in ("_core", "_puts")],
+    depends=["tieredstore/message/_core.h"],
+    optional=True,
+)
 
 setup(ext_modules=[] if os.environ.get("TIEREDSTORE_PURE") == "1" else [CORE])

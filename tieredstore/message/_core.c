@@ -3,57 +3,16 @@
 Each function has a twin in Python that makes the same bytes (docs/adr/0007-compiled-core.md) and is
 called when one here answers None: for whatever is not plain, and instead of every error. Nothing is
 read or written outside of the buffers that are passed: every offset and length is checked against
-their sizes here. The GIL is held throughout; locks, clocks and a store's state are Python's. */
+their sizes here. Messages and index here, puts in _puts.c. */
 
-#define _GNU_SOURCE /* memmem */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <string.h>
-#include <structmember.h>
+#include "_core.h"
 
-#define VERSION 4 /* of what core.py expects: an extension that was built before is not used */
-#define HEAD_SIZE 88 /* in front of the body, with two IPv4 hosts */
+#define VERSION 5 /* of what core.py expects: an extension that was built before is not used */
 #define MIN_RECORD_SIZE 91
 #define MAGIC_V1 0xDAA320A7u
 #define MAGIC_V2 0xDAA320ABu
-#define MAX_ROW_PROPERTIES 4096
 #define MAX_PROPERTIES 32767
-#define RELEASING 5120 /* message/crc.py */
-#define NOT_PLAIN (0x1 << 4 | 0x1 << 5 | 0x3 << 2 | 0x1 << 7)
 
-static uint32_t get32(const uint8_t *p) {
-    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-}
-
-static void put32(uint8_t *p, uint32_t value) {
-    p[0] = (uint8_t)(value >> 24), p[1] = (uint8_t)(value >> 16);
-    p[2] = (uint8_t)(value >> 8), p[3] = (uint8_t)value;
-}
-
-static void put64(uint8_t *p, uint64_t value) {
-    put32(p, (uint32_t)(value >> 32));
-    put32(p + 4, (uint32_t)value);
-}
-
-/* Whether a number is an int of so many bits; then `value` is it. */
-static int read_int(PyObject *number, int bits, int64_t *value) {
-    int overflow = 0;
-    if (number == NULL || !PyLong_Check(number))
-        return 0;
-    *value = PyLong_AsLongLongAndOverflow(number, &overflow);
-    return !overflow && (bits == 64 || (*value >= INT32_MIN && *value <= INT32_MAX));
-}
-
-static int contains(PyObject *data, const char *text) {
-    return memmem(PyBytes_AS_STRING(data), (size_t)Py_SIZE(data), text, strlen(text)) != NULL;
-}
-
-/* Messages: a Struct whose fields lie at fixed places. */
-enum field {
-    TOPIC, BODY, QUEUE_ID, PROPERTIES, FLAG, SYS_FLAG, BORN_TIMESTAMP, BORN_HOST, RECONSUME_TIMES,
-    PREPARED_OFFSET, FIELDS
-};
 /* What Message.create takes beside fields: the values of these properties. */
 enum { KEYS = FIELDS, UNIQ_KEY, TAGS, ARGUMENTS };
 static const char *const texts[ARGUMENTS + 3] = {
@@ -62,13 +21,22 @@ static const char *const texts[ARGUMENTS + 3] = {
     "UNIQ_KEY", "TAGS"
 };
 static PyObject *interned[ARGUMENTS + 3]; /* the texts */
-static PyTypeObject *message_type;
-static Py_ssize_t field_offsets[FIELDS];
-static PyObject *crc32, *large_crc32; /* the latter of more than RELEASING bytes */
-static PyObject *create_in_python, *localhost, *zero;
+PyTypeObject *message_type;
+Py_ssize_t field_offsets[FIELDS];
+PyObject *crc32, *large_crc32, *zero;
+static PyObject *create_in_python, *localhost;
 
-static PyObject *get_field(PyObject *message, enum field field) {
-    return *(PyObject **)((char *)message + field_offsets[field]); /* NULL when it is not set */
+Py_ssize_t find_place(PyTypeObject *type, const char *name) {
+    PyObject *found = PyObject_GetAttrString((PyObject *)type, name);
+    if (found == NULL)
+        return 0;
+    PyMemberDef *member = NULL;
+    if (Py_TYPE(found) == &PyMemberDescr_Type && PyType_IsSubtype(type, PyDescr_TYPE(found)))
+        member = ((PyMemberDescrObject *)found)->d_member;
+    Py_DECREF(found); /* the type has it */
+    if (member == NULL || member->type != T_OBJECT_EX)
+        return PyErr_Format(PyExc_TypeError, "%s.%s: no slot", type->tp_name, name), 0;
+    return member->offset;
 }
 
 static PyObject *configure(PyObject *self, PyObject *args) {
@@ -76,18 +44,11 @@ static PyObject *configure(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!OOOS:configure", &PyType_Type, &type, &function, &large, &create,
                           &host))
         return NULL;
-    for (int field = 0; field < FIELDS; field++) {
-        PyObject *found = PyObject_GetAttrString(type, texts[field]);
-        if (found == NULL)
+    Py_ssize_t places[FIELDS];
+    for (int field = 0; field < FIELDS; field++)
+        if ((places[field] = find_place((PyTypeObject *)type, texts[field])) == 0)
             return NULL;
-        PyMemberDef *member = NULL;
-        if (Py_TYPE(found) == &PyMemberDescr_Type && PyDescr_TYPE(found) == (PyTypeObject *)type)
-            member = ((PyMemberDescrObject *)found)->d_member;
-        Py_DECREF(found); /* the type has it */
-        if (member == NULL || member->type != T_OBJECT_EX)
-            return PyErr_Format(PyExc_TypeError, "%s: no field of a Struct", texts[field]);
-        field_offsets[field] = member->offset;
-    }
+    memcpy(field_offsets, places, sizeof places);
     for (int i = 0; i < ARGUMENTS + 3; i++)
         Py_XSETREF(interned[i], PyUnicode_InternFromString(texts[i]));
     Py_XSETREF(zero, PyLong_FromLong(0));
@@ -97,184 +58,6 @@ static PyObject *configure(PyObject *self, PyObject *args) {
     Py_XSETREF(crc32, Py_NewRef(function));
     Py_XSETREF(large_crc32, Py_NewRef(large));
     Py_RETURN_NONE;
-}
-
-/* Records. */
-typedef struct {
-    Py_buffer view;
-    const uint8_t *template;
-    Py_ssize_t template_size;
-    int64_t inside, limit, max_body, queue_offset, position, timestamp;
-} Append;
-
-typedef struct {
-    PyObject *body, *properties, *born_host; /* owned: other threads may change the message */
-    int64_t numbers[FIELDS];
-    uint32_t crc;
-    Py_ssize_t size;
-} Record;
-
-/* What a message becomes: 1 when it is plain, else 0; -1 with an exception. `record` is to be
-released by end_append whatever the answer is. */
-static int read_message(PyObject *message, const Append *append, Record *record) {
-    memset(record, 0, sizeof *record);
-    if (Py_TYPE(message) != message_type)
-        return 0;
-    PyObject *body = get_field(message, BODY), *properties = get_field(message, PROPERTIES);
-    PyObject *born_host = get_field(message, BORN_HOST);
-    if (body == NULL || !PyBytes_CheckExact(body) || PyBytes_GET_SIZE(body) > append->max_body ||
-        properties == NULL || !PyBytes_CheckExact(properties) ||
-        PyBytes_GET_SIZE(properties) > MAX_ROW_PROPERTIES || born_host == NULL ||
-        !PyBytes_CheckExact(born_host) || PyBytes_GET_SIZE(born_host) != 8)
-        return 0;
-    record->body = Py_NewRef(body);
-    record->properties = Py_NewRef(properties), record->born_host = Py_NewRef(born_host);
-    for (int field = FLAG; field < FIELDS; field++) {
-        int bits = field == BORN_TIMESTAMP || field == PREPARED_OFFSET ? 64 : 32;
-        int64_t *number = record->numbers + field;
-        if (field != BORN_HOST && !read_int(get_field(message, field), bits, number))
-            return 0;
-    }
-    if (record->numbers[SYS_FLAG] & NOT_PLAIN || contains(properties, "INNER_"))
-        return 0;
-    Py_ssize_t size = PyBytes_GET_SIZE(body);
-    record->size = append->template_size + size + 2 + PyBytes_GET_SIZE(properties);
-    PyObject *crc = PyObject_CallOneArg(size > RELEASING ? large_crc32 : crc32, body);
-    if (crc == NULL)
-        return -1;
-    record->crc = (uint32_t)PyLong_AsUnsignedLongMask(crc) & 0x7FFFFFFF;
-    Py_DECREF(crc);
-    return PyErr_Occurred() ? -1 : 1;
-}
-
-static void write_record(uint8_t *to, const Append *append, const Record *record,
-                         int64_t queue_offset, int64_t position) {
-    size_t body_size = (size_t)PyBytes_GET_SIZE(record->body);
-    size_t topic_size = (size_t)append->template_size - HEAD_SIZE;
-    size_t properties_size = (size_t)PyBytes_GET_SIZE(record->properties);
-    memcpy(to, append->template, HEAD_SIZE);
-    put32(to, (uint32_t)record->size);
-    put32(to + 8, record->crc);
-    put32(to + 16, (uint32_t)record->numbers[FLAG]);
-    put64(to + 20, (uint64_t)queue_offset);
-    put64(to + 28, (uint64_t)position);
-    put32(to + 36, (uint32_t)record->numbers[SYS_FLAG]);
-    put64(to + 40, (uint64_t)record->numbers[BORN_TIMESTAMP]);
-    memcpy(to + 48, PyBytes_AS_STRING(record->born_host), 8);
-    put64(to + 56, (uint64_t)append->timestamp);
-    put32(to + 72, (uint32_t)record->numbers[RECONSUME_TIMES]);
-    put64(to + 76, (uint64_t)record->numbers[PREPARED_OFFSET]);
-    put32(to + 84, (uint32_t)body_size);
-    to += HEAD_SIZE;
-    memcpy(to, PyBytes_AS_STRING(record->body), body_size);
-    to += body_size;
-    memcpy(to, append->template + HEAD_SIZE, topic_size);
-    to += topic_size;
-    to[0] = (uint8_t)(properties_size >> 8), to[1] = (uint8_t)properties_size;
-    memcpy(to + 2, PyBytes_AS_STRING(record->properties), properties_size);
-}
-
-/* 1, and `view` is to be released; 0 when Python has to do it; -1 with an exception. */
-static int begin_append(PyObject *const *args, Py_ssize_t count, Py_ssize_t wanted, Append *append) {
-    if (count != wanted)
-        return PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", wanted, count), -1;
-    if (!read_int(args[1], 64, &append->inside) || !read_int(args[2], 64, &append->limit) ||
-        !PyBytes_CheckExact(args[3]) || PyBytes_GET_SIZE(args[3]) < HEAD_SIZE + 1 ||
-        PyBytes_GET_SIZE(args[3]) > HEAD_SIZE + 2 + 32767 ||
-        !read_int(args[4], 32, &append->max_body) || !read_int(args[6], 64, &append->queue_offset) ||
-        !read_int(args[7], 64, &append->position) || !read_int(args[8], 64, &append->timestamp) ||
-        append->queue_offset < 0 || append->queue_offset > INT64_MAX / 2 || append->position < 0 ||
-        append->position > INT64_MAX / 2 || message_type == NULL)
-        return 0;
-    append->template = (const uint8_t *)PyBytes_AS_STRING(args[3]);
-    append->template_size = PyBytes_GET_SIZE(args[3]);
-    if (PyObject_GetBuffer(args[0], &append->view, PyBUF_WRITABLE) < 0) {
-        int is_read_only = PyErr_ExceptionMatches(PyExc_BufferError); /* as an empty log's */
-        return is_read_only ? (PyErr_Clear(), 0) : -1;
-    }
-    if (append->limit > append->view.len)
-        append->limit = append->view.len;
-    return 1;
-}
-
-/* Whether a message may be part of a batch of a queue. */
-static int belongs(PyObject *message, const Record *record, PyObject *topic, int64_t queue_id) {
-    PyObject *found = get_field(message, TOPIC);
-    int64_t number;
-    return found != NULL && PyUnicode_CheckExact(found) && PyUnicode_Compare(found, topic) == 0 &&
-           read_int(get_field(message, QUEUE_ID), 32, &number) && number == queue_id &&
-           !contains(record->properties, "DELAY\x01");
-}
-
-/* Write what was read, if it is plain and fits (is_plain < 0: there is an exception), and release
-it; the byte of the log behind it, and the rows: number, head and properties of each record. */
-static PyObject *end_append(Append *append, Record *records, Py_ssize_t count, PyObject *number,
-                            int is_plain) {
-    int64_t position = append->position, size = 0;
-    PyObject *result = NULL, *end = NULL, *rows = NULL;
-    uint8_t *to = NULL;
-    for (Py_ssize_t i = 0; i < count; i++)
-        size += records[i].size;
-    if (is_plain == 0 || append->inside < 0 || append->inside > append->limit ||
-        size > append->limit - append->inside)
-        result = is_plain < 0 ? NULL : Py_NewRef(Py_None);
-    else if (is_plain > 0 && (rows = PyTuple_New(3 * count)) != NULL)
-        to = (uint8_t *)append->view.buf + append->inside;
-    for (Py_ssize_t i = 0; rows != NULL && i < count; i++) {
-        write_record(to, append, records + i, append->queue_offset + i, position);
-        PyObject *head = PyBytes_FromStringAndSize((char *)to, HEAD_SIZE);
-        PyTuple_SET_ITEM(rows, 3 * i, Py_NewRef(number));
-        PyTuple_SET_ITEM(rows, 3 * i + 1, head);
-        PyTuple_SET_ITEM(rows, 3 * i + 2, Py_NewRef(records[i].properties));
-        if (head == NULL)
-            Py_CLEAR(rows);
-        to += records[i].size, position += records[i].size;
-    }
-    if (rows != NULL && (end = PyLong_FromLongLong(position)) != NULL)
-        result = PyTuple_Pack(2, end, rows);
-    Py_XDECREF(end);
-    Py_XDECREF(rows);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Py_XDECREF(records[i].body);
-        Py_XDECREF(records[i].properties);
-        Py_XDECREF(records[i].born_host);
-    }
-    PyBuffer_Release(&append->view);
-    return result;
-}
-
-static PyObject *append_record(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    Append append;
-    Record record;
-    int is_plain = begin_append(args, count, 10, &append);
-    if (is_plain <= 0)
-        return is_plain < 0 ? NULL : Py_NewRef(Py_None);
-    is_plain = read_message(args[5], &append, &record);
-    return end_append(&append, &record, 1, args[9], is_plain);
-}
-
-static PyObject *append_records(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    Append append;
-    int is_plain = begin_append(args, count, 11, &append);
-    if (is_plain <= 0)
-        return is_plain < 0 ? NULL : Py_NewRef(Py_None);
-    PyObject *messages = PySequence_Tuple(args[5]);
-    Py_ssize_t size = messages == NULL ? 0 : PyTuple_GET_SIZE(messages), read = 0;
-    Record *records = PyMem_Malloc((size_t)(size + 1) * sizeof *records);
-    if (records == NULL)
-        PyErr_NoMemory();
-    is_plain = messages == NULL || records == NULL ? -1 : PyUnicode_CheckExact(args[10]);
-    while (is_plain > 0 && read < size) {
-        PyObject *message = PyTuple_GET_ITEM(messages, read);
-        is_plain = read_message(message, &append, records + read++);
-        if (is_plain > 0)
-            is_plain = belongs(message, records + read - 1, args[10],
-                               (int32_t)get32(append.template + 12));
-    }
-    PyObject *result = end_append(&append, records, read, args[9], is_plain);
-    PyMem_Free(records);
-    Py_XDECREF(messages);
-    return result;
 }
 
 /* Properties, and messages from ordinary values. */
@@ -580,8 +363,9 @@ end:
 #define FAST (PyCFunction)(void (*)(void))
 static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, NULL},
-    {"append_record", FAST append_record, METH_FASTCALL, NULL},
+    {"configure_puts", configure_puts, METH_VARARGS, NULL},
     {"append_records", FAST append_records, METH_FASTCALL, NULL},
+    {"put_message", FAST put_message, METH_FASTCALL, NULL},
     {"encode_properties", encode_properties, METH_O, NULL},
     {"create_message", FAST create_message, METH_FASTCALL | METH_KEYWORDS, "Message.create"},
     {"index_entries", index_entries, METH_VARARGS, NULL},
@@ -593,8 +377,14 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", "See _core.pyi.", -1, methods};
 
 PyMODINIT_FUNC PyInit__core(void) {
-    PyObject *made = PyModule_Create(&module);
-    if (made != NULL && PyModule_AddIntConstant(made, "VERSION", VERSION) < 0)
+    PyObject *made = PyModule_Create(&module), *put = NULL, *method = NULL;
+    /* A function in Python becomes a method in a class; this one is made to. */
+    if (made == NULL || PyModule_AddIntConstant(made, "VERSION", VERSION) < 0 ||
+        (put = PyObject_GetAttrString(made, "put_message")) == NULL ||
+        (method = PyInstanceMethod_New(put)) == NULL ||
+        PyObject_SetAttrString(made, "put_message", method) < 0)
         Py_CLEAR(made);
+    Py_XDECREF(put);
+    Py_XDECREF(method);
     return made;
 }

@@ -24,26 +24,23 @@ def configure(
     `create_message` does not make, and the born host of the others. Raises TypeError when the
     fields are not where they can be read."""
 
-def append_record(
-    view: memoryview,
-    inside: int,
-    limit: int,
-    template: bytes,
-    max_body_bytes: int,
-    message: object,
-    queue_offset: int,
-    position: int,
-    timestamp_ms: int,
-    number: int,
+def configure_puts(
+    appender_type: type[Any],
+    commit_log_type: type[Any],
+    queue_type: type[Any],
+    result_type: type[Any],
+    put_ok: object,
+    durable: object,
+    system_clock: object,
     /,
-) -> tuple[int, tuple[int, bytes, bytes]] | None:
-    """Write the record of a plain message at byte `inside` of a view, if it ends at `limit` or
-    before; returns `position` behind it, and its row for the dispatch: number, head (88 bytes) and
-    properties. The twin is `MessageAppender.put`.
+) -> None:
+    """Say where `put_message` finds what it needs: types with the slots that a `MessageAppender`, a
+    `CommitLog` and a `QueueState` have, what the results of puts are and the values in them, and
+    the function of the clock that is the machine's. Raises TypeError when there is no such slot."""
 
-    template: head and topic field (`PlainTemplate.make_record`); limit: bytes of the view; number:
-    of the queue.
-    """
+def put_message(appender: Any, message: Message, /) -> Any:
+    """Put one message: a method of appenders. What is not plain, and what cannot be put now, is
+    left to the appender's `put_in_python`. The twin is `MessageAppender.put`."""
 
 def append_records(
     view: memoryview,
@@ -59,10 +56,12 @@ def append_records(
     topic: str,
     /,
 ) -> tuple[int, tuple[int | bytes, ...]] | None:
-    """Write the records of a plain batch as `append_record` does, all or none; returns `position`
-    behind them and their rows. The twin is `MessageAppender.put_batch`.
+    """Write the records of a plain batch at byte `inside` of a view, all or none, if they end at
+    `limit` or before; returns `position` behind them, and their rows for the dispatch: number, head
+    (88 bytes) and properties of each. The twin is `MessageAppender.put_batch`.
 
-    topic: of all messages, as is the queue id in the template.
+    template: head and topic field (`PlainTemplate.make_record`); limit: bytes of the view; number:
+    of the queue; topic: of all messages, as is the queue id in the template.
     """
 
 def encode_properties(properties: object, /) -> bytes | None:

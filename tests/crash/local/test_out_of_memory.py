@@ -105,12 +105,15 @@ MANY: list[Message] = [plain(number=number, body=b"x" * 700) for number in range
 
 @pytest.mark.parametrize("kind", sorted({MessageAppender, find_appender_class()}, key=str))
 @pytest.mark.parametrize(("put", "count"), [(_put_one, 1), (_put_special, 1), (_put_many, 5)])
+@pytest.mark.parametrize("failing", [1, 30])
 def test_p01_each_allocation_of_a_put_fails_in_turn_and_nothing_is_stored_by_half(
     log: CommitLog,
     kind: type[MessageAppender],
     put: Callable[[MessageAppender], PutMessageResult],
     count: int,
+    failing: int,
 ) -> None:
+    """failing: so many allocations from that one on."""
     appender = kind(log, RecordEncoder(LOCALHOST), ManualClock(START_MS), RunningFlags())
     appender.find_next_offset = lambda *_: FIRST_OFFSET
     appender.open()
@@ -119,7 +122,7 @@ def test_p01_each_allocation_of_a_put_fails_in_turn_and_nothing_is_stored_by_hal
     for number in range(1, MOST_ALLOCATIONS):
         end, next_offset = log.max_offset, appender.next_offset("T", 0)
         result = None
-        _testcapi.set_nomemory(number, number + 1)
+        _testcapi.set_nomemory(number, number + failing)
         try:
             result = put(appender)
         except MemoryError:
@@ -135,7 +138,8 @@ def test_p01_each_allocation_of_a_put_fails_in_turn_and_nothing_is_stored_by_hal
         if outcomes[-ENOUGH_OK:] == ["PUT_OK"] * ENOUGH_OK:
             break
     assert outcomes[-1] == "PUT_OK"
-    assert outcomes[0] != "PUT_OK"
+    # Where one fails in the compiled core, Python puts the message.
+    assert outcomes[0] != "PUT_OK" or (failing == 1 and kind is not MessageAppender)
     rows = appender.take_rows()
     assert rows.end_offset == log.max_offset
     assert len(rows.rows) == 3 * (appender.next_offset("T", 0) - FIRST_OFFSET)

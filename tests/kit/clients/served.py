@@ -50,7 +50,9 @@ def java_broker(folder: Path) -> Iterator[Served]:
     java = JavaTools.resolve()
     if isinstance(java, str):
         pytest.skip(f"no Java side: {java}")
+    # Its own limit of 200 ms refuses sends on a busy machine.
     settings = [f"{name}={value}" for name, value in SETTINGS.items()]
+    settings.append("waitTimeMillsInSendQueue=30000")
     with java.hold(folder / "store", *settings) as held:
         # On a busy machine its first registration may fail; the next one comes within 30 s.
         wait_for(lambda: asyncio.run(_knows_broker(held.namesrv)))

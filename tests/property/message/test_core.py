@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import MappingProxyType, ModuleType
@@ -15,8 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tieredstore.clock import SystemClock
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
 from tieredstore.errors import Invalid
 from tieredstore.local.index import keys
+from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.put.appender import MessageAppender
+from tieredstore.local.put.queues import QueueState
 from tieredstore.message import properties
 from tieredstore.message.columns import walk
 from tieredstore.message.core import CORE_VERSION, IS_COMPILED
@@ -294,18 +300,86 @@ def is_plain(message: Message, *, in_batch: bool) -> bool:
     )
 
 
-TEMPLATE = RecordEncoder().plain_template("T")
-assert TEMPLATE is not None
+TEMPLATE: Any = RecordEncoder().plain_template("T")
 RECORD = TEMPLATE.make_record(7)
+
+
+class Log:
+    """The slots of a commit log."""
+
+    __slots__ = ("limit", "max_offset", "view", "view_from")
+
+
+class Appender:
+    """The slots of an appender, and what the core calls of it."""
+
+    __slots__ = (
+        "_help_values",
+        "_is_idle",
+        "_lock",
+        "_log",
+        "_max_plain_body_bytes",
+        "_now_ms",
+        "_plain",
+        "_rows",
+        "_wakes",
+        "durability",
+        "help",
+        "last_timestamp_ms",
+    )
+    put = core.put_message
+
+    def put_in_python(self, message: Message) -> None:
+        """Decline."""
+
+    def _help_after(self, size: int) -> None:
+        self.help(size)  # type: ignore[attr-defined]
+
+
+KINDS = (PutMessageResult, PutMessageStatus.PUT_OK, DURABLE, SystemClock.now_ms)
+
+
+@pytest.fixture(scope="module")
+def put_places() -> Iterator[None]:
+    """The core puts with the appenders of this module."""
+    core.configure_puts(Appender, Log, QueueState, *KINDS)
+    yield
+    core.configure_puts(MessageAppender, CommitLog, QueueState, *KINDS)
+
+
+def make_appender(view: memoryview, inside: int, limit: int, position: int) -> Any:
+    """An appender whose log goes on at byte `inside` of a view; queue 7 of T is at 5."""
+    log: Any = Log()
+    log.view, log.view_from = view, position - inside
+    log.limit, log.max_offset = position - inside + limit, position
+    appender: Any = Appender()
+    appender._log, appender._lock, appender._rows = log, threading.RLock(), ["before"]
+    appender._plain = {("T", 7): (QueueState("T", 7, 3, 5), *TEMPLATE, RECORD)}
+    appender._max_plain_body_bytes, appender._help_values = 150, 99
+    appender._now_ms, appender.last_timestamp_ms = (lambda: 77), 70
+    appender.durability, appender._is_idle, appender._wakes = DURABLE, False, iter(())
+    return appender
+
+
+def read_state(appender: Any) -> tuple[object, ...]:
+    """What a put changes."""
+    log, state = appender._log, appender._plain["T", 7][0]
+    return log.max_offset, state.next_offset, appender.last_timestamp_ms, appender._rows[1:]
 
 
 @FUZZ
 @given(MESSAGES, st.integers(-9, 700), st.integers(-9, 700), st.integers(0, 2**62))
-def test_records(message: Message, inside: int, limit: int, position: int) -> None:
+def test_records(
+    put_places: None, message: Message, inside: int, limit: int, position: int
+) -> None:
     place, view = make_place(2 * GUARD + 400)
-    found = core.append_record(view, inside, limit, RECORD, 150, message, 5, position, 77, 3)
-    if found is None:
+    appender = make_appender(view, inside, limit, position)
+    before = read_state(appender)
+    result = appender.put(message)
+    assert appender._lock.acquire(blocking=False)
+    if result is None:
         assert set(place) == {0xA5}
+        assert read_state(appender) == before
         if is_plain(message, in_batch=False) and 0 <= inside <= limit and limit <= 400:
             fits = (
                 len(message.body) <= 150
@@ -313,18 +387,112 @@ def test_records(message: Message, inside: int, limit: int, position: int) -> No
             )
             assert not fits
         return
-    end, (number, head, kept) = found
-    message.queue_id = 7  # the template's
-    message.topic = "T"
+    assert is_plain(message, in_batch=False)
     record = encode_record(message, 5, position, 77)
-    assert end == position + len(record)
-    assert (number, head) == (3, record[:88])
-    assert kept == message.properties
+    assert result == PutMessageResult(
+        PutMessageStatus.PUT_OK, position, 5, len(record), 1, 77, DURABLE, "", True
+    )
+    row = [3, record[:88], message.properties]
+    assert read_state(appender) == (position + len(record), 6, 77, row)
     start = GUARD + inside
     assert inside >= 0
     assert inside + len(record) <= min(limit, 400)
     assert place[start : start + len(record)] == record
     assert set(place[:start] + place[start + len(record) :]) <= {0xA5}
+
+
+def make_ready() -> Any:
+    return make_appender(memoryview(bytearray(400)), 0, 400, 1000)
+
+
+PLAIN = Message("T", b"body", 7)
+
+
+def test_a_put_wakes_those_who_wait_and_helps_a_late_dispatch(put_places: None) -> None:
+    calls: list[object] = []
+    appender = make_ready()
+    appender._is_idle, appender._wakes = True, map(calls.append, ["one", "two"])
+    appender._help_values, appender.help = 3, calls.append
+    result = appender.put(PLAIN)
+    assert calls == ["one", "two", result.wrote_bytes]
+    assert not appender._is_idle
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_what_fails_behind_a_put_leaves_it_stored_once(
+    put_places: None, error: type[BaseException]
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    appender = make_ready()
+    appender._is_idle, appender._wakes = True, map(fail, [0])
+    with pytest.raises(error):
+        appender.put(PLAIN)
+    assert appender._plain["T", 7][0].next_offset == 6
+    assert appender._lock.acquire(blocking=False)
+    appender._help_values, appender.help = 0, fail
+    with pytest.raises(error):
+        appender.put(PLAIN)
+    assert appender._plain["T", 7][0].next_offset == 7
+
+
+def test_a_clock_that_is_interrupted_ends_a_put(put_places: None) -> None:
+    def fail() -> int:
+        raise KeyboardInterrupt
+
+    appender = make_ready()
+    before = read_state(appender)
+    appender._now_ms = fail
+    with pytest.raises(KeyboardInterrupt):
+        appender.put(PLAIN)
+    assert read_state(appender) == before
+    assert appender._lock.acquire(blocking=False)
+
+
+def test_the_clock_of_the_machine_is_read(put_places: None) -> None:
+    appender = make_ready()
+    appender._now_ms = SystemClock().now_ms
+    begun_ms = SystemClock().now_ms()
+    assert begun_ms <= appender.put(PLAIN).store_timestamp_ms <= SystemClock().now_ms()
+    appender.last_timestamp_ms = 1 << 60
+    assert appender.put(PLAIN).store_timestamp_ms == 1 << 60
+
+
+def test_a_put_leaves_no_reference_behind(put_places: None) -> None:
+    appender, message = make_ready(), Message("T", b"x" * 20, 7, b"KEYS\x01k\x02")
+    counted = (
+        message,
+        message.body,
+        message.properties,
+        appender._plain["T", 7],
+        DURABLE,
+        appender,
+    )
+    before = [sys.getrefcount(value) for value in counted]
+    appender.put(message)
+    appender._rows.clear()
+    for _ in range(9):  # declined
+        appender._log.limit = 0
+        appender.put(message)
+    assert [sys.getrefcount(value) for value in counted] == before
+
+
+HARMLESS = {"durability", "_is_idle", "_wakes", "_help_values", "help"}
+
+
+@pytest.mark.parametrize("slot", Appender.__slots__)
+@pytest.mark.parametrize("value", [None, "text", 1 << 70, b"", ()])
+def test_state_of_other_kinds_is_declined(put_places: None, slot: str, value: object) -> None:
+    appender = make_ready()
+    setattr(appender, slot, value)
+    with suppress(TypeError, AttributeError):
+        assert appender.put(PLAIN) is None or slot in HARMLESS
+    appender = make_ready()
+    if slot != "help":
+        delattr(appender, slot)
+    with suppress(TypeError, AttributeError):
+        assert appender.put(PLAIN) is None or slot in HARMLESS
 
 
 @FUZZ
@@ -359,17 +527,22 @@ def test_records_of_a_batch(
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: core.append_record(),
-        lambda: core.append_record(*[None] * 10),
+        lambda: core.put_message(),
+        lambda: core.put_message(None, None),
+        lambda: core.append_records(),
         lambda: core.append_records(*[None] * 11),
-        lambda: core.append_record(memoryview(b"x" * 99), 0, 99, RECORD, 9, None, 0, 0, 0, 0),
-        lambda: core.append_record(None, 0, 99, RECORD, 9, None, 0, 0, 0, 0),
+        lambda: core.append_records(
+            memoryview(b"x" * 99), 0, 99, RECORD, 9, [None], 0, 0, 0, 0, "T"
+        ),
+        lambda: core.append_records(None, 0, 99, RECORD, 9, [None], 0, 0, 0, 0, "T"),
         lambda: core.append_records(bytearray(9), 0, 9, RECORD, 9, 5, 0, 0, 0, 0, "T"),
         lambda: core.append_records(bytearray(9), 0, 9, RECORD, 9, [], 0, 0, 0, 0, None),
-        lambda: core.append_record(
-            bytearray(999), 0, 999, RECORD, 9, Message("T", b""), 1 << 63, 0, 0, 0
+        lambda: core.append_records(
+            bytearray(999), 0, 999, RECORD, 9, [Message("T", b"", 7)], 1 << 63, 0, 0, 0, "T"
         ),
-        lambda: core.append_record(bytearray(999), 0, 999, b"", 9, Message("T", b""), 0, 0, 0, 0),
+        lambda: core.append_records(
+            bytearray(999), 0, 999, b"", 9, [Message("T", b"", 7)], 0, 0, 0, 0, "T"
+        ),
         lambda: core.encode_properties([]),
         lambda: core.encode_properties({1: 2}),
         lambda: core.index_entries(None, b"", b""),
@@ -379,6 +552,8 @@ def test_records_of_a_batch(
         lambda: core.configure(int, *CONFIGURED[1:]),
         lambda: core.configure(5, 5, 5, 5, 5),
         lambda: core.configure(*CONFIGURED[:4], "no bytes"),
+        lambda: core.configure_puts(),
+        lambda: core.configure_puts(int, int, int, int, *KINDS[1:]),
     ],
 )
 def test_arguments_of_other_kinds_are_declined_or_refused(call: Callable[[], object]) -> None:
@@ -392,8 +567,6 @@ def test_a_crc_that_fails_is_an_error() -> None:
 
     core.configure(Message, fail, fail, *CONFIGURED[3:])
     try:
-        with pytest.raises(MemoryError):
-            core.append_record(bytearray(999), 0, 999, RECORD, 9, Message("T", b""), 0, 0, 0, 0)
         with pytest.raises(MemoryError):
             core.append_records(
                 bytearray(999), 0, 999, RECORD, 9, [Message("T", b"", 7)], 0, 0, 0, 0, "T"

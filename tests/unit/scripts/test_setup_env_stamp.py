@@ -14,7 +14,13 @@ import pytest
 from scripts import setup_env
 from tests.kit.paths import ROOT
 
-INPUTS = ("pyproject.toml", "scripts/constraints.txt", "setup.py", "tieredstore/message/_core.c")
+CORE = ("_core.c", "_core.h", "_puts.c")
+INPUTS = (
+    "pyproject.toml",
+    "scripts/constraints.txt",
+    "setup.py",
+    *(f"tieredstore/message/{name}" for name in CORE),
+)
 
 
 @pytest.fixture

@@ -96,6 +96,15 @@ class CommitLog:
     on_damage: told once why nothing may be appended ever again: a file was changed underneath.
     """
 
+    __slots__ = (  # that the compiled core knows
+        "__dict__",
+        "__weakref__",
+        "limit",
+        "max_offset",
+        "view",
+        "view_from",
+    )
+
     def __init__(
         self,
         directory: Path,

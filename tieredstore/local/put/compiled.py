@@ -3,12 +3,15 @@ it declines goes the way in Python (`docs/adr/0007-compiled-core.md`)."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 
+from tieredstore.clock import SystemClock
 from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
+from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
-from tieredstore.local.put.rows import waits_for_nothing
+from tieredstore.local.put.queues import QueueState
 from tieredstore.message.core import IS_COMPILED
 from tieredstore.message.encoding import Message
 
@@ -20,62 +23,14 @@ _NEXT_OFFSET: Final = ("next_offset",)
 
 
 class CompiledAppender(MessageAppender):
-    """A `MessageAppender` whose plain messages are written by the compiled core. Lock, clock and
-    state stay here."""
+    """A `MessageAppender` whose plain messages are put by the compiled core. Lock, clock and state
+    stay here."""
 
-    def put(self, message: Message) -> PutMessageResult:
-        try:
-            plain = self._plain[message.topic, message.queue_id]
-        except KeyError:
-            return self._put_general(message)
-        state = plain[0]
-        with self._lock:
-            timestamp = self._now_ms()
-            if timestamp < self.last_timestamp_ms:  # noqa: PLR1730 - max() takes longer
-                timestamp = self.last_timestamp_ms
-            log = self._log
-            position = log.max_offset
-            queue_offset = state.next_offset
-            start = log.view_from
-            try:
-                appended = _core.append_record(
-                    log.view,
-                    position - start,
-                    log.limit - start,
-                    plain[6],
-                    self._max_plain_body_bytes,
-                    message,
-                    queue_offset,
-                    position,
-                    timestamp,
-                    state.number,
-                )
-            except MemoryError:
-                appended = None  # the way in Python answers it
-            if appended is not None and appended[0] > log.limit:
-                appended = None  # the file was cut off meanwhile, as the way in Python says
-            if appended is not None:
-                end, row = appended
-                # What `_publish` does, without the call.
-                next_offset = queue_offset + 1
-                rows = self._rows
-                rows += row
-                log.max_offset = end
-                state.next_offset = next_offset
-                self.last_timestamp_ms = timestamp
-                durable = self.durability
-                if self._is_idle:
-                    self._is_idle = False
-                    _ = 0 in self._wakes
-        if appended is None:
-            return super().put(message)
-        if len(rows) > self._help_values:
-            self._help_after(end - position)
-        if durable is not DURABLE and waits_for_nothing(row[2]):
-            durable = DURABLE
-        return PutMessageResult(
-            _OK, position, queue_offset, end - position, 1, timestamp, durable, "", True
-        )
+    if IS_COMPILED:
+        # What it declines, `put_in_python` does.
+        put = _core.put_message  # type: ignore[assignment]
+
+    put_in_python = MessageAppender.put
 
     def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
         plain = self._plain.get((messages[0].topic, messages[0].queue_id)) if messages else None
@@ -125,6 +80,20 @@ class CompiledAppender(MessageAppender):
             durable,
             "",
             True,
+        )
+
+
+if IS_COMPILED:
+    # Without places that it can read the core puts nothing, and all goes through Python.
+    with contextlib.suppress(TypeError):
+        _core.configure_puts(
+            MessageAppender,
+            CommitLog,
+            QueueState,
+            PutMessageResult,
+            _OK,
+            DURABLE,
+            SystemClock.now_ms,
         )
 
 

@@ -59,6 +59,8 @@ class PutQueues(RowBuffer):
     is not known yet.
     """
 
+    __slots__ = ("_max_plain_body_bytes", "_now_ms", "_plain")  # as those of a RowBuffer
+
     def __init__(
         self,
         log: CommitLog,

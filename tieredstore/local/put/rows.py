@@ -80,6 +80,19 @@ class RowBuffer:
     a handler may raise before a `try` begins), and those who wait for a put are woken in C.
     """
 
+    __slots__ = (  # that the compiled core knows; the rest is not that hot
+        "__dict__",
+        "__weakref__",
+        "_help_values",
+        "_is_idle",
+        "_lock",
+        "_log",
+        "_rows",
+        "_wakes",
+        "durability",
+        "last_timestamp_ms",
+    )
+
     def __init__(self, log: CommitLog, *, holds_rows: bool = False) -> None:
         self.last_timestamp_ms = 0
         self.wake = WakeEvent()
