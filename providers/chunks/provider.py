@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tieredstore.contracts.backups import BackupName
+from tieredstore.contracts.block_checksums import BlockCoverage
 from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.gathering import LocalCopy
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult
@@ -24,6 +25,7 @@ from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.probes import probe_objects
 from tieredstore.providers.chunks.reading.blocks import BlockReader
 from tieredstore.providers.chunks.reading.cache import ByteCache, WriteCache
+from tieredstore.providers.chunks.reading.checking import ObjectChecker
 from tieredstore.providers.chunks.reading.reader import ChunkReader
 from tieredstore.providers.chunks.segment import ChunkFileSegment, SegmentServices
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -31,6 +33,7 @@ from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.stopping import StopLimit
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.garbage import GarbageBin
+from tieredstore.providers.chunks.upkeep.group_garbage import GroupGarbage
 from tieredstore.providers.chunks.upkeep.grouping import GroupUpkeep
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance, MaintenanceReport
 from tieredstore.providers.chunks.writing.append import ChunkAppender
@@ -84,12 +87,13 @@ class ChunkProvider:
         )
         carrying = CarryingAppender(client, settings, written, appender)
         self._gatherer = Gatherer(client, self._cluster_folder, settings, carrying)
+        group_garbage = GroupGarbage(maintained, settings, self._gatherer, self._views)
         self._groups = GroupUpkeep(
             maintained,
             settings,
             self._reader,
             compactor,
-            self._gatherer,
+            group_garbage,
             self._states,
             self._views,
         )
@@ -100,6 +104,7 @@ class ChunkProvider:
             compactor,
             garbage,
             self._groups,
+            group_garbage,
             self._states,
             self._writers,
             self._views,
@@ -109,6 +114,7 @@ class ChunkProvider:
             settings,
             self._reader,
             BlockReader(blocks, settings.block_bytes, settings.read_gap_bytes),
+            ObjectChecker(client, self._reader),
             appender,
             carrying,
             self._gatherer,
@@ -231,6 +237,11 @@ class ChunkProvider:
         from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
 
         return ChunkRequestModel(self._settings, self._client.limits, self.capabilities)
+
+    def check_blocks(self, id: SegmentId) -> BlockCoverage:
+        """Read the objects of a segment that have a CRC, and compare. Raises Corrupt, Unavailable,
+        see `BlockChecked`."""
+        return self.open(id).check()
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
         """Run the probes of `tieredstore doctor` on the object store, below the tier's prefix."""

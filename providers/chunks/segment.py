@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tieredstore.contracts.block_checksums import BlockCoverage, BlocksDamaged
 from tieredstore.contracts.segment import (
     Buffer,
     Companion,
@@ -13,12 +14,13 @@ from tieredstore.contracts.segment import (
     WriteResult,
     Written,
 )
-from tieredstore.errors import Invalid
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.providers import checks
 from tieredstore.providers.chunks.epochs.writers import Writers
 from tieredstore.providers.chunks.lives.chain import Chain
 from tieredstore.providers.chunks.reading.blocks import BlockReader
-from tieredstore.providers.chunks.reading.reader import ChunkReader, ObjectGone
+from tieredstore.providers.chunks.reading.checking import ObjectChecker
+from tieredstore.providers.chunks.reading.reader import ChunkReader, ExtentsDamaged, ObjectGone
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
@@ -41,6 +43,7 @@ class SegmentServices:
     settings: ChunkSettings
     reader: ChunkReader
     blocks: BlockReader
+    checker: ObjectChecker
     appender: ChunkAppender
     carrying: CarryingAppender
     gatherer: Gatherer
@@ -148,7 +151,7 @@ class ChunkFileSegment:
             chain = chain or state.list_chain()
             if chain.size_bytes >= position + length and not (is_remembered and chain.holes):
                 try:
-                    return memoryview(self._read_chain(chain, position, length))
+                    return memoryview(self._read_sound(chain, position, length))
                 except ObjectGone as error:
                     problem = error
             elif not is_remembered:
@@ -193,6 +196,37 @@ class ChunkFileSegment:
 
     def close(self) -> None:
         """Do nothing: the handle holds nothing of its own."""
+
+    def _read_sound(self, chain: Chain, position: int, length: int) -> bytes:
+        """What was damaged is read again: it may have been so on its way, or only be beside what is
+        wanted. Raises BlocksDamaged."""
+        try:
+            return self._read_chain(chain, position, length)
+        except ExtentsDamaged:
+            pass
+        read, folder = self._services.reader.read, self._state.folder
+        try:
+            return read(folder, chain, [(position, length)])[0]
+        except ExtentsDamaged as error:
+            found = read(folder, chain, [(position, length)], is_checked=False)[0]
+            raise BlocksDamaged(
+                self.id, folder, error.blocks, position, memoryview(found)
+            ) from error
+
+    def check(self) -> BlockCoverage:
+        """Read all that has a CRC, and compare. Raises Corrupt for a segment that is not there,
+        Unavailable."""
+        problem: ObjectGone | None = None
+        for _ in range(_MAX_LOOKS):
+            chain = self._state.list_chain()
+            if not chain.is_there:
+                raise Corrupt(f"segment {self.id}: is not there", path=self._state.folder)
+            try:
+                return self._services.checker.check(self._state.folder, chain)
+            except ObjectGone as error:
+                problem = error
+        assert problem is not None
+        raise problem
 
     def _read_chain(self, chain: Chain, position: int, length: int) -> bytes:
         state, reader = self._state, self._services.reader

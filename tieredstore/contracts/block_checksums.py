@@ -1,7 +1,7 @@
-"""Checksums of blocks: what a provider keeps beside segments whose format has none.
+"""Checksums of blocks: what a provider keeps of segments whose format has none.
 
-A segment with checksums checks what it reads by itself, and raises `BlocksDamaged`. Nobody gets
-bytes that differ from what was written, unless he asks the error for them.
+A segment with checksums checks what it reads by itself, where it can, and raises `BlocksDamaged`.
+Nobody gets bytes that differ from what was written, unless he asks the error for them.
 """
 
 from __future__ import annotations
@@ -117,12 +117,18 @@ class BlockCoverage:
 
 @runtime_checkable
 class BlockChecked(Protocol):
-    """A provider that keeps checksums of blocks beside its segments. Optional."""
+    """A provider that keeps checksums of blocks of its segments. Optional."""
 
     def check_blocks(self, id: SegmentId) -> BlockCoverage:
         """Read a segment and check all that has checksums. Raises Unavailable, and Corrupt for one
         that is not there."""
         ...
+
+
+@runtime_checkable
+class BlockCovering(BlockChecked, Protocol):
+    """A provider that keeps checksums of blocks beside its segments, where those that others wrote
+    have none. Optional."""
 
     def cover_blocks(self, id: SegmentId) -> BlockCoverage:
         """Give checksums to what has none, of the bytes as they are. Only who holds the writer

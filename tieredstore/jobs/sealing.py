@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Self
 
-from tieredstore.contracts.block_checksums import BlockChecked
+from tieredstore.contracts.block_checksums import BlockCovering
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Corrupt, Invalid
@@ -36,7 +36,7 @@ class Sealer:
     writer of ours is at work. A context manager. Tell it all findings."""
 
     provider: SegmentProvider
-    checked: BlockChecked
+    checked: BlockCovering
     _held: ExitStack = field(default_factory=ExitStack)
     _damaged: set[tuple[str, int]] = field(default_factory=set)
 
@@ -44,7 +44,7 @@ class Sealer:
     def acquire(cls, provider: SegmentProvider, brokers: Iterable[str]) -> Self:
         """Take the right. Raises Fenced naming who has it, Unavailable, and Invalid for a tier that
         keeps its checksums elsewhere."""
-        checked = find_layer(provider, BlockChecked)
+        checked = find_layer(provider, BlockCovering)
         if checked is None:
             raise Invalid(
                 f"tier {provider.url}: nothing to seal: only segments in plain files have their "

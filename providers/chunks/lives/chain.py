@@ -160,6 +160,17 @@ class Chain:
         last = bisect.bisect_left(self.extents, position + length, key=_start)
         return self.extents[first:last]
 
+    def widen(self, position: int, length: int, most_bytes: int) -> tuple[int, int]:
+        """Return (position, length) of the bytes to be read for these, so that what has a CRC can
+        be compared: with all of the extents that they begin and end in, where such a one has a CRC
+        and `most_bytes` at most."""
+        start, end = position, position + length
+        found = self.find_extents(position, length)
+        for extent in found[:1] + found[-1:]:
+            if extent.crc >= 0 and extent.length <= most_bytes:
+                start, end = min(start, extent.start), max(end, extent.end)
+        return start, end - start
+
     def check_whole(self, folder: str, position: int = 0, length: int = 2**63) -> None:
         """Raise Corrupt when bytes of [position, position + length) are in a hole: an object was
         lost, or a listing left one out."""

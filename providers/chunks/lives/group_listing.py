@@ -3,12 +3,19 @@
 A listing of the groups comes before that of the segments: what is moved from a group to a segment's
 own folder meanwhile is found there, and a group goes only when that exists. The index of a group
 never changes, so it is read once.
+
+A group that is lost, or whose index is damaged, is told and passed over: what was in it looks like
+lost objects of its segments, to them alone.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from cachetools import LRUCache
 
@@ -28,8 +35,21 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 _KEPT_PIECES = 200_000
 _MAX_STARTS = 8
 """So often the groups are listed anew because one went away before its index was read."""
+_MAX_MISSES = 3
+"""A group that so many listings show, and that is not there each time, is lost."""
+_KEPT_BROKEN = 10_000
+_RETRY_MS = 30_000
 _QUEUE_PARTS = 3
 """Of a path: broker, topic, queue."""
+_log = logging.getLogger(__name__)
+
+
+class _Broken(NamedTuple):
+    """A group whose index cannot be read. tries: how often it was tried; due_ms: when it is tried
+    again, own clock."""
+
+    tries: int
+    due_ms: int
 
 
 class GroupListings:
@@ -41,6 +61,7 @@ class GroupListings:
         self._settings = settings
         self._lock = threading.Lock()
         self._known: LRUCache[str, Group] = LRUCache(_KEPT_PIECES, getsizeof=_count_pieces)
+        self._broken: LRUCache[str, _Broken] = LRUCache(_KEPT_BROKEN)
 
     def folder(self, broker_name: str) -> str:
         """Return the folder of a broker's groups."""
@@ -52,75 +73,116 @@ class GroupListings:
         listed = ((parse_group_name(o.key[len(folder) :]), o) for o in self._client.list(folder))
         return [(name, info) for name, info in listed if name is not None]
 
-    def find(self, path: str) -> dict[SegmentId, list[Extent]]:
+    def find(
+        self, path: str, note_writer: Callable[[int], None] = lambda _: None
+    ) -> dict[SegmentId, list[Extent]]:
         """Find what groups hold of the segments of a queue, or of all below the beginning of a
-        path. Raises Unavailable, Corrupt, Invalid."""
+        path; not what is in a group that cannot be read. note_writer: told the epoch of each group
+        of the broker. Raises Unavailable, Invalid."""
         parts = path.split("/")
+        misses: Counter[str] = Counter()
         for _ in range(_MAX_STARTS):
+            listed = self.list_names(parts[0])
+            for name, _ in listed:
+                note_writer(name.life.epoch)
             wanted = [
                 (name, info)
-                for name, info in self.list_names(parts[0])
+                for name, info in listed
                 if len(parts) < _QUEUE_PARTS or name.may_have(path)
             ]
             groups = self._read_all(wanted)
-            if None in groups:
+            gone = [info.key for (_, info), g in zip(wanted, groups, strict=True) if g is None]
+            misses.update(gone)
+            if any(misses[key] < _MAX_MISSES for key in gone):
                 continue  # it was merged and collected meanwhile
+            for key in gone:
+                self._note_broken(key, f"{key}: it is listed, and not there")
             found: dict[SegmentId, list[Extent]] = {}
             for (_, info), group in zip(wanted, groups, strict=True):
-                assert group is not None
-                for id, extent in group.make_extents(info.modified_ms):  # noqa: A001
+                for id, extent in group.make_extents(info.modified_ms) if group else ():  # noqa: A001
                     if id.path == path or id.path.startswith(f"{path}/"):
                         found.setdefault(id, []).append(extent)
             return found
         raise Unavailable(f"{self.folder(parts[0])}: groups change faster than they are read")
+
+    def read(self, name: GroupName, info: ObjectInfo) -> Group | None:
+        """Read the index of a group; None where it is not there. A group whose index cannot be read
+        has no pieces (`Group.is_readable`). Raises Unavailable, Invalid."""
+        with self._lock:
+            known = self._known.get(info.key)
+            broken = self._broken.get(info.key)
+        if known is not None:
+            return known
+        if broken is not None and self._settings.monotonic_ms() < broken.due_ms:
+            return Group(name, (), b"")
+        try:
+            group = self._read_index(name, info)
+        except Corrupt as error:
+            self._note_broken(info.key, str(error))
+            return Group(name, (), b"")
+        with self._lock:
+            self._broken.pop(info.key, None)
+            if group is not None and len(group.pieces) <= _KEPT_PIECES:
+                self._known[info.key] = group
+        return group
+
+    def look_again(self) -> None:
+        """Try those that could not be read the next time, whenever it was tried last."""
+        with self._lock:
+            self._broken.clear()
+
+    def _note_broken(self, key: str, problem: str) -> None:
+        """Try it again after twice the time before."""
+        with self._lock:
+            former = self._broken.get(key)
+            tries = former.tries if former is not None else 0
+            longest_ms = max(self._settings.sweep_interval_ms, _RETRY_MS)
+            pause_ms = min(_RETRY_MS << min(tries, 32), longest_ms)
+            due_ms = self._settings.monotonic_ms() + pause_ms
+            self._broken[key] = _Broken(tries + 1, due_ms)
+        _log.error(
+            "%s; what queues have in this group is missed by them alone, and it is tried again in "
+            "%d s",
+            problem,
+            pause_ms // 1000,
+        )
 
     def _read_all(self, wanted: list[tuple[GroupName, ObjectInfo]]) -> list[Group | None]:
         """The groups, side by side; None for one that is not there any more."""
         missing = [found for found in wanted if found[1].key not in self._known]
         threads = min(self._client.limits.concurrent_requests, len(missing))
         if threads <= 1:
-            return [self._read(name, info) for name, info in wanted]
+            return [self.read(name, info) for name, info in wanted]
         with ThreadPoolExecutor(threads, "tiered-groups") as pool:
-            tasks = [pool.submit(self._read, name, info) for name, info in wanted]
+            tasks = [pool.submit(self.read, name, info) for name, info in wanted]
             try:
                 return [task.result() for task in tasks]
             finally:
                 for task in tasks:
                     task.cancel()
 
-    def _read(self, name: GroupName, info: ObjectInfo) -> Group | None:
-        with self._lock:
-            known = self._known.get(info.key)
-        if known is not None:
-            return known
-        start = info.size_bytes - name.index_bytes
-        if start < 0:
-            raise Corrupt(f"{info.key}: has {info.size_bytes} bytes, with its index", path=info.key)
-        index = self._read_index(info.key, start, name.index_bytes)
-        if index is None:
-            return None
-        group = read_group(name, info.size_bytes, index)
-        with self._lock:
-            if len(group.pieces) <= _KEPT_PIECES:
-                self._known[info.key] = group
-        return group
-
-    def _read_index(self, key: str, position: int, length: int) -> bytes | None:
+    def _read_index(self, name: GroupName, info: ObjectInfo) -> Group | None:
+        """Raises Corrupt for one that reads damaged each time."""
+        key, length = info.key, name.index_bytes
+        position = info.size_bytes - length
+        if position < 0:
+            raise Corrupt(f"{key}: has {info.size_bytes} bytes, with its index", path=key)
         problem: TieredStoreError | None = None
         with self._settings.limit_retries():
             for attempt in self._settings.attempts():
                 try:
                     found = self._client.get_range(key, position, length)
-                except Unavailable as error:
-                    problem = error
-                else:
-                    if found is None or len(found) == length:
-                        return found
+                    if found is None:
+                        return None
+                    if len(found) == length:
+                        return read_group(name, info.size_bytes, found)
                     problem = Unavailable(
                         f"{key}: expected {length} bytes of its index at {position}, found "
                         f"{len(found)}",
                         path=key,
                     )
+                except (Unavailable, Corrupt) as error:
+                    problem = error
                 self._settings.pause(attempt)
         raise problem or Unavailable(f"{key}: its index is not read", path=key)
 

@@ -92,6 +92,11 @@ class Group(NamedTuple):
     packed_index: bytes
 
     @property
+    def is_readable(self) -> bool:
+        """Whether its index is known; else nothing of what it holds is."""
+        return bool(self.packed_index)
+
+    @property
     def size_bytes(self) -> int:
         """Of the object."""
         return sum(piece.length for piece in self.pieces) + len(self.packed_index)

@@ -72,7 +72,7 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Inheritance:
     """What epoch `number` inherits; 0 for a tier that never had a writer epoch. read: returns the
     content of an object of the folder `.inherited`, by its name. has_groups: whether group objects
-    are to be listed, too."""
+    are to be listed, too. latest_grouped: the highest epoch of which a group object was seen."""
 
     def __init__(
         self,
@@ -85,6 +85,7 @@ class Inheritance:
     ) -> None:
         self.number = number
         self.has_groups = has_groups
+        self.latest_grouped = 0
         self._segments = dict(segments or {})
         self._shards = shards
         self._read = read
@@ -95,6 +96,10 @@ class Inheritance:
         if self._shards:
             self._load_shard(max(bisect_right(self._shards, sort_key(id)) - 1, 0))
         return self._segments.get(id, NOTHING_INHERITED)
+
+    def note_grouped(self, epoch: int) -> None:
+        """Note that an epoch has made a group object."""
+        self.latest_grouped = max(self.latest_grouped, epoch)
 
     def list_paths(self) -> list[str]:
         """List paths of queues that it names, spread over all of them, without reading shards."""

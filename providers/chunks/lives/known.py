@@ -46,17 +46,19 @@ class KnownChains:
             self._changed.pop(id, None)
             self._inherited.pop(id, None)
 
-    def take_stock(self) -> Left:
-        """Say what is there, after the epoch has ceased to acknowledge anything."""
+    def take_stock(self, *, with_holes: bool = False) -> Left:
+        """Say what is there; for heirs after the epoch has ceased to acknowledge anything.
+        with_holes: take a hole that a listing had for one."""
         with self._lock:
             chains, changed = dict(self._inherited), dict(self._changed)
         for id, segment in changed.items():  # noqa: A001 - the contract's name
             chain = segment.chain
             if chain is not None:
                 chains[id] = chain
-        sure = {id: chain for id, chain in chains.items() if self._is_sure(chain)}  # noqa: A001
+        sure = {
+            id: chain
+            for id, chain in chains.items()  # noqa: A001
+            # A hole may be one that only the listing had
+            if chain.epoch == self._number and (with_holes or not chain.holes)
+        }
         return Left(sure, tuple(id for id in {**chains, **changed} if id not in sure))  # noqa: A001
-
-    def _is_sure(self, chain: Chain) -> bool:
-        """A hole may be one that only the listing had."""
-        return chain.epoch == self._number and not chain.holes

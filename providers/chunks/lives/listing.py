@@ -13,12 +13,15 @@ from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
 from tieredstore.providers.chunks.lives.carried import find_carried
 from tieredstore.providers.chunks.lives.chain import Chain, Extent, read_chain
 from tieredstore.providers.chunks.lives.group_listing import GroupListings
+from tieredstore.providers.chunks.lives.groups import parse_group_name
 from tieredstore.providers.chunks.lives.inheritance import Inheritance
-from tieredstore.providers.chunks.lives.names import Life, find_queue_folder
+from tieredstore.providers.chunks.lives.names import GROUPS_FOLDER, Life, find_queue_folder
 from tieredstore.providers.chunks.lives.ranges import KeyRange, map_side_by_side, split
 
 _MAX_LISTINGS = 3
 """Of a segment with a hole: what is merged and deleted while a listing runs looks lost."""
+_FEW_SEGMENTS = 32
+"""So many are listed again one by one; more of them with all others."""
 _log = logging.getLogger(__name__)
 
 
@@ -81,6 +84,28 @@ class SegmentListings:
     def read_segments(self, prefix: str, inheritance: Inheritance) -> dict[SegmentId, Chain]:
         """Read the chains of all segments below a prefix of keys, in ranges side by side. Raises
         Unavailable, Invalid, Superseded."""
+        found, unsure = self._read_all(prefix, inheritance)
+        for _ in range(_MAX_LISTINGS - 1):
+            if len(unsure) <= _FEW_SEGMENTS:
+                break
+            again, still = self._read_all(prefix, inheritance)
+            found |= {id: chain for id, chain in again.items() if id in unsure}  # noqa: A001
+            unsure &= still
+        if len(unsure) > _FEW_SEGMENTS:
+            _log.error("%s: %d segments have holes", prefix, len(unsure))
+            return found
+        for id in unsure:  # noqa: A001 - the contract's name
+            folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
+            found[id] = self.read_segment(id, folder, inheritance)
+            for hole in found[id].holes:
+                _log.error("%s: bytes %d to %d are in no object", folder, *hole)
+        return found
+
+    def _read_all(
+        self, prefix: str, inheritance: Inheritance
+    ) -> tuple[dict[SegmentId, Chain], set[SegmentId]]:
+        """The chains of all segments, and those to be listed again: with a hole, or objects that
+        were not listed in one run."""
         threads = self._client.limits.concurrent_requests
         expected = [path for paths in self.expected.values() for path in paths]
         paths = {*expected, *inheritance.list_paths()}
@@ -93,19 +118,21 @@ class SegmentListings:
             split(prefix, [f"{self._cluster_folder}/{path}/" for path in paths], threads),
             threads,
         )
-        found = {id: chain for part in parts for id, chain in part.items()}  # noqa: A001
+        found = {id: chain for chains, _ in parts for id, chain in chains.items()}  # noqa: A001
+        unsure = {id for _, again in parts for id in again}  # noqa: A001
         for id, extents in grouped.items():  # noqa: A001 - nothing is in their own folders
             if id not in found:
                 folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
-                chain = self._read_chain(id, folder, (), inheritance, as_of, extents)
-                if chain.holes:  # it had, before the listing came there
-                    chain = self.read_segment(id, folder, inheritance)
-                found[id] = chain
-        return found
+                found[id] = self._read_chain(id, folder, (), inheritance, as_of, extents)
+                if found[id].holes:  # it had, before the listing came there
+                    unsure.add(id)
+        return found, unsure
 
     def _find_grouped(self, path: str, inheritance: Inheritance) -> dict[SegmentId, list[Extent]]:
         """What is in group objects, listed before all else of these segments."""
-        return self._groups.find(path) if inheritance.has_groups else {}
+        if not inheritance.has_groups:
+            return {}
+        return self._groups.find(path, inheritance.note_grouped)
 
     def _read_range(
         self,
@@ -113,13 +140,14 @@ class SegmentListings:
         inheritance: Inheritance,
         grouped: Mapping[SegmentId, list[Extent]],
         as_of: int,
-    ) -> dict[SegmentId, Chain]:
+    ) -> tuple[dict[SegmentId, Chain], set[SegmentId]]:
         seen: dict[SegmentId, Chain] = {}
-        again: dict[SegmentId, str] = {}
+        again: set[SegmentId] = set()
         carried: dict[SegmentId, list[Extent]] = {}
         for folder, listed in groupby(keys.list(self._client), self._segment_folder):
             id = self._segment_id(folder)  # noqa: A001 - the contract's name
             if id is None:
+                _note_groups(listed, inheritance)
                 continue
             objects = list(listed)
             if id.type is FileSegmentType.COMMIT_LOG:  # listed before the queue's units
@@ -130,20 +158,16 @@ class SegmentListings:
             shared = [*carried.pop(id, ()), *grouped.get(id, ())]
             chain = self._read_chain(id, folder, objects, inheritance, as_of, shared)
             if id in seen or chain.holes:
-                again[id] = folder  # its objects were not listed in one run
+                again.add(id)
             seen[id] = chain
         for id, extents in carried.items():  # noqa: A001 - nothing is in their own folders
             folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
             shared = [*extents, *grouped.get(id, ())]
             chain = self._read_chain(id, folder, (), inheritance, as_of, shared)
             if id in seen or chain.holes:
-                again[id] = folder
+                again.add(id)
             seen[id] = chain
-        for id, folder in again.items():  # noqa: A001
-            seen[id] = self.read_segment(id, folder, inheritance)
-            for hole in seen[id].holes:
-                _log.error("%s: bytes %d to %d are in no object", folder, *hole)
-        return seen
+        return seen, again
 
     def read_segment(self, id: SegmentId, folder: str, inheritance: Inheritance) -> Chain:
         """Read the chain of one segment, anew while it has a hole. Raises as `read_segments`."""
@@ -195,3 +219,12 @@ class SegmentListings:
         if not (naming.is_name(parts[0]) and naming.is_name(parts[1])):
             return None
         return SegmentId("/".join(parts[:3]), segment_type, base_offset)
+
+
+def _note_groups(objects: Iterable[ObjectInfo], inheritance: Inheritance) -> None:
+    """Note the epochs of group objects, which are among those of a broker."""
+    for info in objects:
+        _, is_group, last = info.key.partition(f"/{GROUPS_FOLDER}/")
+        name = parse_group_name(last) if is_group else None
+        if name is not None:
+            inheritance.note_grouped(name.life.epoch)

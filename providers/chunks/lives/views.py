@@ -150,9 +150,12 @@ class Views:
             own.known.note_change(segment)
 
     def take_stock(self, broker_name: str) -> Left:
-        """Tell what is known of the segments of the epoch held. Nothing without one."""
+        """Tell what is known of the segments of the epoch held, holes and all. Nothing without
+        one."""
         own = self._find_own(broker_name)
-        return own.known.take_stock() if own is not None and own.known is not None else Left({})
+        if own is None or own.known is None:
+            return Left({})
+        return own.known.take_stock(with_holes=True)
 
     def doom(self, broker_name: str, groups: AbstractSet[str]) -> None:
         """Remember no chain, from now on, that needs one of these groups, which are to be deleted.
@@ -204,7 +207,7 @@ class Views:
                 self._newest.start_over(broker_name, inheritance.number, gone)
                 continue
             if self._holds_still(broker_name, inheritance):
-                self._check_said(broker_name, [chain])
+                self._check_said(broker_name, inheritance, [chain])
                 return chain
         raise self._newest.make_restless_error(broker_name)
 
@@ -265,12 +268,15 @@ class Views:
             return not own.epoch.is_lost
         return inheritance is not None and self._newest.is_newest(broker_name, inheritance)
 
-    def _check_said(self, broker_name: str, chains: Iterable[Chain]) -> None:
+    def _check_said(
+        self, broker_name: str, inheritance: Inheritance, chains: Iterable[Chain]
+    ) -> None:
         """Raise Corrupt where an epoch has written that did not say what it inherits, in a view
         that is the newest: that was said before the first write, so it was lost. By an older
         view, or none, all that it names would be garbage."""
         later = max((chain.later for chain in chains), default=0)
-        if later:
+        later = max(later, inheritance.latest_grouped)
+        if later > inheritance.number:
             key = f"{self._newest.folder(broker_name)}/{inherited_name(later)}"
             raise Corrupt(
                 f"{key}: epoch {later} has written, and what it inherits is not there, so which "
@@ -291,7 +297,7 @@ class Views:
                 self._newest.start_over(broker_name, inheritance.number, gone)
                 continue
             if self._holds_still(broker_name, inheritance):
-                self._check_said(broker_name, found.values())
+                self._check_said(broker_name, inheritance, found.values())
                 return found
         raise self._newest.make_restless_error(broker_name)
 
@@ -341,6 +347,7 @@ class Views:
     def _find_for_heir(self, broker_name: str, number: int) -> dict[SegmentId, Chain]:
         """What the last epoch that has written left, else what is listed."""
         self._newest.forget(broker_name)  # nothing counts that was seen before the claim
+        self.groups.look_again()  # what cannot be read now is missed for good
         for _ in range(MAX_STARTS):
             last = self._newest.find_number(broker_name)
             if last >= number:
@@ -351,6 +358,7 @@ class Views:
             try:
                 # Not where an epoch was claimed in between: what it inherits may have been lost.
                 found = self._take_left(broker_name, last) if 0 < last == number - 1 else None
+                inheritance = Inheritance(last)
                 if found is None:
                     inheritance = self._newest.load(broker_name, last)
                     prefix = f"{self._cluster_folder}/{broker_name}/"
@@ -359,7 +367,7 @@ class Views:
                 self._newest.start_over(broker_name, last, gone)
                 continue
             if self._newest.find_number(broker_name) == last:
-                self._check_said(broker_name, found.values())
+                self._check_said(broker_name, inheritance, found.values())
                 return found
         raise self._newest.make_restless_error(broker_name)
 

@@ -8,7 +8,9 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
 
+from tieredstore.contracts.block_checksums import DamagedBlock
 from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.message.crc import raw_crc32
 from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.lives.chain import Chain
 from tieredstore.providers.chunks.lives.names import make_key
@@ -19,11 +21,21 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 CARRIER_BYTES: Final = 64 << 10
 """Of a write that carries units, at most, to be read whole for the sake of one of them."""
 CARRIERS_BYTES: Final = 16 << 20
+CHECKED_BYTES: Final = 64 << 10
+"""Of bytes with a CRC, at most, to be read whole for the sake of some of them."""
 
 
 class ObjectGone(Corrupt):
     """An object of a chain is not there, or ends early: the chain is an old one, or the data is
     damaged. Whoever knows the chain looks again before it says so."""
+
+
+class ExtentsDamaged(Corrupt):
+    """Extents of a chain do not have their CRCs. blocks: by ascending position, one at least."""
+
+    def __init__(self, folder: str, blocks: Sequence[DamagedBlock]) -> None:
+        super().__init__(f"{folder}: {blocks[0]}", path=folder, offset=blocks[0].start)
+        self.blocks = tuple(blocks)
 
 
 class Range(NamedTuple):
@@ -75,18 +87,28 @@ class ChunkReader:
                 threads=2 * settings.read_threads,
             )
 
-    def read(self, folder: str, chain: Chain, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read the content of each (position, length), which the chain must hold. Raises
-        ObjectGone, Unavailable, Corrupt, Invalid when closed."""
+    def read(
+        self,
+        folder: str,
+        chain: Chain,
+        wanted: Sequence[tuple[int, int]],
+        *,
+        is_checked: bool = True,
+    ) -> list[bytes]:
+        """Read the content of each (position, length), which the chain must hold. is_checked: what
+        has a CRC in the chain is compared, and read whole for that where it is short. Raises
+        ObjectGone, ExtentsDamaged, Unavailable, Corrupt, Invalid when closed."""
+        most_bytes = CHECKED_BYTES if is_checked else 0
+        widened = [chain.widen(*place, most_bytes) for place in wanted]
         ranges: list[Range] = []
         counts = []
-        for position, length in wanted:
+        for position, length in widened:
             found = list(self._ranges(folder, chain, position, length))
             ranges += found
             counts.append(len(found))
         pieces = iter(self._get_all(ranges))
         contents = [_join([next(pieces) for _ in range(count)]) for count in counts]
-        for (position, length), content in zip(wanted, contents, strict=True):
+        for (position, length), content in zip(widened, contents, strict=True):
             if len(content) != length:
                 chain.check_whole(folder, position, length)
                 raise Corrupt(
@@ -94,7 +116,25 @@ class ChunkReader:
                     path=folder,
                     offset=position,
                 )
-        return contents
+            if is_checked:
+                _check_crcs(folder, chain, position, content)
+        return [
+            content
+            if len(content) == length
+            else content[position - start : position - start + length]
+            for content, (start, _), (position, length) in zip(
+                contents, widened, wanted, strict=True
+            )
+        ]
+
+    def read_object(self, key: str, position: int, length: int) -> Iterator[bytes]:
+        """Yield bytes of an object, part by part. Raises as `read`."""
+        end = position + length
+        while position < end:
+            part = min(self._settings.read_part_bytes, end - position)
+            with self._settings.limit_retries():
+                yield self._get_whole(Range(key, position, part))
+            position += part
 
     def read_nowait(self, folder: str, chain: Chain, position: int, length: int) -> bytes | None:
         """Return the content when no request is needed, else None."""
@@ -215,3 +255,19 @@ class ChunkReader:
 
 def _join(pieces: Sequence[bytes]) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _check_crcs(folder: str, chain: Chain, position: int, content: bytes) -> None:
+    """Raise ExtentsDamaged for extents that are whole in the content from a position on, and do not
+    have their CRCs."""
+    view = memoryview(content)
+    end = position + len(content)
+    damaged = []
+    for extent in chain.find_extents(position, len(content)):
+        if extent.crc < 0 or extent.start < position or extent.end > end:
+            continue
+        found = raw_crc32(view[extent.start - position : extent.end - position])
+        if found != extent.crc:
+            damaged.append(DamagedBlock(extent.start, extent.end, extent.crc, found))
+    if damaged:
+        raise ExtentsDamaged(folder, damaged)

@@ -5,16 +5,20 @@ queues. So from time to time all that they hold is written again, sorted by queu
 of runs; and what a queue has in those becomes a run in its own folder when it is much, or old. Both
 change only in which object bytes are, as merging does. A group that no segment needs goes.
 
+Damaged bytes stay where they are, and are looked at ever more rarely; all else of the queue moves.
+
 The bytes come from this machine's own disk where it has them and they are those that were stored;
 else from the groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
+
+from cachetools import LRUCache
 
 from tieredstore.contracts.gathering import LocalCopy, order_in_groups
 from tieredstore.contracts.segment import Buffer, FileSegmentType, SegmentId
@@ -35,14 +39,14 @@ from tieredstore.providers.chunks.reading.reader import ChunkReader
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import Authority, SegmentState, SegmentStates
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
-from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS
+from tieredstore.providers.chunks.upkeep.group_garbage import GroupGarbage
 from tieredstore.providers.chunks.writing.append import stamp
-from tieredstore.providers.chunks.writing.gathering import Gatherer
 
 _UNIT_BYTES = 20
 _SPREAD = 0.25
 _MOST_TIMES = 2
 """Runs are at most about so many times `split_bytes`: they are in memory."""
+_KEPT_DAMAGED = 100_000
 Run = tuple[Extent, ...]
 
 
@@ -60,27 +64,33 @@ class _Part(NamedTuple):
         return GroupPiece(self.state.id, self.life, start, end, raw_crc32(self.content))
 
 
+class _Damaged(NamedTuple):
+    """Bytes that were found damaged, so many times; due_ms: when they are tried again, own
+    clock."""
+
+    tries: int
+    due_ms: int
+
+
 @dataclass(slots=True)
 class _File:
-    """A segment of a queue, as it is known now."""
+    """A segment of a queue, as it is known now. grouped: what it has in groups that may be
+    moved."""
 
     state: SegmentState
     chain: Chain
     life: Life
+    grouped: list[Extent]
 
     @property
     def is_log(self) -> bool:
         return self.state.id.type is FileSegmentType.COMMIT_LOG
 
-    @property
-    def grouped(self) -> list[Extent]:
-        return [extent for extent in self.chain.extents if extent.is_grouped]
-
 
 @dataclass(slots=True)
 class GroupWork:
     """What was done. regrouped_count, deleted_count: objects made, and deleted; changed: segments
-    that got runs of their own; damage: why a queue stays as it is, the first such."""
+    that got runs of their own; damage: why bytes stay where they are, the first such."""
 
     regrouped_count: int = 0
     deleted_count: int = 0
@@ -97,7 +107,7 @@ class GroupUpkeep:
         settings: ChunkSettings,
         reader: ChunkReader,
         compactor: Compactor,
-        gatherer: Gatherer,
+        garbage: GroupGarbage,
         states: SegmentStates,
         views: Views,
     ) -> None:
@@ -105,11 +115,11 @@ class GroupUpkeep:
         self._settings = settings
         self._reader = reader
         self._compactor = compactor
-        self._gatherer = gatherer
+        self._garbage = garbage
         self._states = states
         self._views = views
         self._copies: dict[str, LocalCopy] = {}
-        self._unused: dict[str, dict[str, int]] = {}
+        self._damaged: LRUCache[tuple[SegmentId, int, str], _Damaged] = LRUCache(_KEPT_DAMAGED)
 
     def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:
         """Read bytes of a broker's queues by this, where it has them."""
@@ -123,9 +133,8 @@ class GroupUpkeep:
         is_stopping: Callable[[], bool] = lambda: False,
         report_progress: Callable[[], None] = lambda: None,
     ) -> GroupWork:
-        """Do all that is due, where the epoch may have bytes in groups, until it is to stop. A
-        queue with damaged bytes is left as it is. Raises what the client raises; what was done
-        until then stays."""
+        """Do all that is due, where the epoch may have bytes in groups, until it is to stop. Raises
+        what the client raises; what was done until then stays."""
         done = GroupWork()
         if not self._views.has_groups(broker_name):
             return done
@@ -135,12 +144,7 @@ class GroupUpkeep:
             if is_stopping():
                 return done
             report_progress()
-            try:
-                parts = self._work_on(path, ids, authority, done)
-            except Corrupt as error:
-                done.damage = done.damage or error
-                continue
-            for part in parts:
+            for part in self._work_on(path, ids, authority, done):
                 batch.append(part)
                 size += len(part.content)
             if size >= self._settings.regrouped_bytes:
@@ -150,19 +154,23 @@ class GroupUpkeep:
         if batch:
             self._store(broker_name, batch, authority)
             done.regrouped_count += 1
-        done.deleted_count += self._collect(broker_name, authority)
+        done.deleted_count += self._garbage.collect(
+            broker_name, authority, lambda: self._find_chains(broker_name).items()
+        )
         return done
 
     def _work_on(
         self, path: str, ids: Sequence[SegmentId], authority: Authority, done: GroupWork
     ) -> list[_Part]:
         """Move what a queue has in groups to its folder where that is due; else return what of it
-        is to be sorted. Raises Corrupt for damaged bytes."""
+        is to be sorted."""
         files = [file for id in ids if (file := self._take(id, authority)) is not None]  # noqa: A001
         if self._is_split(path, files):
-            done.changed += self._split(path, files, authority)
+            for part in self._plan(path, files, lambda _: True, done):
+                self._compactor.store_run(part.state, authority, part.sources, part.content)
+            done.changed += [file.state for file in files]
             return []
-        return self._plan(path, files, lambda extent: extent.is_grouped and extent.is_chunk)
+        return self._plan(path, files, lambda extent: extent.is_chunk, done)
 
     def _find_queues(self, broker_name: str) -> Iterator[tuple[str, list[SegmentId]]]:
         """The queues that have bytes in groups, in the order of groups, with these segments."""
@@ -189,9 +197,14 @@ class GroupUpkeep:
         state = self._states.get_state(id)
         with state.work_lock:
             chain = self._compactor.load_chain(state, authority)
-            if chain.holes or chain.sealed:
+            if chain.sealed:
                 return None
-            return _File(state, chain, authority.lives.take(id))
+            grouped = [
+                extent
+                for extent in chain.extents
+                if extent.is_grouped and not self._is_left(id, extent)
+            ]
+            return _File(state, chain, authority.lives.take(id), grouped)
 
     # From groups to the queue's own folder
 
@@ -209,11 +222,6 @@ class GroupUpkeep:
             sum(extent.length for extent in logged) >= self._settings.split_bytes * share
             or self._client.now_ms() - oldest_ms >= self._settings.split_age_ms * share
         )
-
-    def _split(self, path: str, files: Sequence[_File], authority: Authority) -> list[SegmentState]:
-        for part in self._plan(path, files, lambda extent: extent.is_grouped):
-            self._compactor.store_run(part.state, authority, part.sources, part.content)
-        return [file.state for file in files]
 
     # From groups of writes to groups of runs
 
@@ -239,7 +247,11 @@ class GroupUpkeep:
     # What is moved
 
     def _plan(
-        self, path: str, files: Sequence[_File], is_moved: Callable[[Extent], bool]
+        self,
+        path: str,
+        files: Sequence[_File],
+        is_moved: Callable[[Extent], bool],
+        done: GroupWork,
     ) -> list[_Part]:
         """What of a queue becomes one, with its bytes: messages and their units from the disk
         together, where they were written together."""
@@ -253,7 +265,7 @@ class GroupUpkeep:
         }
         for file in files:  # those of the commit log come first
             beside = units_files if file.is_log else log_runs
-            for run in self._find_runs(file.chain, is_moved, beside):
+            for run in self._find_runs(filter(is_moved, file.grouped), beside):
                 if file.is_log:
                     log_runs |= {find_group(extent.name): len(runs) for extent in run}
                 runs.append((file, run))
@@ -269,45 +281,59 @@ class GroupUpkeep:
                 found = self._read_copy(path, file, run, *runs[other])
                 if found is not None:
                     contents[index], contents[other] = found
-        return [
-            _Part(file.state, file.life, run, contents.get(index) or self._read(file, run))
-            for index, (file, run) in enumerate(runs)
-        ]
+        parts: list[_Part] = []
+        for index, (file, run) in enumerate(runs):
+            if index in contents:
+                parts.append(_Part(file.state, file.life, run, contents[index]))
+                continue
+            parts += (_Part(file.state, file.life, *sound) for sound in self._read(file, run, done))
+        return parts
 
-    def _find_runs(
-        self,
-        chain: Chain,
-        is_moved: Callable[[Extent], bool],
-        beside: Mapping[str, int],
-    ) -> Iterator[Run]:
+    def _find_runs(self, moved: Iterable[Extent], beside: Mapping[str, int]) -> Iterator[Run]:
         """The adjacent extents that are moved, as much at once as fits into memory. beside: by
         group what its bytes of the queue's other file are in: those of one go together."""
         run: list[Extent] = []
-        for extent in chain.extents:
-            is_next = is_moved(extent) and bool(run) and run[-1].end == extent.start
-            if is_next:
+        for extent in moved:
+            if run and run[-1].end == extent.start:
                 former, latter = (beside.get(find_group(found.name)) for found in (run[-1], extent))
                 length = extent.start - run[0].start
-                is_next = former == latter and length < _MOST_TIMES * self._settings.split_bytes
-            if run and not is_next:
+                if former == latter and length < _MOST_TIMES * self._settings.split_bytes:
+                    run.append(extent)
+                    continue
+            if run:
                 yield tuple(run)
-                run = []
-            if is_moved(extent):
-                run.append(extent)
+            run = [extent]
         if run:
             yield tuple(run)
 
-    def _read(self, file: _File, run: Run) -> Buffer:
-        wanted = [(run[0].start, run[-1].end - run[0].start)]
-        content = self._reader.read(file.state.folder, file.chain, wanted)[0]
-        if not _is_same(content, run):
-            raise Corrupt(
-                f"{file.state.folder}: bytes {run[0].start} to {run[-1].end} have not the CRC that "
-                "the index of their group has",
-                path=file.state.folder,
-                offset=run[0].start,
-            )
-        return content
+    def _read(self, file: _File, run: Run, done: GroupWork) -> Iterator[tuple[Run, Buffer]]:
+        """The bytes of a run from its groups; where some are damaged, of the runs beside these."""
+        try:
+            wanted = [(run[0].start, run[-1].end - run[0].start)]
+            yield run, self._reader.read(file.state.folder, file.chain, wanted)[0]
+        except Corrupt as error:
+            if len(run) == 1:
+                done.damage = done.damage or error
+                self._leave(file.state, run[0])
+                return
+            half = len(run) // 2
+            for part in (run[:half], run[half:]):
+                yield from self._read(file, part, done)
+
+    def _is_left(self, id: SegmentId, extent: Extent) -> bool:
+        damaged = self._damaged.get((id, extent.start, extent.name))
+        return damaged is not None and self._settings.monotonic_ms() < damaged.due_ms
+
+    def _leave(self, state: SegmentState, extent: Extent) -> None:
+        """Leave damaged bytes alone, for twice the time before."""
+        key = state.id, extent.start, extent.name
+        former = self._damaged.get(key)
+        tries = former.tries if former is not None else 0
+        shortest_ms = self._settings.regroup_interval_ms
+        pause_ms = min(shortest_ms << min(tries, 32), self._settings.sweep_interval_ms)
+        due_ms = self._settings.monotonic_ms() + max(pause_ms, shortest_ms)
+        self._damaged[key] = _Damaged(tries + 1, due_ms)
+        state.chain = None  # their group may be lost: the listing tells
 
     def _read_copy(
         self, path: str, log: _File, log_run: Run, units: _File, units_run: Run
@@ -322,42 +348,6 @@ class GroupUpkeep:
         if found is None or not (_is_same(found[0], log_run) and _is_same(found[1], units_run)):
             return None
         return found
-
-    # What nobody needs
-
-    def _collect(self, broker_name: str, authority: Authority) -> int:
-        """Delete groups that no segment needs for the grace time.
-
-        No chain that names one of them is remembered from the moment on at which it is looked who
-        needs them: a listing may still show them.
-        """
-        listed = self._views.groups.list_names(broker_name)
-        now_ms = self._settings.monotonic_ms()
-        before = self._unused.get(broker_name, {})
-        due = {
-            name
-            for name, since_ms in before.items()
-            if now_ms - since_ms >= self._settings.grace_ms
-        }
-        if not self._settings.grace_ms:
-            due |= {str(name) for name, _ in listed}
-        self._views.doom(broker_name, due)
-        # In this order: what is stored meanwhile is in the first or in the second.
-        needed = set(self._gatherer.list_sent(authority))
-        for chain in self._find_chains(broker_name).values():
-            needed.update(find_group(e.name) for e in chain.extents if e.is_grouped)
-        self._views.doom(broker_name, due - needed)
-        unused = [
-            (str(name), info.key)
-            for name, info in listed
-            if name.life.epoch <= authority.number and str(name) not in needed
-        ]
-        self._unused[broker_name] = {name: before.get(name, now_ms) for name, _ in unused}
-        keys = [key for name, key in unused if name in due]
-        for first in range(0, len(keys), MAX_DELETED_KEYS):
-            authority.confirm()  # what makes these garbage counts before they go
-            self._client.delete(keys[first : first + MAX_DELETED_KEYS])
-        return len(keys)
 
 
 def _is_same(content: Buffer, run: Run) -> bool:

@@ -25,6 +25,7 @@ from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.stopping import StopLimit
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS, GarbageBin
+from tieredstore.providers.chunks.upkeep.group_garbage import GroupGarbage
 from tieredstore.providers.chunks.upkeep.grouping import GroupUpkeep
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 
@@ -78,6 +79,7 @@ class Maintenance:
         compactor: Compactor,
         garbage: GarbageBin,
         groups: GroupUpkeep,
+        group_garbage: GroupGarbage,
         states: SegmentStates,
         writers: Writers,
         views: Views,
@@ -89,6 +91,7 @@ class Maintenance:
         self._compactor = compactor
         self._garbage = garbage
         self._groups = groups
+        self._group_garbage = group_garbage
         self._states = states
         self._writers = writers
         self._views = views
@@ -204,8 +207,9 @@ class Maintenance:
 
     def _reap(self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport) -> None:
         """Nobody completes uploads that have been open for so long, and nobody goes by what former
-        epochs inherited."""
+        epochs inherited, or have in groups where nothing is."""
         epoch.check()
+        report.deleted_count += self._group_garbage.reap(broker_name, epoch)
         older = self._views.keep(broker_name)
         for first in range(0, len(older), MAX_DELETED_KEYS):
             epoch.confirm()

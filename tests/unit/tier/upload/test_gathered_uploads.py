@@ -22,19 +22,26 @@ from tests.kit.tier.flat import (
 )
 from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.block_checksums import BlocksDamaged
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import Finding
+from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.policy.limits import LimitedProvider
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.provider_metrics import MeasuredProvider
+from tieredstore.tier.reading import run
 from tieredstore.tier.upload.commit_interval import GATHERED_MS, CommitInterval
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 QUEUES = 20
+FLAG_POSITION = 16
 REGROUP_MS = 30 * 60_000
 SCAN_MS = 20_000
 """Between two scans."""
@@ -262,3 +269,83 @@ def test_a_segment_that_ended_is_moved_from_the_brokers_own_messages(
     node.assert_all(6)
     Node(beside=node).assert_all(6)
     assert not any("/.groups/" in info.key for info in node.client.list(""))
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_i06_a_lost_group_costs_its_queues_a_roll_and_a_hole(node: Node, is_lost: bool) -> None:
+    """2 messages of each queue, 3 of the first half in a group that is lost, then 1 of each."""
+    for number in range(QUEUES // 2):
+        node.source.put(queue_of(number), 2, 3)
+    before = set(group_keys(node))
+    assert node.scan() == 3 * QUEUES // 2
+    [lost] = set(group_keys(node)) - before
+    for number in range(QUEUES):
+        first = 5 if number < QUEUES // 2 else 2
+        node.source.put(queue_of(number), first, 1)
+        node.source.clean(queue_of(number), first)
+    assert node.scan() == QUEUES
+    size = next(info.size_bytes for info in node.client.list(lost))
+    whole = bytearray(node.client.get_range(lost, 0, size) or b"")
+    node.client.delete([lost])
+    if not is_lost:
+        node.client.put_if_absent(lost, [whole[:-3], b"???"], {})
+
+    heir = Node(beside=node)
+    for number in range(QUEUES):
+        heir.source.put(queue_of(number), 6 if number < QUEUES // 2 else 3, 1)
+    stored = 0
+    for _ in range(8):
+        stored += heir.scan()
+        heir.clock.advance(10 * 60_000)
+    assert stored == QUEUES
+    for reader in (heir, Node(beside=heir)):
+        for number in range(QUEUES):
+            file = existing(reader.store, queue_of(number))
+            if number < QUEUES // 2:
+                assert [offset for offset, _ in bodies(file, 5)] == [5, 6]
+                with pytest.raises(Corrupt, match="are in no object; the next valid offset"):
+                    bodies(file)
+            else:
+                assert [offset for offset, _ in bodies(file)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("group_bytes", [0, 1 << 20])
+def test_i01_a_bit_that_no_format_checks_is_found(group_bytes: int) -> None:
+    """One of a message's flag, in a write of its queue's and in a group."""
+    node = Node(group_bytes=group_bytes)
+    node.put(0, 2)
+    assert node.scan() == 2 * QUEUES
+    queue, harmed = existing(node.store, queue_of(3)), 0
+    record = bytes(run(queue.read_commit_log(0, 100)))
+    for info in node.client.list(""):
+        content = bytearray(node.client.get_range(info.key, 0, info.size_bytes) or b"")
+        at = content.find(record)
+        if at >= 0:
+            content[at + FLAG_POSITION] ^= 1
+            head = node.client.head(info.key)
+            node.client.delete([info.key])
+            node.client.put_if_absent(info.key, [content], (head and head.metadata) or {})
+            harmed += 1
+    assert harmed == 1
+    tier = chunk_provider(MemoryObjectClient(beside=node.client))
+    findings: list[Finding] = []
+    report = verify(tier, load_catalogue(tier), findings.append)
+    assert report.covered_bytes
+    assert report.uncovered_bytes == 0
+    log = SegmentId(f"{BROKER}/TopicA/3", FileSegmentType.COMMIT_LOG, 0)
+    units = SegmentId(f"{BROKER}/TopicA/3", FileSegmentType.CONSUME_QUEUE, 0)
+    # Of a write with units nobody can tell which of both it is
+    expected = {log} if group_bytes else {log, units}
+    assert {found.segment for found in findings} == expected
+    assert {found.kind for found in findings} == {"block-checksum"}
+    reader = Node(beside=node, group_bytes=group_bytes)
+    file = existing(reader.store, queue_of(3))
+    if group_bytes:
+        with pytest.raises(BlocksDamaged, match="block at 0"):
+            bodies(file)
+    else:  # a ranged read cannot be compared
+        assert len(bodies(file)) == 2
+
+
+def group_keys(node: Node) -> list[str]:
+    return [info.key for info in node.client.list("") if "/.groups/" in info.key]

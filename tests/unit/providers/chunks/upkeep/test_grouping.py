@@ -179,45 +179,6 @@ def test_what_is_not_made_stays_in_its_groups(
     assert_all(store, 4)
 
 
-def test_a_damaged_group_is_told_and_kept(store: Store) -> None:
-    writer = Gathering(store)
-    write(writer, 1)
-    key = next(info.key for info in store.first.list("") if "/.groups/" in info.key)
-    size = next(info.size_bytes for info in store.first.list(key))
-    whole = bytes(store.first.get_range(key, 0, size) or b"")
-    store.first.delete([key])
-    store.first.put_if_absent(key, [b"?" + whole[1:]], {})
-    for _ in range(3):
-        assert attempt(lambda: writer.keep(store, GRACE_MS + REGROUP_MS)) == "Corrupt"
-        assert levels(store) == "01"
-
-
-@pytest.mark.parametrize("settings", [{}, {"split_bytes": 1}])
-def test_damaged_bytes_of_one_queue_keep_no_other_where_it_is(
-    store: Store, settings: dict[str, int]
-) -> None:
-    writer = Gathering(store, **settings)
-    write(writer, 1)
-    write(writer, 1)
-    [key, _] = (info.key for info in store.first.list("") if "/.groups/" in info.key)
-    [size] = (info.size_bytes for info in store.first.list(key))
-    whole = bytes(store.first.get_range(key, 0, size) or b"")
-    at = whole.index(b"B0123456789")
-    store.first.delete([key])
-    store.first.put_if_absent(key, [whole[:at] + b"?" + whole[at + 1 :]], {})
-    for _ in range(2):
-        assert attempt(lambda: writer.keep(store, GRACE_MS + REGROUP_MS)) == "Corrupt"
-    assert levels(store) == ("00" if settings else "001")
-    in_groups = {
-        topic
-        for topic in TOPICS
-        if not any(name.startswith("m") for name in store.names(queue_ids(topic)[0]))
-    }
-    assert in_groups == ({"B"} if settings else set(TOPICS))
-    for topic in "AC":
-        assert read_queue(store, topic) == content(topic, 2)
-
-
 def test_groups_of_an_epoch_before_are_moved_by_its_heir(store: Store) -> None:
     writer = Gathering(store)
     write(writer)

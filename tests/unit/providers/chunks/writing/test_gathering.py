@@ -250,12 +250,14 @@ def test_what_was_never_confirmed_is_not_left(store: Store, writer: Gathering) -
     assert heir.ends == dict(zip(queue_ids("A"), (11, 2), strict=True))
 
 
-def test_who_never_had_groups_lists_none(store: Store) -> None:
+def test_who_never_had_groups_lists_them_once_at_most(store: Store) -> None:
     writer = Gathering(store, group_bytes=0)
     writer.write("A")
     reader = store.process()
-    reader.tier.open(queue_ids("A")[0], SegmentListing(queue_ids("A")[0], 11)).size()
-    assert not any("/.groups/" in request for request in reader.client.requests)
+    for _ in range(2):
+        reader.tier.open(queue_ids("A")[0], SegmentListing(queue_ids("A")[0], 11)).size()
+        assert sum("/.groups/" in request for request in reader.client.requests) == 1
+    assert not any("/.groups/" in request for request in writer.process.client.requests)
 
 
 def test_a_reader_of_one_queue_reads_the_index_of_its_groups_alone(

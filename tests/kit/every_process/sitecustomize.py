@@ -1,0 +1,30 @@
+"""Runs at the start of each Python process, where this folder is in PYTHONPATH: other defaults for
+all tiers that suites make, also in processes of their own.
+
+    TIEREDSTORE_TEST_GROUP_SIZE=16777216 PYTHONPATH=tests/kit/every_process scripts/test …
+
+TIEREDSTORE_TEST_GROUP_SIZE: `tieredStoreChunkGroupSize`, 0 for no group objects.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+
+
+def _set_group_bytes(group_bytes: int) -> None:
+    from tieredstore.providers.chunks.settings import ChunkSettings
+
+    make = ChunkSettings.__init__
+    parameters = list(inspect.signature(make).parameters.values())
+    defaults = tuple(
+        group_bytes if parameter.name == "group_bytes" else parameter.default
+        for parameter in parameters
+        if parameter.default is not parameter.empty
+    )
+    make.__defaults__ = defaults
+    assert ChunkSettings().group_bytes == group_bytes
+
+
+if "TIEREDSTORE_TEST_GROUP_SIZE" in os.environ:
+    _set_group_bytes(int(os.environ["TIEREDSTORE_TEST_GROUP_SIZE"]))
