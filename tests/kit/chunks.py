@@ -63,6 +63,7 @@ class Process:
             "clock": store.clock,
             "monotonic_ms": store.clock.now_ms,
             "grace_ms": GRACE_MS,
+            "group_bytes": 0,
             "policy": MergePolicy(
                 fan_in=4, target_bytes=160, part_bytes=100, free_bytes=10, settle_ms=0
             ),

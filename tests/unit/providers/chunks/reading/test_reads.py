@@ -20,7 +20,7 @@ from tieredstore.testing.object_faults import ObjectFault
 from tieredstore.testing.provider.samples import content
 
 FAIL, SHORT = ObjectFault.FAIL, ObjectFault.SHORT
-LOOK = ["LIST"] * 3
+LOOK = ["LIST"] * 4
 """What a reader's first look at a segment is: what is inherited before and after it."""
 
 
