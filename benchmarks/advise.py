@@ -56,10 +56,13 @@ from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.store import AHEAD_THREADS, READ_THREADS
 
 PAGE = DOCS / "tuning.md"
 LATENCY_MS = 30.0
 CACHE_BYTES = 256 << 20
+MEMORY_BYTES_PER_S = 2e9
+"""Of an object store in memory."""
 TOPIC = "Simulated"
 _BEGIN_MS = 1_700_000_000_000
 
@@ -219,9 +222,9 @@ def read_store(
     before, times_ms = client.get_count, []
     client.latency_ms = latency_ms
     messages = 0
-    with ThreadPoolExecutor(32) as pool:
+    with ThreadPoolExecutor(READ_THREADS) as pool, ThreadPoolExecutor(AHEAD_THREADS) as ahead:
         fetcher = MessageStoreFetcher(
-            config, store, None, None, None, SYSTEM_CLOCK, Metrics(), pool,  # type: ignore[arg-type]
+            config, store, None, None, None, SYSTEM_CLOCK, Metrics(), pool, ahead,  # type: ignore[arg-type]
         )  # fmt: skip
 
         lock = threading.Lock()
@@ -252,19 +255,20 @@ def read_store(
     return Read(client.get_count - before, times_ms, client.took_ms, messages)
 
 
-def measure_line(reads: Reads, client: DelayedClient, store: FlatFileStore) -> float:
-    """Measure the bytes a second that readers get without any delay, as a process makes messages of
-    them no faster."""
+def measure_pace(reads: Reads, client: DelayedClient, store: FlatFileStore) -> float:
+    """Measure the messages a second that each of these readers gets without any delay: a process
+    makes them no faster of what it has read."""
     begin = time.perf_counter()
     read = read_store(reads, client, store, 0.0)
     seconds = time.perf_counter() - begin
-    return max(read.messages * reads.load.record_bytes / seconds, 1e6)
+    return read.messages / seconds / reads.load.queues
 
 
 def predict_reads(
-    reads: Reads, took_ms: Sequence[float] = (LATENCY_MS,), bytes_per_s: float = 200e6
+    reads: Reads, took_ms: Sequence[float] = (LATENCY_MS,), messages_per_s: float = float("inf")
 ) -> ReadFigures:
-    """Predict the same. took_ms: of each GET, which the model is given."""
+    """Predict the same. took_ms: of each GET; messages_per_s: of each reader, at most: both are
+    those of the run."""
     model = ChunkRequestModel()
     _, queues = predict_uploads(Scheme("written"), reads.load)
     readers = []
@@ -277,12 +281,13 @@ def predict_reads(
                 reads.runs(queue.messages),
                 reads.load.record_bytes,
                 reads.pull,
-                float("inf"),
+                messages_per_s,
                 queue.written,
                 int(queue.log_bytes),
+                messages=queue.messages,
             )
         )
-    backend = MeasuredBackend(took_ms, bytes_per_s)
+    backend = MeasuredBackend(took_ms, MEMORY_BYTES_PER_S)
     return model_reads(readers, StoreConfig(), model, backend, CACHE_BYTES)
 
 
@@ -311,8 +316,8 @@ def table() -> str:
             open_written(reads.load, Path(folder)) as (client, store),
         ):
             read = read_store(reads, client, store)
-            line = measure_line(reads, client, store) if reads.pull > 1 else 200e6
-        figures = predict_reads(reads, read.took_ms, line)
+            pace = measure_pace(reads, client, store)
+        figures = predict_reads(reads, read.took_ms, pace)
         predicted = sum(figures.requests.values())
         times = [time_ms for time_ms in read.times_ms if time_ms > WAITING_MS]
         mine = [time_ms for time_ms in figures.times_ms if time_ms > WAITING_MS]

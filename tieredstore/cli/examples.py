@@ -9,6 +9,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "advise": (
         "advise /data/store --tier /data/tier --offsets monday.json --offsets tuesday.json",
         "advise /data/store --tier s3://bucket/prefix --offsets a.json --offsets b.json --top 9",
+        "advise /data/store --tier s3://bucket/prefix --trace /data/store",
     ),
     "backfill": ("backfill --from table --tier /data/tier --state state --config broker.conf",),
     "broker": (

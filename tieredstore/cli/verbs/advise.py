@@ -42,6 +42,13 @@ TABLES: Tables = {
     help="A consumerOffset.json, and when it was copied (when it was changed last); at least two.",
 )
 @click.option(
+    "--trace",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="A trace that the store recorded (tieredStoreTraceEnable), in place of --offsets: its "
+    "folder, that of a store, or a file.",
+)
+@click.option(
     "--prices",
     "price_file",
     metavar="FILE",
@@ -86,6 +93,7 @@ def command(
     store: Path,
     tier: TierOptions,
     offsets: tuple[str, ...],
+    trace: Path | None,
     price_file: Path | None,
     prices: dict[str, float],
     object_store: bool,
@@ -100,15 +108,23 @@ def command(
 ) -> None:
     """Say which settings suit STORE (a broker's storePathRootDir), its tier and its consumers.
 
-    What they did between snapshots of consumer offsets is replayed over a model with the store's
-    own rules: storage level, local retention, commit interval, batch, segment and cache size.
-    Without prices, requests and bytes are compared. Writes nothing.
+    What they did between snapshots of consumer offsets, or in the time of a trace, is replayed over
+    a model with the store's own rules: storage level, local retention, commit interval, batch,
+    segment and cache size. Without prices, requests and bytes are compared. Writes
+    nothing.
     """
     from tieredstore.cli.composition import locate_tier
     from tieredstore.clock import SYSTEM_CLOCK
     from tieredstore.jobs.advising.job import AdviceOptions, advise_store
-    from tieredstore.jobs.advising.loads.snapshots import parse_snapshot_name, read_snapshots
+    from tieredstore.jobs.advising.loads.snapshots import (
+        observe_snapshots,
+        parse_snapshot_name,
+        read_snapshots,
+    )
+    from tieredstore.jobs.advising.loads.traces import read_trace
 
+    if trace is not None and offsets:
+        raise click.UsageError("--trace and --offsets: expected one of them")
     now_ms = SYSTEM_CLOCK.now_ms()
     options = AdviceOptions(
         backend=_read_backend(latency_ms, bandwidth, is_object_store=object_store),
@@ -118,8 +134,12 @@ def command(
         is_object_store=object_store,
         most=top,
     )
-    snapshots = read_snapshots(dict(parse_snapshot_name(text, now_ms) for text in offsets))
-    report = advise_store(store, locate_tier(tier), snapshots, options)
+    if trace is not None:
+        observed = read_trace(trace)
+    else:
+        files = dict(parse_snapshot_name(text, now_ms) for text in offsets)
+        observed = observe_snapshots(read_snapshots(files))
+    report = advise_store(store, locate_tier(tier), observed, options)
     if out.format is not OutputFormat.TABLE:
         out.record(report)
         return

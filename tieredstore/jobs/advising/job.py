@@ -15,7 +15,6 @@ from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Invalid
 from tieredstore.jobs.advising.loads.classes import classify
 from tieredstore.jobs.advising.loads.gathering import gather_workload
-from tieredstore.jobs.advising.loads.snapshots import Snapshot
 from tieredstore.jobs.advising.local_disk import LocalRates
 from tieredstore.jobs.advising.reads.backend import Backend
 from tieredstore.jobs.advising.reads.costs import ReadCosts
@@ -48,6 +47,7 @@ from tieredstore.tier_url import show_url
 if TYPE_CHECKING:
     from tieredstore.contracts.segment import SegmentProvider
     from tieredstore.contracts.usage import Prices
+    from tieredstore.jobs.advising.loads.observed import Observed
     from tieredstore.jobs.advising.loads.workload import Workload
     from tieredstore.scan.location import TierLocation
 
@@ -72,9 +72,9 @@ class AdviceOptions:
 
 
 def advise_store(
-    store: Path, location: TierLocation, snapshots: Sequence[Snapshot], options: AdviceOptions
+    store: Path, location: TierLocation, observed: Observed, options: AdviceOptions
 ) -> dict[str, object]:
-    """Look at a store, its tier and what its consumers did, and give the JSON report
+    """Look at a store, its tier and what was observed, and give the JSON report
     (`docs/tuning.md`). Writes nothing. Raises Invalid, Corrupt, Unavailable."""
     config = location.config
     with ExitStack() as stack:
@@ -87,7 +87,7 @@ def advise_store(
         workload = gather_workload(
             local.dispatch_source,
             tier.catalogue().queues,
-            snapshots,
+            observed,
             topic_filter.is_uploaded,
             config.file_reserved_time_hours,
         )

@@ -11,11 +11,11 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.advising.loads.snapshots import (
     GroupQueue,
+    find_readings,
     parse_snapshot_name,
     read_snapshot,
     read_snapshots,
 )
-from tieredstore.jobs.advising.loads.workload import find_readings
 
 
 def _write(path: Path, offsets: str, *, at_s: int = 0) -> Path:
@@ -85,4 +85,4 @@ def test_readings_are_what_groups_moved_on_by(tmp_path: Path) -> None:
         ("g", 0, 40, 41, 2_000),
         ("new", 0, 9, 19, 2_000),
     ]
-    assert found[0].messages_per_s == 30
+    assert found[0].time_of(25) == 1_500

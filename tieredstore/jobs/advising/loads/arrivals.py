@@ -76,8 +76,11 @@ class Arrivals:
 
     @property
     def is_steady(self) -> bool:
-        """Whether messages come at about one rate all the time."""
-        rates = np.diff(self.offsets) / np.diff(self.times_ms)
+        """Whether messages come at about one rate all the time, seen from some distance."""
+        times = np.linspace(
+            self.times_ms[0], self.times_ms[-1], min(len(self.times_ms), _LOOKS + 1)
+        )
+        rates = np.diff(np.interp(times, self.times_ms, self.offsets)) / np.diff(times)
         return len(rates) == 1 or float(rates.std()) <= _STEADY * float(rates.mean())
 
     def smooth(self) -> Arrivals:
@@ -104,6 +107,8 @@ class Arrivals:
         return Arrivals(np.concatenate(times), np.concatenate(offsets), self.record_bytes)
 
 
+_LOOKS = 48
+"""So many parts are compared at most."""
 _STEADY = 0.5
 """Times the mean rate: so much rates may spread and still be one."""
 _ROUNDING = 1e-6

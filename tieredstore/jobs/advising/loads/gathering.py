@@ -1,4 +1,4 @@
-"""Reads the workload of a broker out of its store, its tier, and snapshots of its consumers."""
+"""Reads the workload of a broker out of its store, its tier, and what was observed of it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tieredstore.jobs.advising.loads.arrivals import Arrivals
-from tieredstore.jobs.advising.loads.workload import QueueLoad, Workload, find_readings
+from tieredstore.jobs.advising.loads.observed import MOST_WINDOW_MS
+from tieredstore.jobs.advising.loads.workload import QueueLoad, Workload
 from tieredstore.message.consume_queue import UNIT_SIZE
 
 if TYPE_CHECKING:
     from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
-    from tieredstore.jobs.advising.loads.snapshots import Snapshot
+    from tieredstore.jobs.advising.loads.observed import Observed
     from tieredstore.scan.catalogue import QueueFiles
 
 HOUR_MS: Final = 3_600_000
 WINDOW_POINTS: Final = 48
 """Into so many parts the time between the snapshots is divided."""
 HISTORY_POINTS: Final = 24
-MOST_WINDOW_MS: Final = 7 * 24 * HOUR_MS
 _SAMPLES: Final = 16
 _SAMPLE_UNITS: Final = 256
 
@@ -28,27 +28,45 @@ _SAMPLE_UNITS: Final = 256
 def gather_workload(
     source: DispatchSource,
     tier: Iterable[QueueFiles],
-    snapshots: Sequence[Snapshot],
+    observed: Observed,
     is_tiered: Callable[[str], bool],
     default_hours: int,
 ) -> Workload:
-    """Read how queues grew up to the last snapshot, and what groups read between them. Of more than
-    a week the last one counts. Raises what the source raises."""
-    end_ms = float(snapshots[-1].taken_ms)
-    begin_ms = max(float(snapshots[0].taken_ms), end_ms - MOST_WINDOW_MS)
+    """Read how queues grew until the end of what was observed, and what groups read. Of more than a
+    week the last one counts. Raises what the source raises."""
+    end_ms = observed.end_ms
+    begin_ms = max(observed.begin_ms, end_ms - MOST_WINDOW_MS)
     files = {(found.topic, found.queue_id): found for found in tier}
     hours = source.topic_reserve_hours()
-    queues = []
+    found: dict[QueueKey, Arrivals] = {}
     for key in source.queues():
         available = source.queue_range(key)
         if available is None or available.max_offset <= 0:
             continue
         arrivals = _read_arrivals(source, key, available, files.get(key), begin_ms, end_ms)
-        queues.append(
-            QueueLoad(key, arrivals, hours.get(key.topic, default_hours), is_tiered(key.topic))
-        )
-    readings = [reading for reading in find_readings(snapshots) if reading.begin_ms >= begin_ms - 1]
-    return Workload(begin_ms, end_ms, queues, readings, _find_assumptions(queues, begin_ms, end_ms))
+        recorded = observed.arrivals.get(key)
+        found[key] = arrivals if recorded is None else _put_in(arrivals, recorded)
+    for key, recorded in observed.arrivals.items():
+        found.setdefault(key, recorded)  # the store has nothing of it any more
+    queues = [
+        QueueLoad(key, arrivals, hours.get(key.topic, default_hours), is_tiered(key.topic))
+        for key, arrivals in found.items()
+    ]
+    readings = [reading for reading in observed.readings if reading.begin_ms >= begin_ms - 1]
+    assumed = [*observed.missing, *_find_assumptions(queues, begin_ms, end_ms)]
+    return Workload(begin_ms, end_ms, queues, readings, assumed)
+
+
+def _put_in(arrivals: Arrivals, recorded: Arrivals) -> Arrivals:
+    """What a store tells of a queue, and in the time of a record what that says."""
+    times, offsets = arrivals.times_ms, arrivals.offsets
+    before = (times < recorded.times_ms[0]) & (offsets <= recorded.offsets[0])
+    behind = (times > recorded.times_ms[-1]) & (offsets >= recorded.offsets[-1])
+    return Arrivals(
+        np.concatenate([times[before], recorded.times_ms, times[behind]]),
+        np.concatenate([offsets[before], recorded.offsets, offsets[behind]]),
+        recorded.record_bytes or arrivals.record_bytes,
+    )
 
 
 def _find_assumptions(queues: Sequence[QueueLoad], begin_ms: float, end_ms: float) -> list[str]:
@@ -57,7 +75,7 @@ def _find_assumptions(queues: Sequence[QueueLoad], begin_ms: float, end_ms: floa
     arrived = sum(window_of(queue.arrivals, begin_ms, end_ms).messages for queue in queues)
     if arrived:
         return []
-    return ["no message came between the snapshots: uploads cost nothing there"]
+    return ["no message came in that time: uploads cost nothing there"]
 
 
 def window_of(arrivals: Arrivals, begin_ms: float, end_ms: float) -> Arrivals:

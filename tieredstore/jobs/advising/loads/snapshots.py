@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +13,8 @@ import msgspec
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.java_json import quote_integer_keys
+from tieredstore.jobs.advising.loads.observed import Observed
+from tieredstore.jobs.advising.loads.workload import Reading
 from tieredstore.scan.times import parse_time
 
 _MOST_BYTES: Final = 1 << 30
@@ -95,3 +98,23 @@ def _parse(data: bytes, path: Path) -> dict[GroupQueue, int]:
         topic, _, group = name.partition("@")
         found[GroupQueue(group, QueueKey(topic, 0))] = offset
     return found
+
+
+def find_readings(snapshots: Sequence[Snapshot]) -> Iterator[Reading]:
+    """Yield what groups read between each two snapshots that follow one another. Who went back
+    reads from there on; who is new began somewhere between, and is left out until the next."""
+    for before, after in pairwise(snapshots):
+        if after.taken_ms <= before.taken_ms:
+            continue
+        for place, last in after.offsets.items():
+            first = before.offsets.get(place)
+            if first is not None and first < last:
+                times = float(before.taken_ms), float(after.taken_ms)
+                yield Reading(place.group, place.key, first, last, *times)
+
+
+def observe_snapshots(snapshots: Sequence[Snapshot]) -> Observed:
+    """Return what happened between the first snapshot and the last one."""
+    return Observed(
+        float(snapshots[0].taken_ms), float(snapshots[-1].taken_ms), list(find_readings(snapshots))
+    )

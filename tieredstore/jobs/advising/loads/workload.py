@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from tieredstore.contracts.dispatch_source import QueueKey
 
 if TYPE_CHECKING:
-    from tieredstore.jobs.advising.loads.arrivals import Arrivals
-    from tieredstore.jobs.advising.loads.snapshots import Snapshot
+    from tieredstore.jobs.advising.loads.arrivals import Arrivals, Floats
 
 PULL_MESSAGES: Final = 32
 """What RocketMQ's clients ask for at a time unless they are told otherwise."""
@@ -29,11 +30,19 @@ class QueueLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Messages [first, last) of a queue that a group read between two times, epoch ms, evenly.
+class Progress:
+    """How a group came along in a queue, even between these points: when it was at an offset,
+    epoch ms, and after how many gets. Nothing falls."""
 
-    pull: messages of a get; is_scattered: in gets that do not follow one another.
-    """
+    times_ms: Floats
+    offsets: Floats
+    gets: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Messages [first, last) of a queue that a group read between two times, epoch ms: as its
+    progress says, and where that is not known evenly, PULL_MESSAGES a get."""
 
     group: str
     key: QueueKey
@@ -41,15 +50,25 @@ class Reading:
     last: int
     begin_ms: float
     end_ms: float
-    pull: int = PULL_MESSAGES
+    progress: Progress | None = None
 
     @property
     def messages(self) -> int:
         return self.last - self.first
 
-    @property
-    def messages_per_s(self) -> float:
-        return self.messages * 1000 / max(self.end_ms - self.begin_ms, 1.0)
+    def time_of(self, offset: float) -> float:
+        """Return when the messages before an offset had been read."""
+        if self.progress is not None:
+            return float(np.interp(offset, self.progress.offsets, self.progress.times_ms))
+        pace_ms = (self.end_ms - self.begin_ms) / self.messages
+        return self.begin_ms + (offset - self.first) * pace_ms
+
+    def count_gets(self, first: float, last: float) -> float:
+        """Return in how many gets the messages between two offsets were read."""
+        if self.progress is None:
+            return (last - first) / PULL_MESSAGES
+        found = np.interp([first, last], self.progress.offsets, self.progress.gets)
+        return float(found[1] - found[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +86,6 @@ class Workload:
         return self.end_ms - self.begin_ms
 
 
-def find_readings(snapshots: Sequence[Snapshot]) -> Iterator[Reading]:
-    """Yield what groups read between each two snapshots that follow one another. Who went back
-    reads from there on; who is new began somewhere between, and is left out until the next."""
-    for before, after in pairwise(snapshots):
-        if after.taken_ms <= before.taken_ms:
-            continue
-        for place, last in after.offsets.items():
-            first = before.offsets.get(place)
-            if first is not None and first < last:
-                times = float(before.taken_ms), float(after.taken_ms)
-                yield Reading(place.group, place.key, first, last, *times)
-
-
 @dataclass(frozen=True, slots=True)
 class ColdRun:
     """Messages [first, last) of a reading that the tier answers."""
@@ -92,23 +98,35 @@ class ColdRun:
     def messages(self) -> int:
         return self.last - self.first
 
+    @property
+    def span_ms(self) -> float:
+        """How long it took; a millisecond at least."""
+        return max(self.reading.time_of(self.last) - self.reading.time_of(self.first), 1.0)
 
-def find_cold_runs(
-    reading: Reading, arrivals: Arrivals, leaves_ms: LeavesAt, parts: int = 64
-) -> Iterable[ColdRun]:
+    @property
+    def gets(self) -> float:
+        """In so many gets it was read; one at least."""
+        return max(self.reading.count_gets(self.first, self.last), 1.0)
+
+
+PARTS: Final = 64
+"""In so many a reading is looked at at least; in one for each point of its progress, up to
+MOST_PARTS."""
+MOST_PARTS: Final = 512
+
+
+def find_cold_runs(reading: Reading, arrivals: Arrivals, leaves_ms: LeavesAt) -> Iterable[ColdRun]:
     """Find the parts of a reading that come after their messages left what answers them first.
 
-    leaves_ms: from when on the tier answers, by the store time of a message. The reading is looked
-    at in so many parts.
+    leaves_ms: from when on the tier answers, by the store time of a message.
     """
-    count = min(parts, reading.messages)
+    points = len(reading.progress.offsets) if reading.progress is not None else 0
+    count = min(max(points, PARTS), MOST_PARTS, reading.messages)
     bounds = [reading.first + reading.messages * n // count for n in range(count + 1)]
-    pace_ms = (reading.end_ms - reading.begin_ms) / reading.messages
     start: int | None = None
     for first, last in pairwise(bounds):
         middle = (first + last - 1) / 2
-        read_ms = reading.begin_ms + (middle + 0.5 - reading.first) * pace_ms
-        is_cold = read_ms >= leaves_ms(arrivals.time_of(middle))
+        is_cold = reading.time_of(middle + 0.5) >= leaves_ms(arrivals.time_of(middle))
         if is_cold and start is None:
             start = first
         elif not is_cold and start is not None:

@@ -84,6 +84,7 @@ class _Reader:
 
     runs: Sequence[ColdRun]
     record_bytes: float
+    queue_messages: int
     stored: ModelledQueue
     stored_bytes: int
 
@@ -97,13 +98,13 @@ class _Reader:
 
     @property
     def messages_per_s(self) -> float:
-        """Mean pace of its readings."""
-        span_ms = sum(run.messages * 1000 / run.reading.messages_per_s for run in self.runs)
-        return self.messages * 1000 / max(span_ms, 1.0)
+        """Mean pace of its runs."""
+        return self.messages * 1000 / sum(run.span_ms for run in self.runs)
 
     @property
     def pull(self) -> int:
-        return self.runs[0].reading.pull
+        """Mean number of messages that a get brought it."""
+        return max(round(self.messages / sum(run.gets for run in self.runs)), 1)
 
     def kind(self) -> tuple[int, ...]:
         """Return what readers have in common that are modelled once."""
@@ -127,9 +128,11 @@ class _Reader:
                 break
             runs.append((run.first - base, min(run.messages, most)))
             most -= run.messages
+        # What is read ahead at the end of a run that is cut, the rest of it would need.
+        messages = 0 if most < 0 else self.queue_messages - base
         return ColdReader(
             self.key, runs, self.record_bytes, self.pull, self.messages_per_s, self.stored,
-            self.stored_bytes,
+            self.stored_bytes, messages=messages,
         )  # fmt: skip
 
 
@@ -206,7 +209,9 @@ class ReadCosts:
             runs[reading.group, reading.key] += found
         for (_, key), cold in runs.items():
             if cold:
-                yield _Reader(cold, self._arrivals[key].record_bytes, *self._stored[key])
+                arrivals = self._arrivals[key]
+                end = int(arrivals.offsets[-1])
+                yield _Reader(cold, arrivals.record_bytes, end, *self._stored[key])
 
     def _measure(
         self, kind: tuple[int, ...], alike: Sequence[_Reader], share_bytes: int

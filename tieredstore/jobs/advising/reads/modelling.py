@@ -43,7 +43,8 @@ class ColdReader:
 
     pull: messages that a get asks for; messages_per_s: at most; infinite for one who asks again at
     once. begin_ms: how much later than others. stored: its queue's objects, with so many bytes of
-    log.
+    log. messages: where the queue ends, as what is read ahead of a run's end is read for nothing;
+    0: with the last run.
     """
 
     key: QueueKey
@@ -54,6 +55,7 @@ class ColdReader:
     stored: ModelledQueue
     stored_bytes: int
     begin_ms: float = 0.0
+    messages: int = 0
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ def model_reads(
     timeline = Timeline(backend, _BEGIN_MS, model.read_operation)
     queues: dict[QueueKey, ReplayedQueue] = {}
     for reader in readers:
-        last = max(first + count for first, count in reader.runs)
+        last = max(reader.messages, *(first + count for first, count in reader.runs))
         known = queues.get(reader.key)
         if known is None or known.consume_queue_commit_offset < last:
             queues[reader.key] = ReplayedQueue(
