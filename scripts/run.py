@@ -56,6 +56,12 @@ def arguments() -> argparse.Namespace:
         "run/s3)",
     )
     parser.add_argument("--free-ports", action="store_true", help="not the usual ports")
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="of broker.log: for people (the default), or a line of JSON for each record",
+    )
     return parser.parse_args()
 
 
@@ -181,12 +187,12 @@ Ctrl-C stops it.
     )
 
 
-def serve(folder: Path, conf: Path, tier: str) -> int:
+def serve(folder: Path, conf: Path, tier: str, log_format: str) -> int:
     """Run the broker until it ends or a signal asks it to."""
     with (folder / "broker.log").open("ab") as log:
         # In a session of its own: Ctrl-C reaches it once, from here.
         broker = subprocess.Popen(
-            [sys.executable, "-m", "tieredstore", "broker", "-c", conf],
+            [sys.executable, "-m", "tieredstore", "broker", "-c", conf, "--log-format", log_format],
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
@@ -226,11 +232,11 @@ def main() -> int:
     make_folder(folder, anew=options.s3)
     if not options.s3:
         conf = write_conf(folder, None, free_ports=options.free_ports)
-        return serve(folder, conf, f"file://{folder / 'tier'}")
+        return serve(folder, conf, f"file://{folder / 'tier'}", options.log_format)
     os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
     with s3_server(folder) as endpoint:
         conf = write_conf(folder, endpoint, free_ports=options.free_ports)
-        return serve(folder, conf, f"s3://tier at {endpoint}")
+        return serve(folder, conf, f"s3://tier at {endpoint}", options.log_format)
 
 
 if __name__ == "__main__":

@@ -36,10 +36,11 @@ class LogLines(logging.Formatter):
         super().__init__(text, "%Y-%m-%dT%H:%M:%S")
 
 
-def log_to_stderr(level: int = logging.INFO) -> None:
-    """Let everything of this project from a level on be a line on stderr."""
+def log_to_stderr(level: int = logging.INFO, lines: logging.Formatter | None = None) -> None:
+    """Let everything of this project from a level on be a line on stderr. lines: LogLines by
+    default."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogLines())
+    handler.setFormatter(lines or LogLines())
     logger = logging.getLogger("tieredstore")
     logger.addHandler(handler)
     logger.setLevel(level)
@@ -47,8 +48,9 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 
 
 def run_broker(make_broker: Callable[[], Broker], announce: Callable[[Broker], object]) -> None:
-    """Serve until SIGINT or SIGTERM, which let what is under way come to its end; a second one ends
-    the process at once, which the store survives like any other crash.
+    """Serve until SIGINT, SIGTERM or SIGHUP, which let what is under way come to its end; a second
+    one ends the process at once, which the store survives like any other crash. SIGHUP comes twice
+    when a terminal is closed, and counts once; it stays ignored under `nohup`.
 
     announce: called once the broker serves. Raises what the start raises.
     """
@@ -79,6 +81,8 @@ async def _serve(make_broker: Callable[[], Broker], announce: Callable[[Broker],
 
     for number in numbers:
         loop.add_signal_handler(number, on_signal)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
     broker = await _start(make_broker, stop)
     try:
         if not stop.is_set():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from tieredstore.cli.logs import log_to_stderr
+from tieredstore.cli.logs.lines import log_to_stderr
 from tieredstore.cli.options.tier import TierOptions
 from tieredstore.scan import location
 

@@ -53,7 +53,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "man": ("man | man -l -",),
     "offload": (
         "offload /data/store --tier /data/tier --state state --config broker.conf",
-        "offload /data/store --tier s3://bucket/prefix --state state --follow",
+        "offload /data/store --tier s3://bucket/prefix --state state --follow --log-format json",
     ),
     "profile delete": ("profile delete prod",),
     "profile list": ("profile list",),

@@ -8,8 +8,8 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-import click
-
+from tieredstore.cli.logs.choice import LogChoice
+from tieredstore.cli.logs.saying import say
 from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
 
 
@@ -26,6 +26,7 @@ class ExitCode(enum.IntEnum):
     UNSAFE = 7
     DEGRADED = 8
     INTERNAL = 70
+    HUNG_UP = 129
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -41,6 +42,7 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.UNSAFE: "It is not safe to write there.",
     ExitCode.DEGRADED: "A tier needs a look.",
     ExitCode.INTERNAL: "A bug: please report the line.",
+    ExitCode.HUNG_UP: "Stopped by SIGHUP: its terminal was closed.",
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C, or interrupted by a second one.",
     ExitCode.TERMINATED: "Stopped by SIGTERM.",
 }
@@ -72,7 +74,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
     return ExitCode.INTERNAL
 
 
-def line_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error as one line: what, where, what to do. Never a traceback or a line break."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, KeyboardInterrupt):
@@ -88,21 +90,20 @@ def line_of(error: BaseException) -> str:
         text = f"{text}; run `tieredstore verify` for all damage"
     elif isinstance(error, Unavailable):
         text = f"{text}; try again"
-    return f"tieredstore: error: {text}"
+    return text
 
 
-def echo_notes(error: BaseException | None) -> None:
-    """Print what goes with an error, such as the journal that it leaves, a line each on stderr."""
+def say_notes(error: BaseException | None, choice: LogChoice | None = None) -> None:
+    """Say what goes with an error, such as the journal that it leaves, a line each on stderr."""
     for note in getattr(error, "__notes__", ()):
-        click.echo(f"tieredstore: {' '.join(note.split())}", err=True)
+        say(note, choice=choice)
 
 
 def end_of_stopped(received: Sequence[int], hint: str = "run it again to go on") -> ExitCode:
     """Say that signals stopped a run in good order, and return the code that a shell has for the
     first of them. hint: what to do next."""
-    click.echo(f"tieredstore: stopped; {hint}", err=True)
-    is_terminated = bool(received) and received[0] == signal.SIGTERM
-    return ExitCode.TERMINATED if is_terminated else ExitCode.INTERRUPTED
+    say(f"stopped; {hint}")
+    return ExitCode(128 + (received[0] if received else signal.SIGINT))
 
 
 def end_of_run(
@@ -113,7 +114,7 @@ def end_of_run(
     if stopped:
         return end_of_stopped(received)
     for error in failures[1:]:
-        click.echo(line_of(error), err=True)
+        say(describe_error(error), "error")
     if failures:
         raise failures[0]
     return ExitCode.OK

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tieredstore.cli.logs import log_options
+from tieredstore.cli.logs.choice import log_options
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -15,12 +15,13 @@ from tieredstore.cli.exits import (
     ExitCode,
     OutputClosed,
     close_stdout_quietly,
-    echo_notes,
+    describe_error,
     exit_code_of,
-    line_of,
+    say_notes,
 )
 from tieredstore.cli.lazy import LazyGroup
-from tieredstore.cli.logs import log_options
+from tieredstore.cli.logs.choice import LogChoice, log_options
+from tieredstore.cli.logs.saying import say
 
 VERBS = {
     "advise": "Say which settings suit what a broker and its consumers did.",
@@ -104,8 +105,9 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors are one line on stderr."""
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
+    choice = LogChoice()
     try:
-        result = cli.main(args=arguments, prog_name="tieredstore", standalone_mode=False)
+        result = cli.main(arguments, "tieredstore", standalone_mode=False, obj=choice)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -117,7 +119,7 @@ def run(arguments: list[str]) -> int:
         hint = getattr(error, "ctx", None)
         where = "" if hint is None else f"; see `{hint.command_path} --help`"
         text = " ".join(_text_of(error).split()).rstrip(".")
-        click.echo(f"tieredstore: error: {text}{where}", err=True)
+        say(f"{text}{where}", "error", choice)
         return int(ExitCode.INVALID)
     except (BrokenPipeError, OutputClosed):
         close_stdout_quietly()
@@ -126,10 +128,10 @@ def run(arguments: list[str]) -> int:
         if os.environ.get("TIEREDSTORE_TRACEBACK"):
             raise
         if isinstance(error, click.Abort):
-            echo_notes(error.__cause__)
+            say_notes(error.__cause__, choice)
             error = KeyboardInterrupt()
-        echo_notes(error)
-        click.echo(line_of(error), err=True)
+        say_notes(error, choice)
+        say(describe_error(error), "error", choice)
         return int(exit_code_of(error))
     return int(result) if isinstance(result, int) else int(ExitCode.OK)
 

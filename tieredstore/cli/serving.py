@@ -29,12 +29,15 @@ def serve_broker(make_broker: Callable[[], Broker]) -> None:
     serves. Raises Invalid when the extra `broker` is not installed, and what the start raises."""
     import logging
 
-    from tieredstore.cli.logs import chosen_level
+    from tieredstore.cli.logs.choice import LogFormat, find_choice
+    from tieredstore.cli.logs.lines import JsonLines
 
     try:
         from tieredstore.broker.process import log_to_stderr, run_broker
 
-        log_to_stderr(getattr(logging, chosen_level("info").upper()))
+        choice = find_choice()
+        lines = JsonLines() if choice.format is LogFormat.JSON else None
+        log_to_stderr(getattr(logging, choice.find_level("info").upper()), lines)
         run_broker(make_broker, announce)
     except ModuleNotFoundError as error:
         raise make_missing_error("the broker", error, "broker") from error

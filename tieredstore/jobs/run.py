@@ -39,7 +39,8 @@ Item = TypeVar("Item")
 class JobProgress:
     """How far one stage is, `seconds` after it began. unit: what `done` and `total` count (tasks,
     segments, messages). total, total_bytes: None where nobody knows them before the end. note: more
-    to say about it, in one line. resumed_bytes: of `done_bytes`, what an earlier run had done."""
+    to say about it, in one line; details: the same as values, for programs. resumed_bytes: of
+    `done_bytes`, what an earlier run had done."""
 
     stage: str
     unit: str
@@ -50,6 +51,7 @@ class JobProgress:
     seconds: float
     note: str = ""
     resumed_bytes: int = 0
+    details: dict[str, object] = field(default_factory=dict)
 
 
 ProgressCallback = Callable[[JobProgress], None]

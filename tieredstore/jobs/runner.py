@@ -7,9 +7,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 
@@ -64,6 +65,7 @@ class LocalRunner:
             for index, task in enumerate(tasks):
                 on_done(index, work(task))
             return
+        _start_tracker()
         # Fork would copy the locks that other threads hold.
         context = multiprocessing.get_context("spawn")
         theirs, ours = context.Pipe(duplex=False)
@@ -76,24 +78,35 @@ class LocalRunner:
         ):
             try:
                 _feed(pool, work, tasks, on_done, workers * _AHEAD)
-            except BrokenProcessPool as error:
+            except BaseException as error:
+                # No task is in hand, or the run was interrupted and nobody waits for them.
+                ours.close()
+                if not isinstance(error, BrokenProcessPool):
+                    raise
                 raise Unavailable(
                     "a worker process ended while it worked: killed, out of memory (see "
                     "--workers), or it could not start (a script that runs a job needs "
                     '`if __name__ == "__main__":`)'
                 ) from error
-            except BaseException as error:
-                if not isinstance(error, Exception):
-                    ours.close()  # interrupted: nobody waits for the tasks in hand
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+
+
+def _start_tracker() -> None:
+    """Start the process that counts the semaphores of a pool so that SIGHUP does not end it, as
+    Python does it for SIGINT and SIGTERM: the end of a terminal reaches it too."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin_worker(ended: Connection) -> None:
     """Let a worker process end when nobody has the other end of a pipe any more: the job's process
     was killed, or was interrupted. Its queue of tasks does not tell it, since the other workers
-    hold that open. Ctrl-C reaches all processes of a terminal: what it means the job's says."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hold that open. Ctrl-C and the end of a terminal reach all its processes, and so does the
+    SIGTERM of `timeout` or of a service manager: what it means the job's says."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
     def wait_for_end() -> None:
         with contextlib.suppress(OSError):
@@ -125,16 +138,18 @@ def _feed(
         for future in sorted(done, key=lambda future: future.exception() is not None):
             try:
                 on_done(waiting.pop(future), future.result())
-            except Stopped:
-                _end_tasks_in_hand(waiting, on_done)
+            except Exception as error:
+                for index, result in _end_tasks_in_hand(waiting):
+                    if isinstance(error, Stopped):
+                        with contextlib.suppress(Stopped):
+                            on_done(index, result)
                 raise
 
 
-def _end_tasks_in_hand(waiting: dict[Any, int], on_done: Callable[[int, Result], None]) -> None:
-    """Begin no task, and let what those come to count that have begun. One that fails does so again
-    when the job goes on."""
+def _end_tasks_in_hand(waiting: dict[Any, int]) -> Iterator[tuple[int, Any]]:
+    """Begin no task, and yield index and result of those that have begun, as they end. One that
+    fails does so again when the job goes on."""
     in_hand = [future for future in waiting if not future.cancel()]
     for future in as_completed(in_hand):
         if future.exception() is None:
-            with contextlib.suppress(Stopped):
-                on_done(waiting[future], future.result())
+            yield waiting[future], future.result()

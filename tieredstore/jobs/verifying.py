@@ -75,15 +75,16 @@ def run_verify(
     with ExitStack() as stack:
         stack.callback(provider.close)
         listings = _listings(provider, location)
+        pinned = run.do_once("pin", lambda: _pin(provider, location, listings), _Pinned)
+        catalogue = catalogue_of(provider.url, pinned.facts, listings)
+        catalogue.require_own_state()
         brokers = sorted({segment.path.split("/", 1)[0] for segment in listings})
         sealer = stack.enter_context(Sealer.acquire(provider, brokers)) if seal else None
-        pinned = run.do_once("pin", lambda: _pin(provider, location, listings), _Pinned)
         unreadable = pinned.metadata_error is not None
         if unreadable:
             tell(
                 damage("metadata-unreadable", f"{pinned.metadata_error}; the tier alone is checked")
             )
-        catalogue = catalogue_of(provider.url, pinned.facts, listings)
         some = topic is not None or queue_id is not None
         queues = catalogue.select(topic, queue_id, location.broker) if some else None
 

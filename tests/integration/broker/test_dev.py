@@ -16,7 +16,7 @@ from tests.kit.paths import ROOT
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_dev_says_where_it_listens_and_ends_on_a_signal(number: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tieredstore", "dev", "--port", "0"]
+    command = [sys.executable, "-m", "tieredstore", "dev", "--port", "0", "--log-format", "json"]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -34,5 +34,7 @@ def test_dev_says_where_it_listens_and_ends_on_a_signal(number: int, tmp_path: P
     finally:
         process.kill()
     assert process.returncode == 0, log
-    assert b"stopped in" in log
+    lines = [orjson.loads(line) for line in log.splitlines()]
+    assert lines[-1]["message"].startswith("stopped in")
+    assert {"time", "level", "logger", "message"} <= {*lines[0]}
     assert list(tmp_path.iterdir()) == []

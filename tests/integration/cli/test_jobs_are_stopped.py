@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests.kit.paths import ROOT
 from tests.kit.waiting import wait_for
 
 SLOW = """
-import sys, time
+import fcntl, signal, sys, termios, time
 from pathlib import Path
 
 from tieredstore.cli.main import run
@@ -36,6 +37,9 @@ def run_slowly(self, work, tasks, on_done):
     run_tasks(self, work, tasks, wait_first)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever runs the tests
+    if sys.stdin.isatty():
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     runner.LocalRunner.run = run_slowly
     for call in (verifying.run_verify, job.run_export):
         call.__kwdefaults__["task_bytes"] = 1  # a task for each queue, and more
@@ -54,7 +58,11 @@ def tier(tmp_path: Path) -> GrowingTier:
 
 
 def run_and_signal(
-    folder: Path, number: signal.Signals, *arguments: object, times: int = 1
+    folder: Path,
+    number: signal.Signals,
+    *arguments: object,
+    times: int = 1,
+    reaches_workers: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command, and send it signals while its first task ends."""
     script, errors = folder / "slow.py", folder / "errors"
@@ -66,11 +74,12 @@ def run_and_signal(
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
+            start_new_session=True,
         )
         try:
             wait_for(lambda: (folder / "a task is done").exists() or process.poll() is not None)
             for sent in range(times):
-                process.send_signal(number)
+                (os.killpg if reaches_workers else os.kill)(process.pid, number)
                 if sent < times - 1:
                     wait_for(lambda: STOPS in errors.read_text())
             (folder / "go on").touch()
@@ -82,7 +91,9 @@ def run_and_signal(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["INT", "TERM", "HUP"],
 )
 @pytest.mark.parametrize("workers", [1, 2])
 def test_j01_an_export_that_is_stopped_goes_on(
@@ -90,7 +101,8 @@ def test_j01_an_export_that_is_stopped_goes_on(
 ) -> None:
     export: list[object] = ["export", "--tier", tier.url, "--format", "parquet"]
     export += ["--to", tmp_path / "exported", "--work", tmp_path / "work", "--output", "json"]
-    done = run_and_signal(tmp_path, number, *export, "--workers", workers)
+    # `timeout`, a service manager and a terminal send theirs to the workers too.
+    done = run_and_signal(tmp_path, number, *export, "--workers", workers, reaches_workers=True)
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert STOPS in done.stderr
@@ -105,6 +117,36 @@ def test_j01_an_export_that_is_stopped_goes_on(
     report = json.loads(again.stdout)
     assert report["rows"] == 24
     assert sum(stage["resumed"] for stage in report["stages"]) >= workers
+
+
+def test_j01_a_job_whose_terminal_is_closed_stops_in_good_order(
+    tmp_path: Path, tier: GrowingTier
+) -> None:
+    """Nothing that it says then is an error."""
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    export: list[object] = ["export", "--tier", tier.url, "--format", "parquet", "--workers", 2]
+    export += ["--to", tmp_path / "exported", "--work", tmp_path / "work"]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, script, tmp_path, *map(str, export)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        wait_for((tmp_path / "a task is done").exists)
+        os.close(ours)
+        (tmp_path / "go on").touch()
+        assert process.wait(60) == 129
+    finally:
+        process.kill()
+        process.wait()
+    assert [path.suffix for path in (tmp_path / "work").iterdir()] == [".journal"]
+    assert tieredstore(*export).code == 0
 
 
 def test_j01_a_verify_that_is_stopped_says_how_the_next_one_would_go_on(

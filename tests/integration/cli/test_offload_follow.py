@@ -353,13 +353,17 @@ def test_follow_ends_cleanly_on_a_signal(small: Path, number: signal.Signals) ->
             *(sys.executable, "-m", "tieredstore.cli.main", "offload", str(small)),
             *("--tier", f"file://{root / 'tier'}", "--state", str(root / "state")),
             *("--broker", "b", "--cluster", "c", "--follow", "--output", "json"),
+            *("--log-format", "json"),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stderr is not None
-    assert "19 messages" in process.stderr.readline()
+    said = json.loads(process.stderr.readline())
+    assert said["message"].startswith("19 messages")
+    assert (said["logger"], said["done"]) == ("tieredstore.offload", 19)
+    assert (said["behind_messages"], said["behind_seconds"]) == (0, 0.0)
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from tests.kit.paths import ROOT
-from tieredstore.cli.exits import ExitCode, end_of_run, exit_code_of, line_of
+from tieredstore.cli.exits import ExitCode, describe_error, end_of_run, exit_code_of
 from tieredstore.cli.main import VERBS, cli, run
 from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.scan.rows import COLUMNS
@@ -51,8 +51,7 @@ def test_start_up_loads_nothing_heavy(arguments: list[str]) -> None:
 )
 def test_every_error_has_its_code_and_one_line(error: BaseException, code: ExitCode) -> None:
     assert exit_code_of(error) is code
-    assert "\n" not in line_of(error)
-    assert line_of(error).startswith("tieredstore: error: ")
+    assert "\n" not in describe_error(error)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +60,7 @@ def test_every_error_has_its_code_and_one_line(error: BaseException, code: ExitC
         ([signal.SIGINT], ExitCode.INTERRUPTED),
         ([signal.SIGTERM], ExitCode.TERMINATED),
         ([signal.SIGTERM, signal.SIGINT], ExitCode.TERMINATED),
+        ([signal.SIGHUP], ExitCode.HUNG_UP),
         ([], ExitCode.INTERRUPTED),  # by a stop of its own
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Iterator
@@ -11,7 +12,10 @@ import click
 import pytest
 
 from tieredstore.cli.lazy import LazyGroup
-from tieredstore.cli.logs import chosen_level, log_options, log_to_stderr
+from tieredstore.cli.logs.choice import LogChoice, LogFormat, find_choice, log_options
+from tieredstore.cli.logs.lines import log_to_stderr
+from tieredstore.cli.logs.saying import say as say_beside
+from tieredstore.cli.main import run
 
 STAMP = r"2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
 _log = logging.getLogger("tieredstore.some.layer")
@@ -103,8 +107,53 @@ def test_a_level_that_there_is_not_is_a_usage_error(capsys: pytest.CaptureFixtur
 
 
 def test_a_verb_with_a_default_of_its_own_counts_from_there() -> None:
-    assert (chosen_level(), chosen_level("info")) == ("warning", "info")
-    context = click.Context(say)
-    context.meta["tieredstore.cli.logs"] = {"more": 1}
-    with context.scope():
-        assert (chosen_level(), chosen_level("info")) == ("info", "debug")
+    assert find_choice().find_level("info") == "info"
+    choice = LogChoice()
+    choice.more = 1
+    with click.Context(say, obj=choice).scope():
+        assert (find_choice().find_level(), find_choice().find_level("info")) == ("info", "debug")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--log-format", "json", "say"], ["say", "--log-format", "JSON"]]
+)
+def test_programs_read_lines_of_json(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (json.loads(line) for line in logged(capsys, *arguments))
+    assert re.fullmatch(STAMP.strip(), first.pop("time"))
+    said = {"level": "warning", "logger": "tieredstore.some.layer", "message": "level 30"}
+    assert first == said
+    assert second["level"] == "error"
+
+
+def test_a_record_takes_its_fields_and_its_traceback_along(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    choice = LogChoice()
+    choice.format = LogFormat.JSON
+    with click.Context(say, obj=choice).scope():
+        log_to_stderr()
+        try:
+            raise ValueError("odd \udcff")
+        except ValueError as error:
+            _log.exception("broke: %s", error, extra={"fields": {"topic": "orders"}})
+        say_beside("nothing\nwas changed")
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (first["message"], first["topic"]) == ("broke: odd \udcff", "orders")
+    assert first["traceback"].startswith("Traceback")
+    assert (second["level"], second["message"]) == ("info", "nothing was changed")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ls", "--tier", "/nowhere/at/all"], ["ls", "--tear", "x"], ["lss"]]
+)
+def test_the_error_that_ends_a_command_is_such_a_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--log-format", "json", *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    said = json.loads(line)
+    assert said["level"] == "error"
+    assert run(arguments) == 2
+    assert capsys.readouterr().err == f"tieredstore: error: {said['message']}\n"

@@ -9,11 +9,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from string import Template
 
+import click
 import pytest
 
 from tests.kit.paths import ROOT
-from tieredstore.cli.verbs.offload import command as offload
+from tieredstore.cli.logs.choice import LogFormat, find_choice
+from tieredstore.cli.main import cli
 
 DEPLOY = ROOT / "deploy"
 UNIT = (DEPLOY / "tieredstore-offload.service").read_text()
@@ -40,9 +43,14 @@ def test_systemd_takes_the_unit_without_a_word(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+def settings_of_unit() -> dict[str, str]:
+    lines = (DEPLOY / "offload.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
 def words_of_unit() -> list[str]:
     [line] = re.findall(r"^ExecStart=(.*)$", joined(UNIT), re.MULTILINE)
-    return shlex.split(line)
+    return [Template(word).substitute(settings_of_unit()) for word in shlex.split(line)]
 
 
 def words_of_container() -> list[str]:
@@ -52,25 +60,29 @@ def words_of_container() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [words_of_unit(), words_of_container()], ids=["unit", "container"]
+    ("words", "form"),
+    [(words_of_unit(), LogFormat.TEXT), (words_of_container(), LogFormat.JSON)],
+    ids=["unit", "container"],
 )
-def test_it_runs_a_command_that_there_is(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_a_command_that_there_is(
+    words: list[str], form: LogFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TIEREDSTORE_TIER", "/tier")
     program, verb, *arguments = words
     assert (Path(program).name, verb) == ("tieredstore", "offload")
-    given = offload.make_context("offload", list(arguments)).params
+    offload = cli.get_command(click.Context(cli), verb)
+    assert offload is not None
+    context = offload.make_context(verb, list(arguments))
+    given = context.params
     assert given["follow"]
     assert given["metrics_port"] == 9464
     assert str(given["health_file"]) == "/run/tieredstore/health.json"
+    with context.scope():
+        assert find_choice().format is form
 
 
 def test_settings_of_the_unit_are_in_its_file() -> None:
-    settings = dict(
-        line.split("=", 1)
-        for line in (DEPLOY / "offload.env").read_text().splitlines()
-        if line and not line.startswith("#")
-    )
-    assert set(re.findall(r"\$\{(\w+)\}", UNIT)) == set(settings)
+    assert set(re.findall(r"\$\{(\w+)\}", UNIT)) == set(settings_of_unit())
 
 
 def test_all_places_have_the_probe_of_the_docs() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
-from tieredstore.cli.logs import log_to_stderr
+from tieredstore.cli.logs.lines import log_to_stderr
 from tieredstore.errors import make_missing_error
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from tieredstore.cli.exits import echo_notes, end_of_stopped
+from tieredstore.cli.exits import end_of_stopped, say_notes
+from tieredstore.cli.logs.saying import make_line
 from tieredstore.cli.options.collecting import Command, Settings, collect
 from tieredstore.cli.options.messages import split_pair
 from tieredstore.disk.file_operations import FILES
@@ -126,7 +127,7 @@ def task_keywords(
             Display(verb, sys.stderr, quiet=job.quiet) as display,
             stop_on_signals(stop, job.received),
         ):
-            stop.on_set(_say_that_it_stops)
+            stop.on_set(_make_stop_sayer())
             yield {
                 "workers": job.workers or os.cpu_count() or 1,
                 "runner": runner,
@@ -135,15 +136,20 @@ def task_keywords(
                 "stop": stop,
             }
     except Stopped as error:
-        echo_notes(error)
+        say_notes(error)
         hints = () if has_journal else ("with --work the next run goes on",)
         raise click.exceptions.Exit(int(end_of_stopped(job.received, *hints))) from None
 
 
-def _say_that_it_stops() -> None:
-    """In a handler of signals, which must not use what it may have interrupted."""
-    line = b"tieredstore: it stops after the tasks in hand; a second signal interrupts them\n"
-    os.write(2, (b"\n" if os.isatty(2) else b"") + line)
+def _make_stop_sayer() -> Callable[[], None]:
+    """Make what says that it stops in a handler of signals, which must not use what it may have
+    interrupted."""
+    line = make_line("it stops after the tasks in hand; a second signal interrupts them")
+
+    def say_that_it_stops() -> None:
+        os.write(2, (b"\n" if os.isatty(2) else b"") + line.encode() + b"\n")
+
+    return say_that_it_stops
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tieredstore.cli.exits import ExitCode
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.options.collecting import Command
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import take_over_option, tier_options
@@ -45,5 +46,5 @@ def show(report: dict[str, Any], out: Output, tables: Tables = TABLES) -> int:
     """Print a report; returns the exit code. Nothing was done without --yes: that is said."""
     out.record(report, tables)
     if not report["done"]:
-        click.echo("tieredstore: nothing was changed; --yes does it", err=True)
+        say("nothing was changed; --yes does it")
     return int(ExitCode.DAMAGE if report["problems"] else ExitCode.OK)

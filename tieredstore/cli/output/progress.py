@@ -1,4 +1,5 @@
-"""Progress of a verb that takes long: a live bar on a terminal, plain lines elsewhere."""
+"""Progress of a verb that takes long: a live bar on a terminal, plain lines elsewhere, or lines of
+JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TextIO
 
-from tieredstore.cli.logs import stamp
+from tieredstore.cli.logs.choice import LogFormat, find_choice
+from tieredstore.cli.logs.lines import make_json_line, stamp
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 LINE_SECONDS: Final = 2.0
 BAR_SECONDS: Final = 0.1
+_FIELDS: Final = ("stage", "unit", "done", "total", "done_bytes", "total_bytes", "seconds")
+"""Of a progress, in JSON; its details besides."""
 
 
 def rate_text(size_bytes: int, seconds: float) -> str:
@@ -29,7 +33,8 @@ class Display:
         self._verb = verb
         self._stream = stream
         self._quiet = quiet
-        self._is_live = not quiet and stream.isatty()
+        self._is_json = find_choice().format is LogFormat.JSON
+        self._is_live = not quiet and not self._is_json and stream.isatty()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._shown = 0.0
@@ -47,44 +52,48 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, done: int, total: int, text: str) -> None:
-        """Show that `done` of `total` is done, with a text that says it; not more often than
-        somebody can read."""
-        is_last = done >= total
+    def show_progress(self, progress: JobProgress) -> None:
+        """Show how far a job is, not more often than somebody can read. A job without an end has a
+        line each time, with the time."""
+        if self._quiet:
+            return
+        text = self._describe(progress)
+        if progress.total is None:
+            self._write(progress, text, stamp())
+            return
+        is_last = progress.done >= progress.total
         now = time.monotonic()
         wait = BAR_SECONDS if self._is_live else LINE_SECONDS
-        if self._quiet or (self._is_done and is_last) or (now - self._shown < wait and not is_last):
+        if (self._is_done and is_last) or (now - self._shown < wait and not is_last):
             return
         self._shown = now
         self._is_done = is_last
         if self._is_live:
-            self._update_bar(done, total, text)
+            self._update_bar(progress.done, progress.total, text)
         else:
-            self.line(text)
+            self._write(progress, text)
 
-    def show_progress(self, progress: JobProgress) -> None:
-        """Show how far a job is. A job without an end has a line each time, with the time."""
+    def _describe(self, progress: JobProgress) -> str:
         megabytes = f"{progress.done_bytes / 1e6:,.1f}"
         if progress.total is None:
             note = f"; {progress.note}" if progress.note else ""
-            text = f"{progress.done:,} {progress.unit}, {megabytes} MB so far{note}"
-            self.line(text, time=stamp())
-            return
+            return f"{progress.done:,} {progress.unit}, {megabytes} MB so far{note}"
         if progress.total_bytes is not None:
             megabytes += f" of {progress.total_bytes / 1e6:,.1f}"
         stage = "" if progress.stage == self._verb else f"{progress.stage}: "
-        self.show(
-            progress.done,
-            progress.total,
+        return (
             f"{stage}{progress.done:,} of {progress.total:,} {progress.unit}, {megabytes} MB, "
-            f"{rate_text(progress.done_bytes - progress.resumed_bytes, progress.seconds)}",
+            f"{rate_text(progress.done_bytes - progress.resumed_bytes, progress.seconds)}"
         )
 
-    def line(self, text: str, time: str = "") -> None:
-        """Write a plain line. time: in front of it, where it is one of a log."""
-        if not self._quiet:
-            self._stream.write(f"{time}{self._verb}: {text}\n")
-            self._stream.flush()
+    def _write(self, progress: JobProgress, text: str, time: str = "") -> None:
+        """Write a line. time: in front of a plain one."""
+        line = f"{time}{self._verb}: {text}"
+        if self._is_json:
+            fields = {name: getattr(progress, name) for name in _FIELDS} | progress.details
+            line = make_json_line(f"tieredstore.{self._verb}", "info", text, fields)
+        self._stream.write(f"{line}\n")
+        self._stream.flush()
 
     def _update_bar(self, done: int, total: int, text: str) -> None:
         if self._bar is None:

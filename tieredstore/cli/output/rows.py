@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import BinaryIO, Final
 
-import click
 import orjson
 
 from tieredstore.cli.exits import OutputClosed
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.output.screen import find_screen
 from tieredstore.cli.output.table import Row, Table, field_lines
 from tieredstore.errors import TieredStoreError
@@ -167,9 +167,9 @@ class Output:
         self.flush()
         if table.left_out:
             names = ", ".join(table.left_out)
-            click.echo(f"tieredstore: no room for {names}; --wide shows all", err=True)
+            say(f"no room for {names}; --wide shows all")
         elif table.is_too_wide:
-            click.echo("tieredstore: wider than the terminal; fewer columns fit", err=True)
+            say("wider than the terminal; fewer columns fit")
         return max(count - table.head_lines, 0)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.messages.choice import MessageChoice, choose_queues, names_one_topic
 from tieredstore.cli.messages.last import MOST_MESSAGES, last_rows
 from tieredstore.cli.messages.request import MessageRequest
@@ -133,8 +134,7 @@ def command(
         rows = rows if limit is None else islice(rows, limit)
         found = out.write(columns, rows, is_live=follow)
     if not found and limit != 0:
-        text = f"tieredstore: {_name(topics)} no such message{choice.explain_nothing()}"
-        click.echo(text, err=True)
+        say(f"{_name(topics)} no such message{choice.explain_nothing()}")
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def _open_feed(tier: TierOptions, store: Path | None, request: MessageRequest) -
         with open_tier(tier) as opened:
             yield TierFeed(opened, request)
         return
-    from tieredstore.cli.logs import log_to_stderr
+    from tieredstore.cli.logs.lines import log_to_stderr
     from tieredstore.cli.messages.stored import StoreFeed
     from tieredstore.local.read_only import open_read_only
     from tieredstore.scan.location import load_config

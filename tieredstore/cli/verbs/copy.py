@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tieredstore.cli.exits import ExitCode, end_of_run
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.options.job import JobOptions, thread_keywords, thread_options
 from tieredstore.cli.options.messages import topics_option
 from tieredstore.cli.options.output import dry_run_option, output_option
@@ -94,10 +95,10 @@ def command(
     if only_plan:
         out.record(report, STAGES_TABLE | PLAN)
         if not dry_run:
-            click.echo("tieredstore: nothing was changed; add --yes to do this", err=True)
+            say("nothing was changed; add --yes to do this")
         return int(ExitCode.OK)
     for line in (*report["damage"], *report["notes"]):
-        click.echo(f"tieredstore: warning: {line}", err=True)
+        say(line, "warning")
     out.record(report, STAGES_TABLE)
     code = end_of_run(stopped=report["stopped"], received=job.received, failures=failures)
     return int(ExitCode.DAMAGE if report["damage"] and code is ExitCode.OK else code)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tieredstore.cli.exits import ExitCode
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS
 from tieredstore.cli.options.messages import time_options, topic_option
 from tieredstore.cli.options.output import message_output_options
@@ -92,9 +93,9 @@ def command(
             if catalogue.indexes
             else "; the tier has no index segments: `cat` finds by offset"
         )
-        click.echo(f"tieredstore: no message with {what}{hint}", err=True)
+        say(f"no message with {what}{hint}")
         return int(ExitCode.NOT_FOUND)
 
 
 def _warn(finding: Finding) -> None:
-    click.echo(f"tieredstore: warning: {finding}", err=True)
+    say(str(finding), "warning")

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import click
 
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.options.output import body_option, rows_output_options
 from tieredstore.cli.options.tier import TierOptions, tier_options
 
@@ -49,4 +50,4 @@ def command(query: str, tier: TierOptions, body: str, output: str, wide: bool) -
                 yield dict(zip(columns, cells, strict=True))
 
         if not write_form(out, form, columns, make_rows(), keeps_all=True):
-            click.echo("tieredstore: no row", err=True)
+            say("no row")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS
 from tieredstore.cli.options.broker import Place, broker_option, talk_to
 from tieredstore.cli.options.output import message_output_options
@@ -51,7 +52,7 @@ def command(
         found = _follow(client, topic, tag, from_start=from_start, follows=not no_follow)
         rows = (message_row(message, "", out.body) for message in islice(found, limit))
         if not out.write(MESSAGE_COLUMNS, rows, is_live=True):
-            click.echo(f"tieredstore: topic {topic!r} has no such message", err=True)
+            say(f"topic {topic!r} has no such message")
 
 
 def _follow(

@@ -15,6 +15,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.usage import Usage, read_usage
 from tieredstore.errors import Invalid
 from tieredstore.jobs.copying.job import copy_tier, plan_copy
+from tieredstore.jobs.copying.origin import load_origin
 from tieredstore.jobs.copying.report import CopyOptions, CopyReport, PathSummary, plan_fields
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.jobs.run import FailureCallback, JobRun
@@ -91,6 +92,8 @@ def _copy(
     broker = _broker_of(origin)
     goal = _target(origin, request, broker)
     refuse_broker(goal.state)
+    # Before anything is made: an origin that is refused leaves no folder behind.
+    loaded = load_origin(origin.provider, origin.metadata, broker)
     with ExitStack() as stack:
         provider = goal.open_provider(create=True)
         assert provider is not None
@@ -111,6 +114,7 @@ def _copy(
             broker,
             request.options(),
             run.on_progress,
+            loaded=loaded,
             stop=stop.event,
         )
         report.notes += _note_unsealed_index(origin)

@@ -58,18 +58,20 @@ def copy_tier(
     options: CopyOptions,
     progress: ProgressCallback | None = None,
     *,
+    loaded: CopyOrigin | None = None,
     stop: threading.Event | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> CopyReport:
     """Copy what the origin has and the target lacks. origin_metadata: None for a tier without
-    state. Interrupted anywhere, it can be run again and ends like one run. The target's provider is
-    of no use for anything but `close` after it.
+    state. loaded: the origin, where `load_origin` was called before. Interrupted anywhere, it can
+    be run again and ends like one run. The target's provider is of no use for anything but `close`
+    after it.
 
     Raises Invalid when the target holds something else (before anything is written there), Fenced
     when another writer has it, Corrupt, Unavailable. What fails for one queue is in the report.
     """
     start = time.monotonic()
-    tier = load_origin(origin, origin_metadata, broker)
+    tier = loaded or load_origin(origin, origin_metadata, broker)
     with TierWriter.acquire(
         target.provider, target.metadata, broker, target.state, take_over=options.take_over
     ) as writer:

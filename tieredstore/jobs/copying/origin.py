@@ -51,9 +51,11 @@ class CopyOrigin:
 def load_origin(
     provider: SegmentProvider, metadata: MetadataStore | None, broker: str
 ) -> CopyOrigin:
-    """List the broker's part of a tier. Raises Invalid when there is none, Unavailable, Corrupt."""
+    """List the broker's part of a tier. Raises Invalid when there is none, or the metadata is that
+    of another tier, Unavailable, Corrupt."""
     listed = {listing.id: listing for listing in provider.list(index_path(broker))}
     catalogue = load_catalogue(provider, metadata, broker=broker)
+    catalogue.require_own_state()
     known = catalogue.metadata
     index = []
     for extent in catalogue.indexes.get(broker, ()):

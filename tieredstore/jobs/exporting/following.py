@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -112,6 +112,7 @@ def follow_exports(
     while not stop.is_set():
         begin_ms = clock.monotonic_ms()
         found: JobReport | None = None
+        details: dict[str, float] = {}
         try:
             found = export_once(show_large_stage)
         except Stopped:
@@ -124,9 +125,11 @@ def follow_exports(
             _log.warning("export: %s", note)
         else:
             totals.add(found)
-            note = _describe_wait(found, clock.now_ms())
+            details = _measure_wait(found, clock.now_ms())
+            note = _describe_wait(details)
         if progress is not None and (found is None or found["rows"]):
-            progress(_progress_of(totals, (clock.monotonic_ms() - start_ms) / 1000, note))
+            seconds = (clock.monotonic_ms() - start_ms) / 1000
+            progress(_progress_of(totals, seconds, note, details))
         passed_ms = clock.monotonic_ms() - begin_ms
         clock.wait(stop.event, max(interval_ms - passed_ms, 0))
     return {
@@ -139,20 +142,30 @@ def follow_exports(
     }
 
 
-def _describe_wait(found: JobReport, now_ms: int) -> str:
+def _measure_wait(found: JobReport, now_ms: int) -> dict[str, float]:
     """How far behind the target was when the round began."""
-    if not found["rows"]:
-        return ""
     oldest_ms = found["oldest_store_timestamp"]
-    text = f"was {found['rows']:,} messages"
-    if oldest_ms is None:
-        return f"{text} behind"
-    return f"{text}, {max(now_ms - oldest_ms, 0) / 1000:,.0f} s behind at most"
+    behind: dict[str, float] = {"was_behind_messages": found["rows"]}
+    if oldest_ms is not None:
+        behind["was_behind_seconds"] = max(now_ms - oldest_ms, 0) / 1000
+    return behind
 
 
-def _progress_of(totals: Totals, seconds: float, note: str) -> JobProgress:
+def _describe_wait(behind: Mapping[str, float]) -> str:
+    if not behind["was_behind_messages"]:
+        return ""
+    text = f"was {behind['was_behind_messages']:,} messages"
+    seconds = behind.get("was_behind_seconds")
+    return f"{text} behind" if seconds is None else f"{text}, {seconds:,.0f} s behind at most"
+
+
+def _progress_of(
+    totals: Totals, seconds: float, note: str, details: Mapping[str, float]
+) -> JobProgress:
     rows, size = totals.report.get("rows", 0), totals.report.get("file_bytes", 0)
-    return JobProgress("export", "messages", rows, None, size, None, seconds, note)
+    return JobProgress(
+        "export", "messages", rows, None, size, None, seconds, note, details={**details}
+    )
 
 
 def _measure(measure_left: Callable[[], Behind]) -> dict[str, object] | None:

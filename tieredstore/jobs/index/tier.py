@@ -241,6 +241,7 @@ def open_index_tier(
             _let_know(metadata, catalogue.indexes.get(broker, ()))
         else:
             catalogue = load_catalogue(provider, metadata, broker=broker)
+            catalogue.require_own_state()
         if not any(queue.broker == broker for queue in catalogue.queues):
             where = provider.url if location.state is None else f"state {location.state}"
             raise Invalid(

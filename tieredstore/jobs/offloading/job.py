@@ -221,6 +221,7 @@ def _follow_round(
                 None,
                 total.seconds,
                 str(total.behind) if total.behind.messages else "",
+                details={f"behind_{name}": value for name, value in total.behind.fields().items()},
             )
         )
 

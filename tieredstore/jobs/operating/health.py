@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from itertools import islice
 
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -27,6 +28,7 @@ from tieredstore.tier.state_lock import is_held
 from tieredstore.tier_url import show_url
 
 _REASONS_SHOWN = 20
+_SEGMENTS_ASKED_FOR = 3
 
 
 class Health(enum.StrEnum):
@@ -60,8 +62,10 @@ def check_health(
 
     max_age_ms: a newest message that is older makes it DEGRADED, as do, with `needs_writer`, a
     state directory in which no process of this machine writes. lists: compare the metadata with a
-    listing of the tier; what they disagree on makes it DAMAGED. Raises Invalid without a state
-    directory, Corrupt for damaged metadata, Unavailable when the tier does not answer.
+    listing of the tier; what they disagree on makes it DAMAGED. They are compared as well where
+    none of a few segments that the metadata knows is there. Raises Invalid without a state
+    directory or with that of another tier, Corrupt for damaged metadata, Unavailable when the tier
+    does not answer.
     """
     if location.state is None:
         raise Invalid("give --state: the state directory of the tier's writer")
@@ -76,7 +80,7 @@ def check_health(
             broker = location.broker or find_broker_of(metadata) or find_only_broker(provider)
             record = find_layer(provider, WriterRecord)
             writer = None if record is None else record.find_last_writer(broker)
-            if lists:
+            if lists or not _knows_segments(provider, metadata, broker):
                 _compare(provider, metadata, broker, found)
             facts = _gather(metadata, clock, max_age_ms, found)
         finally:
@@ -98,10 +102,21 @@ def check_health(
         provider.close()
 
 
+def _knows_segments(provider: SegmentProvider, metadata: MetadataStore, broker: str) -> bool:
+    """Whether one of a few segments that the metadata knows is in the tier; one request each."""
+    entries = (
+        entry.id
+        for entry in metadata.segments()
+        if entry.size and entry.status != STATUS_DELETED and entry.path.startswith(f"{broker}/")
+    )
+    return any(provider.open(found).size() > 0 for found in islice(entries, _SEGMENTS_ASKED_FOR))
+
+
 def _compare(
     provider: SegmentProvider, metadata: MetadataStore, broker: str, found: _Found
 ) -> None:
     catalogue = load_catalogue(provider, metadata, broker=broker)
+    catalogue.require_own_state()
     damage = [one for one in catalogue.findings if one.severity is Severity.DAMAGE]
     for one in damage[:_REASONS_SHOWN]:
         found.add(Health.DAMAGED, str(one.to_error()))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 from pathlib import Path
 
 import click
 import pytest
 
+from tieredstore.cli.logs.choice import LogChoice, LogFormat
 from tieredstore.cli.options.job import JobOptions, job_options, task_keywords, thread_keywords
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
@@ -108,8 +110,35 @@ def test_progress_of_each_job_is_a_line(
     progress: JobProgress, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has no end is a log: its lines have times."""
-    monkeypatch.setattr("tieredstore.clock.SYSTEM_CLOCK", ManualClock(1_795_266_316_182))
+    monkeypatch.setattr("tieredstore.cli.logs.lines.SYSTEM_CLOCK", ManualClock(1_795_266_316_182))
     stream = io.StringIO()
     with Display("job", stream) as display:
         display.show_progress(progress)
     assert stream.getvalue() == line
+
+
+def test_progress_of_a_daemon_is_json_with_how_far_it_is_behind() -> None:
+    choice = LogChoice()
+    choice.format = LogFormat.JSON
+    stream = io.StringIO()
+    behind: dict[str, object] = {"behind_messages": 5, "behind_seconds": 41.5}
+    with click.Context(click.Command("offload"), obj=choice).scope():
+        display = Display("offload", stream)
+    display.show_progress(
+        JobProgress("offload", "messages", 7, None, 2_000_000, None, 1.5, "a note", details=behind)
+    )
+    said = json.loads(stream.getvalue())
+    assert said.pop("time").endswith("Z")
+    assert said == {
+        "level": "info",
+        "logger": "tieredstore.offload",
+        "message": "7 messages, 2.0 MB so far; a note",
+        "stage": "offload",
+        "unit": "messages",
+        "done": 7,
+        "total": None,
+        "done_bytes": 2_000_000,
+        "total_bytes": None,
+        "seconds": 1.5,
+        **behind,
+    }

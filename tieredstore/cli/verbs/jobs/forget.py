@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.options.journals import work_option
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.output.journals import COLUMNS, journal_rows
@@ -61,4 +62,4 @@ def command(
         rows.append({**row, "forgotten": yes and forget_journal(journal.path)})
     out.rows((*COLUMNS, "forgotten"), rows)
     if rows and not yes:
-        click.echo("tieredstore: nothing is deleted yet: --yes does it", err=True)
+        say("nothing is deleted yet: --yes does it")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.options.journals import work_option
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.output.journals import COLUMNS, journal_rows
@@ -21,4 +22,4 @@ def command(work: Path | None, out: Output) -> None:
 
     folder = work or state_directory()
     if not out.rows(COLUMNS, journal_rows(list_journals(folder), is_users=work is None)):
-        click.echo(f"tieredstore: {folder}: no journal", err=True)
+        say(f"{folder}: no journal")

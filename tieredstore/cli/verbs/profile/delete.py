@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tieredstore.cli.completing import complete_profiles
+from tieredstore.cli.logs.saying import say
 
 
 @click.command("delete")
@@ -14,4 +15,4 @@ def command(name: str) -> None:
     from tieredstore.cli.profiles import delete_profile
 
     path = delete_profile(name)
-    click.echo(f"tieredstore: {path}: profile {name} is deleted", err=True)
+    say(f"{path}: profile {name} is deleted")

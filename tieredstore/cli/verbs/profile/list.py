@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.output.rows import Output
 
@@ -25,4 +26,4 @@ def command(out: Output) -> None:
             places["tier"] = show_url(places["tier"])
         rows.append({"profile": name, "default": name == file.default, **places})
     if not out.rows(COLUMNS, rows):
-        click.echo(f"tieredstore: {file.path}: no profile", err=True)
+        say(f"{file.path}: no profile")

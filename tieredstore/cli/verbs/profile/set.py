@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tieredstore.cli.completing import complete_profiles
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.options.messages import split_pair
 from tieredstore.cli.options.tier import TierOptions, tier_options
 
@@ -41,4 +42,4 @@ def command(name: str, tier: TierOptions, pairs: tuple[str, ...]) -> None:
     variables = dict(split_pair("--variable", pair) for pair in pairs)
     given = {key: value for key, value in places.items() if value is not None}
     path = write_profile(name, given, variables)
-    click.echo(f"tieredstore: {path}: profile {name} is written", err=True)
+    say(f"{path}: profile {name} is written")

@@ -22,7 +22,7 @@ def command(directory: Path, local: LocalStoreOptions, out: Output) -> int:
 
     Exit code 1 when one is needed, 5 while somebody uses the store.
     """
-    from tieredstore.cli.logs import log_to_stderr
+    from tieredstore.cli.logs.lines import log_to_stderr
 
     log_to_stderr()
     _, plan = local.plan_recovery(directory)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tieredstore.cli.exits import ExitCode
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.options.local_store import LocalStoreOptions, local_store_options
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.output.recovery import write_plan
@@ -24,7 +25,7 @@ def command(directory: Path, local: LocalStoreOptions, yes: bool, out: Output) -
     With --yes, valid messages behind a damaged one are cut off: the plan says which. A store
     recovers by itself when it is opened, but for that.
     """
-    from tieredstore.cli.logs import log_to_stderr
+    from tieredstore.cli.logs.lines import log_to_stderr
     from tieredstore.local.message_store import DefaultMessageStore
 
     log_to_stderr()
@@ -38,6 +39,6 @@ def command(directory: Path, local: LocalStoreOptions, yes: bool, out: Output) -
             store.shutdown()
     write_plan(out, plan)
     if not yes and plan.is_needed:
-        click.echo("tieredstore: nothing was changed; add --yes to do this", err=True)
+        say("nothing was changed; add --yes to do this")
         return int(ExitCode.DAMAGE)
     return int(ExitCode.OK)

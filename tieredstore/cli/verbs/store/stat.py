@@ -28,7 +28,7 @@ TIME_COLUMNS = ("up_to_ms", "puts", "put_locks")
 @output_option
 def command(directory: Path, out: Output) -> None:
     """Summarise the local store in DIR. Writes nothing, and may run beside its owner."""
-    from tieredstore.cli.logs import log_to_stderr
+    from tieredstore.cli.logs.lines import log_to_stderr
     from tieredstore.local.read_only import open_read_only
 
     log_to_stderr()
