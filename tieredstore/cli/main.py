@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 from tieredstore import __version__
-from tieredstore.cli.completing import VARIABLE, leave
+from tieredstore.cli.completing import VARIABLE
 from tieredstore.cli.exits import (
     MEANINGS,
     ExitCode,
@@ -93,12 +93,7 @@ cli.params.extend(log_options())
 
 def main() -> NoReturn:
     """Run the console script."""
-    if VARIABLE in os.environ:
-        try:
-            leave(run([]))
-        except SystemExit as end:
-            leave(end.code if isinstance(end.code, int) else 1)
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run([] if VARIABLE in os.environ else sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
