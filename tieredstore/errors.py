@@ -43,6 +43,11 @@ class Invalid(TieredStoreError):
     """The call, the argument or the configuration is wrong: fix it."""
 
 
+class Unnamed(Invalid):
+    """A name is missing, of a cluster or a broker, that the call or its configuration has to say:
+    name it."""
+
+
 class Corrupt(TieredStoreError):
     """Stored bytes are not what their format says: repair the data."""
 

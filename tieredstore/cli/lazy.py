@@ -39,6 +39,10 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(self._modules.format(cmd_name)).command
         if not isinstance(command, click.Group) and not _has_log_options(command):
             command.params.extend(log_options())
+            if command.callback is not None:
+                from tieredstore.cli.suggesting import offer_conf
+
+                command.callback = offer_conf(command.callback)
             command.epilog = _show_examples(self._prefix + cmd_name)
         return command
 

@@ -132,11 +132,14 @@ def run(arguments: list[str]) -> int:
 
 
 def _text_of(error: click.ClickException) -> str:
-    if not isinstance(error, click.NoSuchOption):
-        return error.format_message()
-    from tieredstore.cli.suggesting import describe_option
+    from tieredstore.cli.suggesting import describe_option, hint_at_conf
 
-    return describe_option(error)
+    if isinstance(error, click.NoSuchOption):
+        return describe_option(error)
+    text = error.format_message().rstrip(".")
+    if isinstance(error, click.MissingParameter) and error.ctx and error.param:
+        text += hint_at_conf(error.ctx.params, error.param.name or "")
+    return text
 
 
 if __name__ == "__main__":

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
 
 import click
+
+from tieredstore.errors import Unnamed
 
 _MOST = 3
 _LEAST_LIKENESS = 0.65
@@ -42,3 +48,40 @@ def describe_option(error: click.NoSuchOption) -> str:
     )
     name = error.option_name
     return f"No such option {name!r}{hint_at(name, names) if name.startswith('--') else ''}"
+
+
+def offer_conf(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the errors of a command that miss a name say which broker.conf may have it. A command
+    gets all its options by name."""
+
+    @wraps(callback)
+    def call(*args: Any, **given: Any) -> Any:
+        try:
+            return callback(*args, **given)
+        except Unnamed as error:
+            error.args = (f"{error}{hint_at_conf(given, 'config')}",)
+            raise
+        except UnnamedOption as error:
+            text = f"{error.message}{hint_at_conf(given, '')}"
+            raise UnnamedOption(text, error.ctx) from None
+
+    return call
+
+
+class UnnamedOption(click.UsageError):
+    """An option is missing that is a name."""
+
+
+def hint_at_conf(given: Mapping[str, Any], option: str) -> str:
+    """Return which broker.conf may have what is missing, where none is given and one lies beside
+    the store or state directory that is. given: options, and their values. option: the one that is
+    missing."""
+    from tieredstore.scan.location import find_conf_beside
+
+    named = {name.rpartition("__")[2]: value for name, value in given.items() if value}
+    folders = [Path(named[name]) for name in ("store", "state") if name in named]
+    path = next(filter(None, map(find_conf_beside, folders)), None)
+    if path is None or "config" in named:
+        return ""
+    quoted = shlex.quote(str(path))
+    return f"; maybe --config {quoted}" if option.endswith("config") else f"; {quoted} may say it"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
-from tieredstore.errors import Fenced, Invalid
+from tieredstore.errors import Fenced, Invalid, Unnamed
 from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.location import TierLocation, load_config, place_tier
@@ -90,11 +89,10 @@ def resolve_target(
     broker: str | None = None,
     config: Path | None = None,
     properties: Mapping[str, str] | None = None,
-    offered: Path | None = None,
 ) -> TierTarget:
     """Resolve the tier to write to, by its URL or folder. cluster and broker: names in it, which
-    `config` (a broker.conf) or `properties` (its settings) may give. offered: a broker.conf that
-    may be the right one. Raises Invalid with what to do."""
+    `config` (a broker.conf) or `properties` (its settings) may give. Raises Invalid with what to
+    do; Unnamed where the names are missing."""
     url = as_url(url)
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
     missing = [
@@ -103,10 +101,21 @@ def resolve_target(
         if key not in loaded.explicit_settings
     ]
     if missing:
-        hint = f"; maybe --config {shlex.quote(str(offered))}" if offered and not config else ""
-        raise Invalid(f"the names in the tier are not known: give {' and '.join(missing)}{hint}")
+        raise Unnamed(f"the names in the tier are not known: give {' and '.join(missing)}")
     check_directory(state)
     return TierTarget(place_tier(loaded.config, url, state=state), url, state)
+
+
+def find_only_broker(provider: SegmentProvider) -> str:
+    """Return the broker whose messages a tier has, by a listing. Raises Unnamed where there are
+    several, or none."""
+    found = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})
+    if len(found) != 1:
+        raise Unnamed(
+            f"{provider.url}: brokers in the tier: {', '.join(found) or 'none'}; choose one with "
+            "--broker (each has a state directory of its own)"
+        )
+    return found[0]
 
 
 def check_directory(state: Path) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from tieredstore import registry
 from tieredstore.config import LoadedConfig, StoreConfig, config_from_properties, load_broker_conf
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, Unnamed
 from tieredstore.tier_url import as_url, show_url
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _find_only_cluster(config: StoreConfig, url: str) -> str:
     if len(clusters) == 1:
         return clusters[0]
     if clusters:
-        raise Invalid(
+        raise Unnamed(
             f"tier {show_url(url)}: several clusters ({', '.join(clusters)}); choose one with "
             "--cluster"
         )
@@ -145,7 +145,16 @@ def _require_cluster(config: StoreConfig, url: str) -> None:
     cluster = config.broker_cluster_name
     if cluster not in clusters:
         known = ", ".join(clusters) or "none"
-        raise Invalid(f"tier {show_url(url)}: no cluster {cluster!r} in it; there are: {known}")
+        raise Unnamed(f"tier {show_url(url)}: no cluster {cluster!r} in it; there are: {known}")
+
+
+def find_conf_beside(store: Path) -> Path | None:
+    """Find the broker.conf that lies where one often does, beside a store."""
+    folder = store.absolute().parent
+    for path in (folder / "broker.conf", folder / "conf" / "broker.conf"):
+        if path.is_file():
+            return path
+    return None
 
 
 def refuse_memory(url: str) -> None:

@@ -1,4 +1,4 @@
-"""A state directory of another tier, and a broker.conf that lies beside a store."""
+"""A state directory of another tier."""
 
 from __future__ import annotations
 
@@ -99,14 +99,3 @@ def test_a_state_that_knows_a_part_is_taken(tmp_path: Path) -> None:
     grown.append("orders", 0, 3)
     ran = tieredstore("ls", "--tier", grown.url, "--state", grown.root / "state")
     assert (ran.code, ran.err) == (0, "")
-
-
-def test_a_broker_conf_beside_the_store_is_named_where_names_are_missing(tmp_path: Path) -> None:
-    store = tmp_path / "a b" / "store"
-    store.mkdir(parents=True)
-    arguments = ("offload", store, "--tier", tmp_path / "tier", "--state", tmp_path / "state")
-    assert "--config '" not in one_line(tieredstore(*arguments))
-    (store.parent / "broker.conf").write_text("brokerName=b\n")
-    said = one_line(tieredstore(*arguments))
-    assert "give --broker (or brokerName in --config) and --cluster" in said
-    assert f"; maybe --config '{store.parent / 'broker.conf'}'" in said

@@ -12,6 +12,7 @@ import click
 from tieredstore.cli.completing import complete_profiles
 from tieredstore.cli.options.collecting import Command, Settings, collect
 from tieredstore.cli.options.defaults import VARIABLES, add_defaults
+from tieredstore.cli.suggesting import UnnamedOption
 
 PLACE = "a folder, file:///dir or s3://bucket/prefix"
 _PATH = click.Path(path_type=Path)
@@ -112,7 +113,7 @@ def _complete(given: dict[str, Any], required: Sequence[str]) -> TierOptions:
 
 def make_missing_option(name: str) -> click.UsageError:
     """Make the error of an option that neither the command line nor its defaults have."""
-    return click.UsageError(
+    return UnnamedOption(
         f"Missing option '--{name}' (or set {VARIABLES[name]}, or choose a --profile)"
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tieredstore.cli.serving import serve, serve_broker
+from tieredstore.cli.suggesting import hint_at_conf
 
 if TYPE_CHECKING:
     from tieredstore.broker.broker import Broker
@@ -48,7 +49,9 @@ def command(
         if any(value is not None for value in (tier, state, cluster, broker)):
             raise click.UsageError("--tier, --state, --cluster, --broker go with --read-only")
         if config is None:
-            raise click.UsageError("give --config FILE")
+            raise click.UsageError(
+                f"give --config FILE{hint_at_conf({'store': 'store'}, 'config')}"
+            )
         from tieredstore.config import read_broker_conf
 
         serve(read_broker_conf(config), origin=str(config))

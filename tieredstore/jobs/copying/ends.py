@@ -20,7 +20,7 @@ from tieredstore.jobs.copying.report import CopyOptions, CopyReport, PathSummary
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.jobs.run import FailureCallback, JobRun
 from tieredstore.jobs.stopping import StopSignal
-from tieredstore.jobs.target import TierTarget, refuse_broker, resolve_target
+from tieredstore.jobs.target import TierTarget, find_only_broker, refuse_broker, resolve_target
 from tieredstore.scan.location import TierLocation, refuse_memory
 from tieredstore.scan.opening import INDEX_DIRECTORY, OpenTier, open_location
 from tieredstore.tier.writing import begin_stop
@@ -89,7 +89,7 @@ def _copy(
     stop: StopSignal,
     clock: Clock,
 ) -> CopyReport:
-    broker = _broker_of(origin)
+    broker = origin.broker or find_only_broker(origin.provider)
     goal = _target(origin, request, broker)
     refuse_broker(goal.state)
     # Before anything is made: an origin that is refused leaves no folder behind.
@@ -127,7 +127,7 @@ def _plan(
     found: TierLocation, origin: OpenTier, request: CopyRequest, clock: Clock
 ) -> list[PathSummary]:
     """What a run would copy and delete, by path. Writes nothing anywhere."""
-    broker = _broker_of(origin)
+    broker = origin.broker or find_only_broker(origin.provider)
     goal = _target(origin, request, broker)
     with ExitStack() as stack:
         provider = goal.open_provider(create=False)
@@ -139,20 +139,6 @@ def _plan(
         stack.callback(metadata.close)
         target = CopyTarget(provider, metadata, broker, clock)
         return plan_copy(origin.provider, origin.metadata, target, broker, request.options())
-
-
-def _broker_of(origin: OpenTier) -> str:
-    """The broker to copy: a state directory is that of one."""
-    if origin.broker is not None:
-        return origin.broker
-    found = sorted({item.id.path.split("/", 1)[0] for item in origin.provider.list()})
-    known = ", ".join(found) or "none"
-    if len(found) != 1:
-        raise Invalid(
-            f"{origin.provider.url}: brokers in the tier: {known}; choose one with --broker (each "
-            "is copied on its own, with a --to-state of its own)"
-        )
-    return found[0]
 
 
 def _target(origin: OpenTier, request: CopyRequest, broker: str) -> TierTarget:

@@ -17,7 +17,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentPro
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.index.build import BuiltIndex
 from tieredstore.jobs.index.staging import StagedIndex
-from tieredstore.jobs.target import own_tier
+from tieredstore.jobs.target import find_only_broker, own_tier
 from tieredstore.message.index.tiered import HEADER_SIZE, infer_slots, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, load_catalogue
 from tieredstore.scan.location import TierLocation
@@ -227,7 +227,7 @@ def open_index_tier(
     with ExitStack() as stack:
         provider = location.connect()
         stack.callback(provider.close)
-        broker = _broker_of(location, provider)
+        broker = location.broker or find_only_broker(provider)
         config = msgspec.structs.replace(location.config, broker_name=broker)
         if location.state is None:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tieredstore-state-"))
@@ -271,13 +271,3 @@ def _let_know(metadata: MetadataStore, index: Iterable[SegmentExtent]) -> None:
             metadata.put_segment(
                 FileSegmentMetadata(extent.id.path, extent.id.type, extent.base_offset)
             )
-
-
-def _broker_of(location: TierLocation, provider: SegmentProvider) -> str:
-    if location.broker is not None:
-        return location.broker
-    brokers = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})
-    if len(brokers) == 1:
-        return brokers[0]
-    known = ", ".join(brokers) or "none"
-    raise Invalid(f"{provider.url}: brokers in the tier: {known}; choose one with --broker")

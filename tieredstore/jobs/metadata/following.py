@@ -21,9 +21,10 @@ from tieredstore.jobs.metadata.index import (
     list_undecided_topics,
     topic_ids,
 )
-from tieredstore.jobs.metadata.job import SPREAD, find_only_broker
+from tieredstore.jobs.metadata.job import SPREAD
 from tieredstore.jobs.metadata.queues import FoundQueue, find_each_queue
 from tieredstore.jobs.metadata.state_files import StateFiles
+from tieredstore.jobs.target import find_only_broker
 from tieredstore.scan.catalogue import (
     Listings,
     QueueFiles,

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock, ManualClock
-from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.jobs.metadata.former import NOTHING_FORMER, FormerMetadata
 from tieredstore.jobs.metadata.found import Found
@@ -28,6 +27,7 @@ from tieredstore.jobs.metadata.queues import FoundQueue, QueuesTask, find_queues
 from tieredstore.jobs.metadata.state_files import StateFiles
 from tieredstore.jobs.metadata.unsealed import find_unsealed
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
+from tieredstore.jobs.target import find_only_broker
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, load_catalogue
 from tieredstore.scan.location import TierLocation, place_tier
 from tieredstore.tier.writing import begin_stop, take_right
@@ -117,18 +117,6 @@ def run_rebuild_metadata(
 
 def _confirm_nothing() -> None:
     """A dry run has no right that could be lost."""
-
-
-def find_only_broker(provider: SegmentProvider) -> str:
-    """Return the broker whose messages a tier has. Raises Invalid where there are several, or
-    none."""
-    found = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})
-    if len(found) != 1:
-        raise Invalid(
-            f"{provider.url}: brokers in the tier: {', '.join(found) or 'none'}; choose one with "
-            "--broker (each has a state directory of its own)"
-        )
-    return found[0]
 
 
 def _find_queues(

@@ -13,7 +13,7 @@ from tieredstore.config import StorageLevel, read_broker_conf
 from tieredstore.errors import Invalid
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.target import TierTarget, resolve_target
-from tieredstore.scan.location import refuse_memory
+from tieredstore.scan.location import find_conf_beside, refuse_memory
 from tieredstore.scan.times import format_time
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def offload_target(options: OffloadOptions) -> TierTarget:
         broker=options.broker,
         config=options.config,
         properties=options.properties,
-        offered=_find_conf(options.store),
     )
     _check_role(options, target)
     _check_directories(options.store, target)
@@ -45,15 +44,6 @@ def offload_target(options: OffloadOptions) -> TierTarget:
     if options.workers is not None:
         config = msgspec.structs.replace(config, dispatch_threads=options.workers)
     return replace(target, config=config)
-
-
-def _find_conf(store: Path) -> Path | None:
-    """The configuration that lies where one often does, beside the store."""
-    folder = store.absolute().parent
-    for path in (folder / "broker.conf", folder / "conf" / "broker.conf"):
-        if path.is_file():
-            return path
-    return None
 
 
 def _check_role(options: OffloadOptions, target: TierTarget) -> None:
@@ -87,7 +77,7 @@ def _check_role(options: OffloadOptions, target: TierTarget) -> None:
 
 def _read_conf_beside(options: OffloadOptions) -> dict[str, str]:
     """The settings of a store's own broker.conf, where nobody gave one: they tell its role."""
-    path = _find_conf(options.store) if options.config is None else None
+    path = find_conf_beside(options.store) if options.config is None else None
     if path is None:
         return {}
     try:

@@ -17,8 +17,8 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, Writ
 from tieredstore.contracts.usage import read_usage, usage_fields
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Invalid
-from tieredstore.jobs.metadata.job import find_only_broker
 from tieredstore.jobs.operating.part import find_broker_of
+from tieredstore.jobs.target import find_only_broker
 from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Severity

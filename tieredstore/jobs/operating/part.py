@@ -23,8 +23,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.errors import Invalid
-from tieredstore.jobs.metadata.job import find_only_broker
-from tieredstore.jobs.target import own_tier
+from tieredstore.jobs.target import find_only_broker, own_tier
 from tieredstore.message.names import queue_path
 from tieredstore.scan.catalogue import list_tier
 from tieredstore.scan.location import TierLocation

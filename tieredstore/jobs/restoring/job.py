@@ -16,7 +16,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.file_operations import FILES
-from tieredstore.jobs.metadata.job import RebuildOptions, find_only_broker, run_rebuild_metadata
+from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
 from tieredstore.jobs.operating.adopt import adopt_tier, check_no_log
 from tieredstore.jobs.restoring.backups import (
     FoundBackup,
@@ -26,7 +26,7 @@ from tieredstore.jobs.restoring.backups import (
 from tieredstore.jobs.restoring.offsets import OFFSET_FILES, FittedOffsets, fit_offsets
 from tieredstore.jobs.restoring.target import check_empty, claim_directory
 from tieredstore.jobs.run import JobRun
-from tieredstore.jobs.target import refuse_broker, refuse_slave
+from tieredstore.jobs.target import find_only_broker, refuse_broker, refuse_slave
 from tieredstore.scan.location import TierLocation, place_tier
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier_url import show_url
