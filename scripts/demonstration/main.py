@@ -29,32 +29,34 @@ def main(options: Options) -> int:
     begin = time.monotonic()
     stays = prepare(options)
     folder = options.folder
-    store, config = options.store, options.config
-    if store is None:
-        print("A store that a Java broker (RocketMQ 5.5.0) wrote, with transactions,")
-        print("delayed messages, batches and light queues:")
-        store, config = unpack_store(folder)
     tier, state = folder / "tier", folder / "state"
-    tieredstore("store", "stat", store)
-
-    names: list[object] = []
-    for flag, value in (
-        ("--config", config),
-        ("--broker", options.broker),
-        ("--cluster", options.cluster),
-        ("--topics", options.topics),
-    ):
-        names += [flag, value] if value is not None else []
-    told = folder / "offload.json"
-    tieredstore("offload", store, *names, "--tier", tier, "--state", state, "--report", told)
-    copied = orjson.loads(told.read_bytes())
-    if options.topics is None:
-        print(f"\n{explain_rest(ask('store', 'stat', store)[0]['topics'], StoreConfig())}")
-
     with contextlib.ExitStack() as stack:
         counting = None
         if options.spark:
-            counting = stack.enter_context(Counting(tier, folder / "spark.log"))
+            counting = stack.enter_context(Counting(folder / "spark.log"))
+        store, config = options.store, options.config
+        if store is None:
+            print("A store that a Java broker (RocketMQ 5.5.0) wrote, with transactions,")
+            print("delayed messages, batches and light queues:")
+            store, config = unpack_store(folder)
+        tieredstore("store", "stat", store)
+
+        names: list[object] = []
+        for flag, value in (
+            ("--config", config),
+            ("--broker", options.broker),
+            ("--cluster", options.cluster),
+            ("--topics", options.topics),
+        ):
+            names += [flag, value] if value is not None else []
+        told = folder / "offload.json"
+        tieredstore("offload", store, *names, "--tier", tier, "--state", state, "--report", told)
+        copied = orjson.loads(told.read_bytes())
+        if counting is not None:
+            counting.begin(tier)
+        if options.topics is None:
+            print(f"\n{explain_rest(ask('store', 'stat', store)[0]['topics'], StoreConfig())}")
+
         queues, read_seconds = read(tier)
         told = folder / "verify.json"
         tieredstore("verify", "--tier", tier, "--report", told)

@@ -1,7 +1,8 @@
-"""The demo's part in Spark: a program of `examples/`, which starts while other steps run."""
+"""The demo's part in Spark: a program of `examples/`, whose session begins before its turn."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -14,22 +15,23 @@ from scripts.demonstration.arguments import ROOT
 from scripts.demonstration.commands import show_command
 
 _PROGRAM = ROOT / "examples" / "count_by_topic.py"
+_STARTER = Path(__file__).with_name("begun_session.py")
 _ROW = re.compile(r"^\|(?P<topic>[^|]+)\|(?P<messages>\d+) *\|", re.MULTILINE)
 # Spark lives for seconds here: compiled quickly, not well, by one thread.
 _SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Counting:
-    """A run of the program over a tier. Its errors and Spark's log go to the file `log`."""
+    """A run of the program. Spark's log and errors go to the file `log`. Ends with its block."""
 
-    def __init__(self, tier: Path, log: Path) -> None:
-        self._tier = tier
+    def __init__(self, log: Path) -> None:
         self._log = log
+        self._tier = Path()
         options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {_SHORT_LIFE}".strip()
         with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, _PROGRAM, tier],
-                stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen(
+                [sys.executable, _STARTER, _PROGRAM],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env={**os.environ, "JDK_JAVA_OPTIONS": options},
@@ -45,15 +47,23 @@ class Counting:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def begin(self, tier: Path) -> None:
+        """Let the program run over a tier, which is there now."""
+        self._tier = tier
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # what has failed is told when it is shown
+            self.process.stdin.write(f"{tier}\n")
+            self.process.stdin.flush()
 
     def show(self) -> dict[str, int]:
         """Print the command and what it printed, when it has ended; returns messages by topic."""
         show_command(Path(sys.executable), _PROGRAM, self._tier)
-        printed, _ = self._process.communicate()
+        printed, _ = self.process.communicate()
         print(printed, end="", flush=True)
-        if self._process.returncode:
+        if self.process.returncode:
             sys.exit(f"demo: Spark failed; {self._log} says why (--no-spark leaves it out)")
         return {row["topic"].strip(): int(row["messages"]) for row in _ROW.finditer(printed)}

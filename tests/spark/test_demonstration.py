@@ -14,7 +14,8 @@ def test_it_counts_the_messages_of_each_topic_and_shows_how(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small_tier(tmp_path / "it's")
-    with Counting(tmp_path / "it's" / "tier", tmp_path / "log") as counting:
+    with Counting(tmp_path / "log") as counting:
+        counting.begin(tmp_path / "it's" / "tier")
         counted = counting.show()
     assert counted == {"orders": 16, "over6": 6}, (tmp_path / "log").read_text()
     said = capsys.readouterr().out
@@ -23,7 +24,14 @@ def test_it_counts_the_messages_of_each_topic_and_shows_how(
 
 
 def test_a_failure_names_the_log(tmp_path: Path) -> None:
-    counting = Counting(tmp_path / "nothing", tmp_path / "log")
-    with counting, pytest.raises(SystemExit, match="log says why"):
-        counting.show()
+    with Counting(tmp_path / "log") as counting:
+        counting.begin(tmp_path / "nothing")
+        with pytest.raises(SystemExit, match="log says why"):
+            counting.show()
     assert "nothing" in (tmp_path / "log").read_text()
+
+
+def test_a_demo_that_ends_early_leaves_no_session(tmp_path: Path) -> None:
+    with Counting(tmp_path / "log") as counting:
+        pass
+    assert counting.process.returncode is not None

@@ -10,10 +10,18 @@ import msgspec
 import pytest
 
 from tests.kit.tier_builder import BROKER, CLUSTER, BuiltTier, small_tier
-from tieredstore.errors import Fenced, Invalid
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Fenced, Invalid, Unnamed
 from tieredstore.jobs.index.tier import open_index_tier
-from tieredstore.jobs.target import TierTarget, own_tier, refuse_slave, resolve_target
+from tieredstore.jobs.target import (
+    TierTarget,
+    find_only_broker,
+    own_tier,
+    refuse_slave,
+    resolve_target,
+)
 from tieredstore.local.recovery.store_lock import StoreLock
+from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.scan.location import METADATA_FILE
 from tieredstore.tier.state_lock import StateLock
 
@@ -123,3 +131,16 @@ def test_what_a_configuration_is_warned_of_is_logged_for_who_writes(
         "key tieredStoreCommitLogMaxSiz; did you mean tieredStoreCommitLogMaxSize?"
     )
     assert second.endswith("keys that are not supported: accountStatsEnable")
+
+
+def test_the_only_broker_of_a_tier_is_meant_and_of_several_one_must_be_named() -> None:
+    provider = MemoryProvider()
+    with pytest.raises(Unnamed, match="brokers in the tier: none; choose one with --broker"):
+        find_only_broker(provider)
+    for broker in ("b", "a"):
+        segment = SegmentId(f"{broker}/T/0", FileSegmentType.COMMIT_LOG, 0)
+        provider.open(segment).write(0, [b"x"])
+        if broker == "b":
+            assert find_only_broker(provider) == "b"
+    with pytest.raises(Unnamed, match="brokers in the tier: a, b; choose one with --broker"):
+        find_only_broker(provider)
