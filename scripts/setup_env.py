@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,7 +111,8 @@ def make_venv() -> None:
 def installer(python: Path) -> list[str]:
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", str(python)]
-    options = ["--disable-pip-version-check"]
+    # What is imported compiles itself, which is a small part of what is installed.
+    options = ["--disable-pip-version-check", "--no-compile"]
     if succeeds(str(python), "-m", "pip", "--version"):
         return [str(python), "-m", "pip", "install", *options]
     if succeeds(sys.executable, "-m", "pip", "--version"):
@@ -120,16 +122,26 @@ def installer(python: Path) -> list[str]:
 
 
 def install(python: Path, extras: str) -> None:
-    command = [*installer(python), "--constraint", str(CONSTRAINTS), "--editable"]
-    code = run_installer([*command, f"{ROOT}[{extras}]"])
+    """Install this clone with its extras; PySpark, whose files are more than all others, beside
+    that. The constraints pin every version, so that neither changes what the other one does."""
+    command = [*installer(python), "--constraint", str(CONSTRAINTS)]
+    names = extras.split(",")
+    rest = [name for name in names if name != "spark"]
+    with ThreadPoolExecutor() as pool:
+        beside = None
+        if rest != names:
+            beside = pool.submit(run_installer, [*command, "pyspark"], shows_progress=False)
+        code = run_installer([*command, "--editable", f"{ROOT}[{','.join(rest)}]"])
+        if beside is not None:
+            code = beside.result() or code
     if code:
         fail("the installation failed; the lines above say why (is there a network?)")
 
 
-def run_installer(command: list[str]) -> int:
-    """Run it with its own progress on a terminal; elsewhere with what it says of downloads, and
-    with its last lines where it fails."""
-    if sys.stderr.isatty():
+def run_installer(command: list[str], *, shows_progress: bool = True) -> int:
+    """Run it with its own progress on a terminal; elsewhere, and without `shows_progress`, with
+    what it says of downloads, and with its last lines where it fails."""
+    if shows_progress and sys.stderr.isatty():
         return subprocess.run(command, check=False, stdout=sys.stderr).returncode
     last: deque[str] = deque(maxlen=40)
     with subprocess.Popen(

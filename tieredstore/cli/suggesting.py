@@ -78,7 +78,11 @@ def hint_at_conf(given: Mapping[str, Any], option: str) -> str:
     missing."""
     from tieredstore.scan.location import find_conf_beside
 
-    named = {name.rpartition("__")[2]: value for name, value in given.items() if value}
+    named = {
+        name.rpartition("__")[2]: value
+        for name, value in given.items()
+        if isinstance(value, str | Path) and str(value)  # click has an object for what is not given
+    }
     folders = [Path(named[name]) for name in ("store", "state") if name in named]
     path = next(filter(None, map(find_conf_beside, folders)), None)
     if path is None or "config" in named:

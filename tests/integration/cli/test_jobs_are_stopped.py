@@ -145,7 +145,7 @@ def test_j01_a_job_whose_terminal_is_closed_stops_in_good_order(
     finally:
         process.kill()
         process.wait()
-    assert [path.suffix for path in (tmp_path / "work").iterdir()] == [".journal"]
+    assert [path.suffix for path in (tmp_path / "work").iterdir()] == [".jsonl"]
     assert tieredstore(*export).code == 0
 
 

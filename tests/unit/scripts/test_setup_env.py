@@ -108,3 +108,44 @@ def test_the_demos_environment_has_what_the_examples_of_the_readme_need() -> Non
     needed = {"broker", "s3", "jobs", "pandas", "duckdb", "polars", "iceberg", "delta"}
     assert needed <= set(setup_env.EXTRAS["tables"].split(","))
     assert {*needed, "spark"} <= set(setup_env.EXTRAS["spark"].split(","))
+
+
+@pytest.mark.parametrize("failing", [None, "pyspark", ".venv-of-the-clone"])
+def test_pyspark_is_installed_beside_the_rest(
+    monkeypatch: pytest.MonkeyPatch, failing: str | None
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], *, shows_progress: bool = True) -> int:
+        commands.append(command)
+        assert shows_progress == ("--editable" in command), "two would write over each other"
+        is_pyspark = command[-1] == "pyspark"
+        return int(failing is not None and is_pyspark == (failing == "pyspark"))
+
+    monkeypatch.setattr(setup_env, "installer", lambda _: ["install"])
+    monkeypatch.setattr(setup_env, "run_installer", run)
+    if failing is None:
+        setup_env.install(Path("python"), setup_env.EXTRAS["spark"])
+    else:
+        with pytest.raises(SystemExit):
+            setup_env.install(Path("python"), setup_env.EXTRAS["spark"])
+    constraint = ["--constraint", str(setup_env.CONSTRAINTS)]
+    clone = f"{setup_env.ROOT}[{setup_env.EXTRAS['tables']}]"
+    assert sorted(commands) == [
+        ["install", *constraint, "--editable", clone], ["install", *constraint, "pyspark"],
+    ]  # fmt: skip
+
+
+def test_other_kinds_are_installed_by_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(setup_env, "installer", lambda _: [])
+
+    def run(command: list[str]) -> int:
+        commands.append(command)
+        return 0
+
+    monkeypatch.setattr(setup_env, "run_installer", run)
+    for extras in ("broker,s3", "dev", "spark-jdk"):
+        setup_env.install(Path("python"), extras)
+        assert commands.pop()[-2:] == ["--editable", f"{setup_env.ROOT}[{extras}]"]
+        assert not commands
