@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tomllib
 from pathlib import Path
 from string import Template
 
@@ -100,3 +103,85 @@ def test_what_the_container_copies_is_there() -> None:
     names = [name for line in copied for name in line.split()]
     assert len(names) > 5
     assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Name and rest of each."""
+    lines = [line for line in CONTAINER.splitlines() if not line.startswith("#")]
+    words = joined("\n".join(lines)).splitlines()
+    return [
+        (name, rest.strip()) for name, _, rest in (word.partition(" ") for word in words if word)
+    ]
+
+
+def list_instructions(name: str) -> list[str]:
+    return [rest for found, rest in instructions() if found == name]
+
+
+def test_the_container_file_has_the_form_of_one() -> None:
+    names = [name for name, _ in instructions()]
+    known = {"FROM", "WORKDIR", "COPY", "RUN", "USER", "ENV", "VOLUME", "EXPOSE", "STOPSIGNAL",
+             "HEALTHCHECK", "ENTRYPOINT", "CMD"}  # fmt: skip
+    assert names[0] == "FROM"
+    assert set(names) == known
+    stages = [line.partition(" AS ")[2] for line in list_instructions("FROM")]
+    for line in list_instructions("COPY"):
+        taken = re.match(r"--from=(\S+) ", line)
+        assert taken is None or taken[1] in stages
+    for name in ("VOLUME", "ENTRYPOINT", "CMD"):
+        assert all(isinstance(word, str) for word in json.loads(list_instructions(name)[0]))
+    [probe] = [rest.partition("CMD ")[2] for rest in list_instructions("HEALTHCHECK")]
+    for script in (*list_instructions("RUN"), probe):
+        subprocess.run(["sh", "-n", "-c", script], check=True)
+    [user] = list_instructions("USER")
+    assert any(line.split("&&")[0].split()[-1] == user for line in list_instructions("RUN"))
+    words = words_of_container()
+    assert list_instructions("EXPOSE") == [words[words.index("--metrics-port") + 1]]
+
+
+def test_all_extras_that_the_pages_install_are_there() -> None:
+    there = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for path in (DEPLOY / "Containerfile", DEPLOY / "README.md", ROOT / "docs" / "beside-java.md"):
+        named = re.findall(r"""pip install [^\n]*['"]\.\[([\w,-]+)\]""", path.read_text())
+        assert named, path
+        assert {name for names in named for name in names.split(",")} <= set(there)
+
+
+def test_what_the_container_copies_makes_a_wheel_whose_command_runs(tmp_path: Path) -> None:
+    source, venv = tmp_path / "src", tmp_path / "venv"
+    built = shutil.ignore_patterns("*.so", "__pycache__")
+    for line in list_instructions("COPY"):
+        *names, target = line.split()
+        for name in names if not line.startswith("--from") else ():
+            path = ROOT / name
+            if path.is_dir():
+                shutil.copytree(path, source / target, ignore=built)
+            else:
+                place = source / target / path.name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, place)
+    python = [sys.executable, "-m"]
+    subprocess.run(
+        [*python, "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir",
+         tmp_path, source],
+        check=True, env={**os.environ, "TIEREDSTORE_PURE": "1"},
+    )  # fmt: skip
+    [wheel] = tmp_path.glob("*.whl")
+    subprocess.run([*python, "venv", "--without-pip", venv], check=True)
+    there = venv / "bin" / "python"
+    install = ["--python", there, "install", "--quiet", "--no-deps", "--no-index", wheel]
+    subprocess.run([*python, "pip", *install], check=True)
+    # Its dependencies are those of this environment.
+    [packages] = venv.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    program, verb, *_ = words_of_container()
+    done = subprocess.run(
+        [venv / "bin" / program, verb, "--help"],
+        check=True, capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert "--health-file" in done.stdout
+    asked = "import tieredstore; print(tieredstore.__file__)"
+    done = subprocess.run(
+        [there, "-c", asked], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.startswith(str(packages))
