@@ -40,7 +40,7 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Group) and not _has_log_options(command):
             command.params.extend(log_options())
             if command.callback is not None:
-                from tieredstore.cli.suggesting import offer_conf
+                from tieredstore.cli.help.suggesting import offer_conf
 
                 command.callback = offer_conf(command.callback)
             command.epilog = _show_examples(self._prefix + cmd_name)
@@ -52,7 +52,7 @@ class LazyGroup(click.Group):
         """Find the command that is called. Raises a usage error that says which may be meant."""
         name = args[0]
         if name not in self._lines and not ctx.resilient_parsing and not name.startswith("-"):
-            from tieredstore.cli.suggesting import hint_at
+            from tieredstore.cli.help.suggesting import hint_at
 
             ctx.fail(f"No such command {name!r}{hint_at(name, self._lines)}")
         return super().resolve_command(ctx, args)
@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
 
 
 def _show_examples(verb: str) -> str | None:
-    from tieredstore.cli.examples import EXAMPLES
+    from tieredstore.cli.help.examples import EXAMPLES
 
     examples = EXAMPLES.get(verb)
     if examples is None:

@@ -9,7 +9,6 @@ from typing import NoReturn
 import click
 
 from tieredstore import __version__
-from tieredstore.cli.completing import VARIABLE
 from tieredstore.cli.exits import (
     MEANINGS,
     ExitCode,
@@ -19,6 +18,7 @@ from tieredstore.cli.exits import (
     exit_code_of,
     say_notes,
 )
+from tieredstore.cli.help.completing import VARIABLE
 from tieredstore.cli.lazy import LazyGroup
 from tieredstore.cli.logs.choice import LogChoice, log_options
 from tieredstore.cli.logs.saying import say
@@ -132,7 +132,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _text_of(error: click.ClickException) -> str:
-    from tieredstore.cli.suggesting import describe_option, hint_at_conf
+    from tieredstore.cli.help.suggesting import describe_option, hint_at_conf
 
     if isinstance(error, click.NoSuchOption):
         return describe_option(error)

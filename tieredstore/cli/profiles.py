@@ -52,7 +52,7 @@ class ProfileFile:
         """Find a profile. Raises Invalid, with those that may be meant."""
         found = self.profiles.get(name)
         if found is None:
-            from tieredstore.cli.suggesting import hint_at
+            from tieredstore.cli.help.suggesting import hint_at
 
             known = ", ".join(self.profiles) or "none"
             hint = hint_at(name, self.profiles) or f"; there are: {known}"
@@ -101,7 +101,7 @@ def _make_profile(path: Path, name: str, table: object) -> Profile:
     variables = places.pop(_VARIABLES, {})
     for key in places:
         if key not in PLACES:
-            from tieredstore.cli.suggesting import hint_at
+            from tieredstore.cli.help.suggesting import hint_at
 
             hint = hint_at(key, PLACES) or f"; expected {', '.join(PLACES)} or [{_VARIABLES}]"
             raise Invalid(f"{where}: unknown key {key!r}{hint}", path=str(path))

@@ -46,8 +46,8 @@ class MessageChoice:
 
     def explain_nothing(self) -> str:
         """Return what is to be said where no message was found, empty if there is nothing."""
+        from tieredstore.cli.help.suggesting import hint_at
         from tieredstore.cli.messages.where import FIELDS
-        from tieredstore.cli.suggesting import hint_at
 
         strangers = [] if self.where is None else self.where.find_strangers()
         return "".join(

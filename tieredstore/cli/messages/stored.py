@@ -77,7 +77,7 @@ class StoreFeed:
         topics = sorted({key.topic for key in keys})
         for pattern in asked.topics if not self._has_chosen else ():
             if not any(fnmatchcase(topic, pattern) for topic in topics):
-                from tieredstore.cli.suggesting import hint_at
+                from tieredstore.cli.help.suggesting import hint_at
 
                 raise Invalid(
                     f"{self._store.root}: no topic {pattern!r}{hint_at(pattern, topics)}",

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tieredstore.cli.completing import complete_topics
+from tieredstore.cli.help.completing import complete_topics
 from tieredstore.cli.options.collecting import Command
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from tieredstore.cli.completing import complete_profiles
+from tieredstore.cli.help.completing import complete_profiles
+from tieredstore.cli.help.suggesting import UnnamedOption
 from tieredstore.cli.options.collecting import Command, Settings, collect
 from tieredstore.cli.options.defaults import VARIABLES, add_defaults
-from tieredstore.cli.suggesting import UnnamedOption
 
 PLACE = "a folder, file:///dir or s3://bucket/prefix"
 _PATH = click.Path(path_type=Path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
+from tieredstore.cli.help.suggesting import hint_at
 from tieredstore.cli.output.forms import Form, make_output, show_value, to_bytes, write_form
 from tieredstore.cli.output.table import Row
 from tieredstore.cli.output.template import Template
-from tieredstore.cli.suggesting import hint_at
 from tieredstore.errors import Invalid
 from tieredstore.scan.rows import COLUMNS, BodyForm
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from tieredstore.cli.help.suggesting import hint_at
 from tieredstore.cli.sql.statement import read_statement
-from tieredstore.cli.suggesting import hint_at
 from tieredstore.errors import Invalid, make_missing_error
 from tieredstore.scan.rows import COLUMNS
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tieredstore.cli.help.suggesting import hint_at_conf
 from tieredstore.cli.serving import serve, serve_broker
-from tieredstore.cli.suggesting import hint_at_conf
 
 if TYPE_CHECKING:
     from tieredstore.broker.broker import Broker

@@ -16,6 +16,6 @@ def command(context: click.Context, shell: str) -> None:
     zsh:   eval "$(tieredstore completion zsh)"                in ~/.zshrc, behind compinit
     fish:  tieredstore completion fish > ~/.config/fish/completions/tieredstore.fish
     """
-    from tieredstore.cli.completing import shell_script
+    from tieredstore.cli.help.completing import shell_script
 
     click.echo(shell_script(shell, context.find_root().command), nl=False)

@@ -14,6 +14,6 @@ def command(context: click.Context) -> None:
     tieredstore man | man -l -
     tieredstore man > ~/.local/share/man/man1/tieredstore.1
     """
-    from tieredstore.cli.manual import manual_page
+    from tieredstore.cli.help.manual import manual_page
 
     click.echo(manual_page(context.find_root()), nl=False)

@@ -34,7 +34,7 @@ def command(
     cannot be taken.
     """
     from tieredstore.cli.conf_file import Given, Level, list_effective, read_with_findings
-    from tieredstore.cli.suggesting import hint_at
+    from tieredstore.cli.help.suggesting import hint_at
 
     lines, findings = ([], []) if tier.config is None else read_with_findings(tier.config)
     names = {"brokerClusterName": "cluster", "brokerName": "broker"}

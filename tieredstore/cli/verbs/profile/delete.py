@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tieredstore.cli.completing import complete_profiles
+from tieredstore.cli.help.completing import complete_profiles
 from tieredstore.cli.logs.saying import say
 
 

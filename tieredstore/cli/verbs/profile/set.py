@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tieredstore.cli.completing import complete_profiles
+from tieredstore.cli.help.completing import complete_profiles
 from tieredstore.cli.logs.saying import say
 from tieredstore.cli.options.messages import split_pair
 from tieredstore.cli.options.tier import TierOptions, tier_options

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from tieredstore.cli.completing import complete_profiles
+from tieredstore.cli.help.completing import complete_profiles
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.output.rows import Output
 from tieredstore.tier_url import show_url

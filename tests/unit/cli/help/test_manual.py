@@ -9,8 +9,8 @@ import subprocess
 import click
 import pytest
 
+from tieredstore.cli.help.manual import manual_page
 from tieredstore.cli.main import VERBS, cli, run
-from tieredstore.cli.manual import manual_page
 
 
 @pytest.fixture(scope="module")

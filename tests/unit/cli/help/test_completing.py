@@ -13,8 +13,8 @@ import pytest
 from tests.kit.paths import ROOT
 from tests.kit.tier_builder import BuiltTier, small_tier
 from tieredstore import jobs
-from tieredstore.cli import completing
-from tieredstore.cli.completing import find_topics, look_in_time
+from tieredstore.cli.help import completing
+from tieredstore.cli.help.completing import find_topics, look_in_time
 from tieredstore.cli.main import VERBS, cli, run
 from tieredstore.cli.options.tier import TierOptions
 
@@ -100,7 +100,7 @@ def test_where_nothing_is_known_nothing_is_offered_or_told(
 def ask(folder: Path, seconds: float, *words: object) -> tuple[int, str, str]:
     """What the command answers a bash."""
     program = (
-        f"from tieredstore.cli import completing\ncompleting.LIMIT_SECONDS = {seconds}\n"
+        f"from tieredstore.cli.help import completing\ncompleting.LIMIT_SECONDS = {seconds}\n"
         "from tieredstore.cli.main import main\nmain()\n"
     )
     environment = {
@@ -158,7 +158,7 @@ def test_a_shell_completes_a_topic(tier: BuiltTier, tmp_path: Path, shell: str) 
     command.parent.mkdir()
     # It has the time that it needs here.
     command.write_text(
-        f"#!{sys.executable}\nfrom tieredstore.cli import completing\n"
+        f"#!{sys.executable}\nfrom tieredstore.cli.help import completing\n"
         "completing.LIMIT_SECONDS = 60\nfrom tieredstore.cli.main import main\nmain()\n"
     )
     command.chmod(0o755)

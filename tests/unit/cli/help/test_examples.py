@@ -7,7 +7,7 @@ import shlex
 import click
 import pytest
 
-from tieredstore.cli.examples import EXAMPLES
+from tieredstore.cli.help.examples import EXAMPLES
 from tieredstore.cli.main import cli, run
 
 WIDTH = 80
