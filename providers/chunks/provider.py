@@ -238,10 +238,10 @@ class ChunkProvider:
 
         return ChunkRequestModel(self._settings, self._client.limits, self.capabilities)
 
-    def check_blocks(self, id: SegmentId) -> BlockCoverage:
+    def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
         """Read the objects of a segment that have a CRC, and compare. Raises Corrupt, Unavailable,
         see `BlockChecked`."""
-        return self.open(id).check()
+        return self.open(id, listing).check()
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
         """Run the probes of `tieredstore doctor` on the object store, below the tier's prefix."""

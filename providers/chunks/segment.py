@@ -216,15 +216,16 @@ class ChunkFileSegment:
     def check(self) -> BlockCoverage:
         """Read all that has a CRC, and compare. Raises Corrupt for a segment that is not there,
         Unavailable."""
+        chain = self._state.chain
         problem: ObjectGone | None = None
         for _ in range(_MAX_LOOKS):
-            chain = self._state.list_chain()
+            chain = chain or self._state.list_chain()
             if not chain.is_there:
                 raise Corrupt(f"segment {self.id}: is not there", path=self._state.folder)
             try:
                 return self._services.checker.check(self._state.folder, chain)
             except ObjectGone as error:
-                problem = error
+                chain, problem = None, error  # merged and deleted meanwhile: the listing tells
         assert problem is not None
         raise problem
 

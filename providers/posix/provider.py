@@ -182,8 +182,8 @@ class PosixProvider:
         naming.check_name(broker_name, "broker name")
         return PosixBackups(f"{self._cluster_directory}/{broker_name}")
 
-    def check_blocks(self, id: SegmentId) -> BlockCoverage:
-        return self.open(id).check_blocks()
+    def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
+        return self.open(id, listing).check_blocks()
 
     def cover_blocks(self, id: SegmentId) -> BlockCoverage:
         return self.open(id).cover_blocks()

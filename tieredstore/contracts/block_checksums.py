@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.contracts.segment import FileSegment, SegmentId
+from tieredstore.contracts.segment import FileSegment, SegmentId, SegmentListing
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE, UNKNOWN_TAGS_CODE
 
@@ -119,9 +119,9 @@ class BlockCoverage:
 class BlockChecked(Protocol):
     """A provider that keeps checksums of blocks of its segments. Optional."""
 
-    def check_blocks(self, id: SegmentId) -> BlockCoverage:
-        """Read a segment and check all that has checksums. Raises Unavailable, and Corrupt for one
-        that is not there."""
+    def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
+        """Read a segment and check all that has checksums. listing: what a listing showed of it.
+        Raises Unavailable, and Corrupt for one that is not there."""
         ...
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -29,6 +28,7 @@ from tieredstore.providers.chunks.lives.groups import (
     parse_group_name,
     read_group,
 )
+from tieredstore.providers.chunks.lives.inheritance import Inheritance
 from tieredstore.providers.chunks.lives.names import GROUPS_FOLDER
 from tieredstore.providers.chunks.settings import ChunkSettings
 
@@ -73,18 +73,23 @@ class GroupListings:
         listed = ((parse_group_name(o.key[len(folder) :]), o) for o in self._client.list(folder))
         return [(name, info) for name, info in listed if name is not None]
 
-    def find(
-        self, path: str, note_writer: Callable[[int], None] = lambda _: None
-    ) -> dict[SegmentId, list[Extent]]:
+    def note_writers(self, broker_name: str, inheritance: Inheritance) -> None:
+        """Look for groups of epochs later than that of an inheritance without any, once. Raises
+        Unavailable."""
+        for name, _ in self.list_names(broker_name):
+            inheritance.note_grouped(name.life.epoch)
+        inheritance.is_searched = True
+
+    def find(self, path: str, inheritance: Inheritance) -> dict[SegmentId, list[Extent]]:
         """Find what groups hold of the segments of a queue, or of all below the beginning of a
-        path; not what is in a group that cannot be read. note_writer: told the epoch of each group
-        of the broker. Raises Unavailable, Invalid."""
+        path; not what is in a group that cannot be read. The inheritance is told who has made
+        groups of the broker. Raises Unavailable, Invalid."""
         parts = path.split("/")
         misses: Counter[str] = Counter()
         for _ in range(_MAX_STARTS):
             listed = self.list_names(parts[0])
             for name, _ in listed:
-                note_writer(name.life.epoch)
+                inheritance.note_grouped(name.life.epoch)
             wanted = [
                 (name, info)
                 for name, info in listed

@@ -72,7 +72,8 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Inheritance:
     """What epoch `number` inherits; 0 for a tier that never had a writer epoch. read: returns the
     content of an object of the folder `.inherited`, by its name. has_groups: whether group objects
-    are to be listed, too. latest_grouped: the highest epoch of which a group object was seen."""
+    are to be listed, too. latest_grouped: the highest epoch of which a group object was seen;
+    is_searched: whether it was looked for such ones of later epochs where there should be none."""
 
     def __init__(
         self,
@@ -86,6 +87,7 @@ class Inheritance:
         self.number = number
         self.has_groups = has_groups
         self.latest_grouped = 0
+        self.is_searched = has_groups
         self._segments = dict(segments or {})
         self._shards = shards
         self._read = read

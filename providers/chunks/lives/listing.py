@@ -132,7 +132,7 @@ class SegmentListings:
         """What is in group objects, listed before all else of these segments."""
         if not inheritance.has_groups:
             return {}
-        return self._groups.find(path, inheritance.note_grouped)
+        return self._groups.find(path, inheritance)
 
     def _read_range(
         self,
@@ -174,6 +174,8 @@ class SegmentListings:
         chain, prefix = Chain(), f"{folder}/"
         for _ in range(_MAX_LISTINGS):
             as_of = self._changes.count
+            if not inheritance.is_searched:
+                self._groups.note_writers(id.path.partition("/")[0], inheritance)
             grouped = self._find_grouped(id.path, inheritance).get(id, [])
             carried: Sequence[Extent] = ()
             if id.type is FileSegmentType.CONSUME_QUEUE:

@@ -7,7 +7,6 @@ import threading
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.epochs.looks import SharedLook
-from tieredstore.providers.chunks.lives.groups import parse_group_name
 from tieredstore.providers.chunks.lives.inheritance import (
     INHERITED_FOLDER,
     Inheritance,
@@ -15,7 +14,6 @@ from tieredstore.providers.chunks.lives.inheritance import (
     decompress,
     parse_inherited_name,
 )
-from tieredstore.providers.chunks.lives.names import GROUPS_FOLDER
 from tieredstore.providers.chunks.settings import ChunkSettings
 
 MAX_STARTS = 8
@@ -112,22 +110,11 @@ class NewestInheritances:
             if known is not None and known.number == number:
                 return
             try:
-                found = self.load(broker_name, number)
+                self._known[broker_name] = self.load(broker_name, number)
             except Superseded:
                 continue
-            if not found.has_groups:  # else they are listed with each listing
-                self._note_grouped(broker_name, found)
-            self._known[broker_name] = found
             return
         raise self.make_restless_error(broker_name)
-
-    def _note_grouped(self, broker_name: str, inheritance: Inheritance) -> None:
-        """Look for groups that only a later epoch can have made."""
-        folder = f"{self._cluster_folder}/{broker_name}/{GROUPS_FOLDER}/"
-        for info in self._client.list(folder):
-            name = parse_group_name(info.key.removeprefix(folder))
-            if name is not None:
-                inheritance.note_grouped(name.life.epoch)
 
     def load(self, broker_name: str, number: int) -> Inheritance:
         """Read that of an epoch. Raises Superseded when it is not there, Unavailable, Corrupt."""

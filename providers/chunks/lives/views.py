@@ -339,6 +339,7 @@ class Views:
                 }
                 has_groups = bool(self._settings.group_bytes) or _has_groups(chains.values())
                 own.said = Inheritance(number, inherited, has_groups=has_groups)
+                own.said.is_searched = True  # who comes later claims an epoch first
                 own.objects = encode_inheritance(number, inherited, has_groups=has_groups)
             for name, content in own.objects:
                 self._make(f"{self._newest.folder(broker_name)}/{name}", content, own.epoch)

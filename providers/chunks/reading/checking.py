@@ -6,8 +6,10 @@ that of all its bytes. So who wants to know reads them all.
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+
+from cachetools import LRUCache
 
 from tieredstore.contracts.block_checksums import BlockCoverage, DamagedBlock
 from tieredstore.message.crc import CRC_MASK, raw_crc32
@@ -17,16 +19,7 @@ from tieredstore.providers.chunks.lives.names import make_key
 from tieredstore.providers.chunks.reading.reader import ChunkReader, ObjectGone
 
 _THREADS = 8
-
-
-class _Checked(NamedTuple):
-    """Bytes [position, position + length) of an object have this CRC-32, of which `mask` is
-    kept."""
-
-    position: int
-    length: int
-    crc: int
-    mask: int
+_KEPT_OBJECTS = 10_000
 
 
 class ObjectChecker:
@@ -35,6 +28,8 @@ class ObjectChecker:
     def __init__(self, client: ObjectClient, reader: ChunkReader) -> None:
         self._client = client
         self._reader = reader
+        self._lock = threading.Lock()
+        self._compared: LRUCache[str, tuple[int, int]] = LRUCache(_KEPT_OBJECTS)
 
     def check(self, folder: str, chain: Chain) -> BlockCoverage:
         """Read all objects of a chain that have a CRC, several at once. What was put together on
@@ -53,27 +48,37 @@ class ObjectChecker:
     def _check(self, folder: str, extent: Extent) -> tuple[int, DamagedBlock | None]:
         """How much of an extent is covered, and the extent where it is damaged."""
         key = make_key(folder, extent.name)
-        expected = self._find_crc(key, extent)
-        if expected is None:
-            return 0, None
-        crc = 0
-        for content in self._reader.read_object(key, expected.position, expected.length):
-            crc = raw_crc32(content, crc)
-        crc &= expected.mask
-        if crc == expected.crc:
-            return extent.length, None
-        return extent.length, DamagedBlock(extent.start, extent.end, expected.crc, crc)
-
-    def _find_crc(self, key: str, extent: Extent) -> _Checked | None:
         if extent.is_grouped:
-            is_told = extent.crc >= 0
-            place = extent.skip, extent.length, extent.crc
-            return _Checked(*place, 0xFFFF_FFFF) if is_told else None
+            crcs = (extent.crc, self._read_crc(key, extent.skip, extent.length))
+        else:
+            crcs = self._compare(key, is_carried=extent.is_carried)
+        if crcs[0] < 0:
+            return 0, None
+        is_sound = crcs[0] == crcs[1]
+        return extent.length, None if is_sound else DamagedBlock(extent.start, extent.end, *crcs)
+
+    def _compare(self, key: str, *, is_carried: bool) -> tuple[int, int]:
+        """The CRC of an object as its metadata tells it, -1 where it does not, and as it is. A
+        write with units is read for its messages, then not for the units."""
+        with self._lock:
+            known = self._compared.pop(key, None) if is_carried else None
+        if known is not None:
+            return known
         head = self._client.head(key)
         if head is None:
             raise ObjectGone(f"{key}: there is no such object", path=key)
         try:
-            crc = int((head.metadata or {})["crc"], 16)
+            expected = int((head.metadata or {})["crc"], 16)
         except (KeyError, ValueError):
-            return None
-        return _Checked(0, head.size_bytes, crc, CRC_MASK)
+            return -1, -1
+        found = expected, self._read_crc(key, 0, head.size_bytes) & CRC_MASK
+        with self._lock:
+            if not is_carried:
+                self._compared[key] = found
+        return found
+
+    def _read_crc(self, key: str, position: int, length: int) -> int:
+        crc = 0
+        for content in self._reader.read_object(key, position, length):
+            crc = raw_crc32(content, crc)
+        return crc

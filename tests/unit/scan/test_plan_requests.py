@@ -77,7 +77,7 @@ def verify_all(provider: SegmentProvider, catalogue: TierCatalogue) -> None:
         (plan_halves, 1),
         (plan_export, 2),
         (list_queues, 2),
-        (verify_all, 2),
+        (verify_all, 6),
     ],
 )
 def test_requests_of_a_queue(tier: CountedTier, work: Work, most: int) -> None:

@@ -51,7 +51,7 @@ def check_segment_blocks(provider: SegmentProvider, item: VerifyBlocks) -> Block
         return BlocksOutcome()
     segment = item.extent.id
     try:
-        coverage = checked.check_blocks(segment)
+        coverage = checked.check_blocks(segment, item.extent.listing)
     except Corrupt:
         return BlocksOutcome()
     found = FindingsBox()

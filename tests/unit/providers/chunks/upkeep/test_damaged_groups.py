@@ -236,8 +236,8 @@ def test_damaged_bytes_keep_nothing_else_where_it_is(
     [info] = store.first.list(damaged)
     whole = bytes(store.first.get_range(damaged, 0, info.size_bytes) or b"")
     flip(store, damaged, whole.index(b"B" + TEXT))
-    assert attempt(lambda: writer.keep(store, GRACE_MS + REGROUP_MS)) == "Corrupt"
-    assert attempt(lambda: writer.keep(store, GRACE_MS + REGROUP_MS)) == "Corrupt"
+    assert attempt(lambda: writer.keep(store, GRACE_MS + REGROUP_MS)) == "ExtentsDamaged"
+    assert attempt(lambda: writer.keep(store, GRACE_MS + REGROUP_MS)) == "ExtentsDamaged"
     assert levels(store) == ("0" if settings else "01")
     assert damaged in group_keys(store)
     for topic in "AC":
@@ -245,8 +245,8 @@ def test_damaged_bytes_keep_nothing_else_where_it_is(
     assert read_behind(store, "B", 22) == b"B" + TEXT
     # It is told of ever more rarely
     told = [attempt(lambda: writer.keep(store)) for _ in range(48)]
-    assert "Corrupt" in told
-    assert told.count("Corrupt") < 8
+    assert "ExtentsDamaged" in told
+    assert told.count("ExtentsDamaged") < 8
     assert damaged in group_keys(store)
 
 
