@@ -83,12 +83,17 @@ UPLOADS: Sequence[tuple[str, Load, Scheme]] = (
         Load(2, 2, 1024, 20, HOUR_MS // 2),
         Scheme("600 s", keys={"commit_log_max_size_bytes": 20_000_000}),
     ),
+    (
+        "20 queues in group objects, a message in 5 s",
+        Load(20, 20, 1024, 5_000, 26 * HOUR_MS),
+        Scheme("groups", group_bytes=16 << 20),
+    ),
 )
 
 
 def predict_uploads(scheme: Scheme, load: Load) -> tuple[Requests, list[QueueUploads]]:
     """Predict the requests of all queues of a load together, and each queue's own."""
-    model = ChunkRequestModel()
+    model = ChunkRequestModel(ChunkSettings(group_bytes=scheme.group_bytes))
     config = StoreConfig(**scheme.keys)  # type: ignore[arg-type]
     scans = range(_BEGIN_MS, _BEGIN_MS + load.duration_ms, scheme.scan_ms)
     queues = []

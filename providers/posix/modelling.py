@@ -29,11 +29,18 @@ class ModelledFiles:
     def object_count(self) -> int:
         return sum(self._files.values())
 
-    def append(self, log_bytes: int, unit_bytes: int, now_ms: int) -> None:
+    @property
+    def regrouped(self) -> Counter[int]:
+        return Counter()
+
+    def append(
+        self, log_bytes: int, unit_bytes: int, now_ms: int, *, may_wait: bool = False
+    ) -> bool:
         """Write to both files."""
-        del log_bytes, unit_bytes, now_ms
+        del log_bytes, unit_bytes, now_ms, may_wait
         self._requests["Write", _LOG.name] += 1
         self._requests["Write", _UNITS.name] += 1
+        return False
 
     def roll(self, file_type: FileSegmentType, now_ms: int) -> None:
         """Begin another file; a seal is nothing."""
@@ -64,6 +71,15 @@ class FileRequestModel:
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
+
+    @property
+    def groups(self) -> None:
+        return None
+
+    def with_group_bytes(self, group_bytes: int) -> FileRequestModel:
+        """Return these rules: each queue has files of its own."""
+        del group_bytes
+        return self
 
     @property
     def is_metered(self) -> bool:

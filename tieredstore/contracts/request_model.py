@@ -7,6 +7,7 @@ counted that nobody sends.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from tieredstore.contracts.segment import Capabilities, FileSegmentType
@@ -35,8 +36,18 @@ class ModelledQueue(Protocol):
         """Objects that are there, garbage left out."""
         ...
 
-    def append(self, log_bytes: int, unit_bytes: int, now_ms: int) -> None:
-        """Write messages, then their units, at the ends of the queue's two files."""
+    @property
+    def regrouped(self) -> Counter[int]:
+        """Bytes that were written to group objects anew, by the number of the `regroup_ms` since
+        the epoch."""
+        ...
+
+    def append(
+        self, log_bytes: int, unit_bytes: int, now_ms: int, *, may_wait: bool = False
+    ) -> bool:
+        """Write messages, then their units, at the ends of the queue's two files. may_wait: as
+        `Companion.may_wait`. Returns whether they go with those of other queues: then it is no
+        request of this queue."""
         ...
 
     def roll(self, file_type: FileSegmentType, now_ms: int) -> None:
@@ -61,8 +72,31 @@ class ModelledQueue(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class GroupRules:
+    """Writes of many queues in one object. setting: what sets group_bytes, the size from which on
+    it is stored at once; 0: each queue's writes by themselves. regroup_ms: how often they are
+    written again in the order of queues, in objects of regrouped_bytes, which are kept for kept_ms
+    at most."""
+
+    setting: str
+    group_bytes: int
+    regroup_ms: int
+    regrouped_bytes: int
+    kept_ms: int
+
+
 class RequestModel(Protocol):
     """The rules of one backend."""
+
+    @property
+    def groups(self) -> GroupRules | None:
+        """How queues share objects; None where they cannot."""
+        ...
+
+    def with_group_bytes(self, group_bytes: int) -> RequestModel:
+        """Return the rules with another size of groups, where there are any."""
+        ...
 
     @property
     def capabilities(self) -> Capabilities: ...

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-from tieredstore.contracts.request_model import Requests
+from tieredstore.contracts.request_model import GroupRules, Requests
 from tieredstore.contracts.segment import Capabilities
 from tieredstore.providers.chunks.client import ClientLimits
 from tieredstore.providers.chunks.modelling.queue import ModelledChunks
@@ -13,6 +14,7 @@ from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS
 from tieredstore.providers.chunks.upkeep.maintenance import GATHER_MS
 
 _LIST_KEYS = 1_000
+_GROUP_KEY = "tieredStoreChunkGroupSize"
 _DAY_MS = 24 * 3_600_000
 
 
@@ -33,11 +35,31 @@ class ChunkRequestModel:
             durable=True,
             preferred_batch_bytes=self.settings.preferred_batch_bytes,
             paired=True,
+            gathered_bytes=self.settings.group_bytes,
         )
 
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
+
+    @property
+    def groups(self) -> GroupRules:
+        settings = self.settings
+        return GroupRules(
+            _GROUP_KEY,
+            settings.group_bytes,
+            settings.regroup_interval_ms,
+            settings.regrouped_bytes,
+            settings.split_age_ms,
+        )
+
+    def with_group_bytes(self, group_bytes: int) -> ChunkRequestModel:
+        """Return the rules with another size of groups."""
+        return ChunkRequestModel(
+            replace(self.settings, group_bytes=group_bytes),
+            self.limits,
+            replace(self._capabilities, gathered_bytes=group_bytes),
+        )
 
     @property
     def is_metered(self) -> bool:

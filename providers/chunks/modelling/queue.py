@@ -23,6 +23,7 @@ from tieredstore.providers.chunks.lives.names import (
     find_queue_folder,
     make_carried_name,
     make_carrier_name,
+    make_grouped_name,
     make_key,
     make_merged_name,
     parse_object_name,
@@ -37,10 +38,12 @@ from tieredstore.providers.chunks.reading.reader import (
 )
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS
+from tieredstore.providers.chunks.upkeep.group_rules import find_runs, is_split
 from tieredstore.providers.chunks.upkeep.maintenance import GATHER_MS
 from tieredstore.providers.chunks.upkeep.parts import Copied, plan_parts
 
 _LIFE = Life(1, 1)
+_MIDDLE = 0.5
 _LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 
@@ -92,6 +95,8 @@ class ModelledChunks:
         self._littered: dict[str, _Segment] = {}  # by folder: those with garbage
         self._requests: Requests = Counter()
         self._deletions: Deletions = Counter()
+        self._regrouped: Counter[int] = Counter()
+        self._regroup_ms: int | None = None
 
     def reopen(self) -> None:
         """Begin with nothing in memory."""
@@ -117,9 +122,13 @@ class ModelledChunks:
         return self._deletions
 
     @property
+    def regrouped(self) -> Counter[int]:
+        return self._regrouped
+
+    @property
     def object_count(self) -> int:
         return sum(
-            not extent.is_carried
+            not extent.is_shared
             for segments in self._files.values()
             for segment in segments
             for extent in segment.chain.extents
@@ -127,10 +136,18 @@ class ModelledChunks:
 
     # Writing
 
-    def append(self, log_bytes: int, unit_bytes: int, now_ms: int) -> None:
-        """Write messages and their units in one object."""
+    def append(
+        self, log_bytes: int, unit_bytes: int, now_ms: int, *, may_wait: bool = False
+    ) -> bool:
+        """Write messages and their units in one object, or with those of other queues."""
         self._pass_time(now_ms)
         log, units = self._files[_LOG][-1], self._files[_UNITS][-1]
+        if may_wait and log_bytes + unit_bytes <= self._settings.group_bytes:
+            name = make_grouped_name(_LIFE, f"{now_ms}", is_write=True)
+            for segment, size in ((log, log_bytes), (units, unit_bytes)):
+                end = segment.chain.size_bytes
+                segment.chain = segment.chain.append_extent(Extent(end, end + size, name, now_ms))
+            return True
         start, first = log.chain.size_bytes, units.chain.size_bytes
         place = CarriedUnits(units.base_offset, _LIFE, first, first + unit_bytes)
         name = _LIFE.name(make_carrier_name(start, start + log_bytes, place))
@@ -147,6 +164,7 @@ class ModelledChunks:
             self._written.put(key, _content(unit_bytes), position=log_bytes)
         self._work(log)
         self._work(units)
+        return False
 
     def roll(self, file_type: FileSegmentType, now_ms: int) -> None:
         """Seal a file's last segment; its content becomes one object."""
@@ -174,6 +192,13 @@ class ModelledChunks:
         self._pass_time(now_ms)
 
     def _pass_time(self, now_ms: int) -> None:
+        interval_ms = self._settings.regroup_interval_ms
+        due_ms = now_ms + interval_ms if self._regroup_ms is None else self._regroup_ms
+        while due_ms <= now_ms:
+            self._now_ms = due_ms
+            self._regroup()
+            due_ms += interval_ms
+        self._regroup_ms = due_ms
         self._now_ms = now_ms
         for segment in list(self._littered.values()):
             self._collect(segment)
@@ -182,9 +207,47 @@ class ModelledChunks:
 
     # Upkeep
 
+    def _regroup(self) -> None:
+        """Sort what is in groups, or move it to the queue's own folder. Its bytes are on the
+        broker's disk."""
+        files = [
+            (segment, grouped)
+            for segments in self._files.values()
+            for segment in segments
+            if (grouped := [extent for extent in segment.chain.extents if extent.is_grouped])
+        ]
+        is_moved_out = is_split(
+            [extent for segment, grouped in files if segment.type is _LOG for extent in grouped],
+            [extent for segment, grouped in files if segment.type is _UNITS for extent in grouped],
+            self._settings,
+            self._now_ms,
+            is_marked=any(segment.chain.marked for segment, _ in files),
+            spread=_MIDDLE,
+        )
+        for segment, grouped in files:
+            moved = [extent for extent in grouped if is_moved_out or extent.is_chunk]
+            for run in find_runs(moved, {}, self._settings):
+                self._put_run(segment, run[0].start, run[-1].end, in_group=not is_moved_out)
+            if is_moved_out:
+                self._work(segment)
+
+    def _put_run(self, segment: _Segment, start: int, end: int, *, in_group: bool) -> None:
+        if in_group:
+            period = self._now_ms // self._settings.regroup_interval_ms
+            self._regrouped[period] += end - start
+            name = make_grouped_name(_LIFE, f"{self._now_ms}", is_write=False)
+        else:
+            self._count("PutObject", segment.type)
+            name = _LIFE.name(make_merged_name(start, end))
+        chain = segment.chain.with_run(Extent(start, end, name, self._now_ms))
+        assert chain is not None
+        segment.chain = chain
+
     def _work(self, segment: _Segment) -> None:
         policy = self._settings.policy
         chain = segment.chain
+        if chain.marked and any(extent.is_grouped for extent in chain.extents):
+            return  # they are moved to its own folder before
         while not chain.sealed:
             run = policy.next_run(chain.extents, is_closed=chain.marked)
             if run is None or (chain.marked and chain.size_bytes <= policy.target_bytes):

@@ -13,7 +13,7 @@ else from the groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
@@ -40,14 +40,11 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import Authority, SegmentState, SegmentStates
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.group_garbage import GroupGarbage
+from tieredstore.providers.chunks.upkeep.group_rules import Run, find_runs, is_split
 from tieredstore.providers.chunks.writing.append import stamp
 
 _UNIT_BYTES = 20
-_SPREAD = 0.25
-_MOST_TIMES = 2
-"""Runs are at most about so many times `split_bytes`: they are in memory."""
 _KEPT_DAMAGED = 100_000
-Run = tuple[Extent, ...]
 
 
 class _Part(NamedTuple):
@@ -209,18 +206,13 @@ class GroupUpkeep:
     # From groups to the queue's own folder
 
     def _is_split(self, path: str, files: Sequence[_File]) -> bool:
-        """Whether what a queue has in groups is much, or old, or of one file alone, or of a segment
-        that gets no more."""
-        grouped = [extent for file in files for extent in file.grouped]
-        logged = [extent for file in files if file.is_log for extent in file.grouped]
-        if not logged or not self._settings.group_bytes or any(f.chain.marked for f in files):
-            return bool(grouped)
-        # Queues that are alike are not all moved at the same time
-        share = 1 - _SPREAD * order_in_groups(path) / 2**32
-        oldest_ms = min(extent.modified_ms for extent in grouped)
-        return (
-            sum(extent.length for extent in logged) >= self._settings.split_bytes * share
-            or self._client.now_ms() - oldest_ms >= self._settings.split_age_ms * share
+        return is_split(
+            [extent for file in files if file.is_log for extent in file.grouped],
+            [extent for file in files if not file.is_log for extent in file.grouped],
+            self._settings,
+            self._client.now_ms(),
+            is_marked=any(file.chain.marked for file in files),
+            spread=order_in_groups(path) / 2**32,
         )
 
     # From groups of writes to groups of runs
@@ -265,7 +257,7 @@ class GroupUpkeep:
         }
         for file in files:  # those of the commit log come first
             beside = units_files if file.is_log else log_runs
-            for run in self._find_runs(filter(is_moved, file.grouped), beside):
+            for run in find_runs(filter(is_moved, file.grouped), beside, self._settings):
                 if file.is_log:
                     log_runs |= {find_group(extent.name): len(runs) for extent in run}
                 runs.append((file, run))
@@ -288,23 +280,6 @@ class GroupUpkeep:
                 continue
             parts += (_Part(file.state, file.life, *sound) for sound in self._read(file, run, done))
         return parts
-
-    def _find_runs(self, moved: Iterable[Extent], beside: Mapping[str, int]) -> Iterator[Run]:
-        """The adjacent extents that are moved, as much at once as fits into memory. beside: by
-        group what its bytes of the queue's other file are in: those of one go together."""
-        run: list[Extent] = []
-        for extent in moved:
-            if run and run[-1].end == extent.start:
-                former, latter = (beside.get(find_group(found.name)) for found in (run[-1], extent))
-                length = extent.start - run[0].start
-                if former == latter and length < _MOST_TIMES * self._settings.split_bytes:
-                    run.append(extent)
-                    continue
-            if run:
-                yield tuple(run)
-            run = [extent]
-        if run:
-            yield tuple(run)
 
     def _read(self, file: _File, run: Run, done: GroupWork) -> Iterator[tuple[Run, Buffer]]:
         """The bytes of a run from its groups; where some are damaged, of the runs beside these."""

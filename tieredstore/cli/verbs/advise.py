@@ -23,7 +23,7 @@ _GIB = 1 << 30
 _FIGURES = ("cost_usd", "requests", "stored_bytes", "disk_bytes", "loss_s", "read_p50_ms",
             "read_p99_ms", "waiting_share")  # fmt: skip
 _SETTINGS = ("level", "local_hours", "interval_s", "batch_messages", "batch_bytes",
-             "segment_bytes", "cache_bytes")  # fmt: skip
+             "segment_bytes", "group_bytes", "cache_bytes")  # fmt: skip
 TABLES: Tables = {
     "choices": ("choice", *_SETTINGS, *_FIGURES),
     "levels": ("level", "local_hours", "interval_s", *_FIGURES),

@@ -100,11 +100,16 @@ def advise(
 ) -> dict[str, object]:
     """Weigh all choices for a workload. Raises Invalid when nothing is within the limits."""
     capabilities = model.capabilities
-    now = read_settings(config, capabilities)
+    now = read_settings(config, capabilities, model.groups)
+    upload_choices = list_upload_settings(now.uploads, has_groups=model.groups is not None)
     classes = classify(workload)
     uploads: dict[object, UploadCosts] = {
-        chosen: model_upload_costs(classes, chosen.apply(config, capabilities), model)
-        for chosen in list_upload_settings(now.uploads)
+        chosen: model_upload_costs(
+            classes,
+            chosen.apply(config, capabilities),
+            model.with_group_bytes(chosen.group_bytes),
+        )
+        for chosen in upload_choices
     }
     backend = options.backend or (Backend() if model.is_metered else Backend(*FILE_TIMES_MS))
     reads = ReadCosts(workload, uploads[now.uploads].stored, config, model, backend)
@@ -124,9 +129,7 @@ def advise(
         scales.weigh(Settings(chosen, read_choice), uploads[chosen], reads)
         for read_choice in read_choices
         for chosen in (
-            list_upload_settings(now.uploads)
-            if read_choice.level is not StorageLevel.DISABLE
-            else [now.uploads]
+            upload_choices if read_choice.level is not StorageLevel.DISABLE else [now.uploads]
         )
     ]
     today = scales.weigh(now, uploads[now.uploads], reads)
@@ -167,7 +170,7 @@ def advise(
             for name, weight in sorted(best[0].topics.items())
         ],
         "requests_by_operation": list_requests(best[0].whole),
-        "broker_conf": make_fragment(best[0].settings, config, capabilities),
+        "broker_conf": make_fragment(best[0].settings, now, config, model),
         "topic_attributes": {
             topic: f"+tiered.storage.level={level.name}" for topic, level in levels.items()
         },

@@ -8,15 +8,17 @@ from tieredstore.config import FIELDS_BY_KEY, StorageLevel
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
-    from tieredstore.contracts.segment import Capabilities
+    from tieredstore.contracts.request_model import RequestModel
     from tieredstore.jobs.advising.settings import Settings
     from tieredstore.jobs.advising.weighing import Option, Weight
 
 
-def make_fragment(settings: Settings, config: StoreConfig, capabilities: Capabilities) -> str:
-    """Make the lines of a broker.conf, of the settings that change."""
+def make_fragment(
+    settings: Settings, now: Settings, config: StoreConfig, model: RequestModel
+) -> str:
+    """Make the lines of a broker.conf, of the settings that change. now: those that there are."""
     fields: dict[str, Any] = {
-        **settings.uploads.fields(config, capabilities),
+        **settings.uploads.fields(config, model.capabilities),
         **settings.reads.fields(),
     }
     keys = {info.name: key for key, info in FIELDS_BY_KEY.items()}
@@ -25,6 +27,9 @@ def make_fragment(settings: Settings, config: StoreConfig, capabilities: Capabil
         if getattr(config, name) != value:
             shown = value.name if isinstance(value, StorageLevel) else value
             lines.append(f"{keys[name]}={shown}")
+    group_bytes = settings.uploads.group_bytes
+    if model.groups is not None and group_bytes != now.uploads.group_bytes:
+        lines.append(f"{model.groups.setting}={group_bytes}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -38,6 +43,7 @@ def describe_option(option: Option) -> dict[str, object]:
         "batch_messages": uploads.batch_messages,
         "batch_bytes": uploads.batch_bytes,
         "segment_bytes": uploads.segment_bytes,
+        "group_bytes": uploads.group_bytes,
         "cache_bytes": reads.cache_bytes,
         **describe_weight(option.whole),
     }

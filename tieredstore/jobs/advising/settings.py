@@ -12,6 +12,7 @@ from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.tier.fetch.memory_limit import usable_memory_bytes
 
 if TYPE_CHECKING:
+    from tieredstore.contracts.request_model import GroupRules
     from tieredstore.contracts.segment import Capabilities
 
 _MIB: Final = 1 << 20
@@ -19,18 +20,21 @@ INTERVALS_MS: Final = (30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000, 3_6
 LOCAL_HOURS: Final = (1, 3, 6, 12, 24, 48, 72)
 BATCHES: Final = ((4096, 4 * _MIB), (10_000, 8 * _MIB), (1024, _MIB))
 """Messages and bytes of one."""
+GROUPS_BYTES: Final = (0, 16 * _MIB)
 SEGMENTS_BYTES: Final = (1024 * _MIB, 256 * _MIB)
 CACHES_BYTES: Final = (64 * _MIB, 256 * _MIB, 1024 * _MIB)
 
 
 @dataclass(frozen=True, slots=True)
 class UploadSettings:
-    """What decides over uploads. interval_ms: longest time that messages wait for others."""
+    """What decides over uploads. interval_ms: longest time that messages wait for others;
+    group_bytes: of objects that many queues share, 0: of none."""
 
     interval_ms: int
     batch_messages: int
     batch_bytes: int
     segment_bytes: int
+    group_bytes: int = 0
 
     def apply(self, config: StoreConfig, capabilities: Capabilities) -> StoreConfig:
         """Return the configuration with these settings."""
@@ -79,7 +83,9 @@ class Settings:
     reads: ReadSettings
 
 
-def read_settings(config: StoreConfig, capabilities: Capabilities) -> Settings:
+def read_settings(
+    config: StoreConfig, capabilities: Capabilities, groups: GroupRules | None
+) -> Settings:
     """Return what a configuration has."""
     interval_ms = config.group_commit_timeout_ms
     if capabilities.preferred_batch_bytes:
@@ -93,20 +99,24 @@ def read_settings(config: StoreConfig, capabilities: Capabilities) -> Settings:
             config.group_commit_count,
             config.group_commit_size_bytes,
             config.commit_log_max_size_bytes,
+            groups.group_bytes if groups is not None else 0,
         ),
         ReadSettings(config.storage_level, config.local_file_reserved_time_hours, cache_bytes),
     )
 
 
-def list_upload_settings(now: UploadSettings) -> list[UploadSettings]:
+def list_upload_settings(now: UploadSettings, *, has_groups: bool) -> list[UploadSettings]:
     """List the choices: each interval with what there is, then with the usual batches and segments;
-    other batches and segments with the interval that there is."""
+    other batches and segments with the interval that there is. has_groups: objects that queues
+    share are a choice too, in which no interval is longer than a minute."""
     messages, size = BATCHES[0]
     usual = replace(now, batch_messages=messages, batch_bytes=size, segment_bytes=SEGMENTS_BYTES[0])
     found = [replace(now, interval_ms=interval_ms) for interval_ms in INTERVALS_MS]
     found += [replace(usual, interval_ms=interval_ms) for interval_ms in INTERVALS_MS]
     found += [replace(now, batch_messages=count, batch_bytes=size) for count, size in BATCHES]
     found += [replace(now, segment_bytes=size) for size in SEGMENTS_BYTES]
+    if has_groups:
+        found += [replace(one, group_bytes=size) for size in GROUPS_BYTES for one in (now, usual)]
     return list(dict.fromkeys([now, *found]))
 
 

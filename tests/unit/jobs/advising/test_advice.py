@@ -201,3 +201,28 @@ def test_a_broker_that_got_nothing_has_nothing_to_pay_for() -> None:
     found = _advise(Workload(BEGIN_MS, END_MS, [], (), ["the store has no messages"]))
     assert found["assumed"] == ["the store has no messages"]
     assert found["choices"][0]["stored_bytes"] == 0
+
+
+def test_many_slow_queues_are_told_what_group_objects_save() -> None:
+    queues = [_queue("orders", number, interval_ms=5_000) for number in range(1_000)]
+    found = _advise(Workload(BEGIN_MS, END_MS, queues, []), prices=Prices())
+    now, best, *_ = found["choices"]
+    assert now["group_bytes"] == 0
+    assert best["group_bytes"] == 16 << 20
+    assert best["cost_usd"] < now["cost_usd"]
+    assert best["loss_s"] <= 60 < now["loss_s"]
+    assert "tieredStoreChunkGroupSize=16777216\n" in found["broker_conf"]
+    operations = {(row["operation"], row["file_type"]) for row in found["requests_by_operation"]}
+    assert ("PutObject", "GROUP") in operations
+
+
+def test_what_has_group_objects_is_told_what_it_is_without() -> None:
+    queues = [_queue("orders", interval_ms=60_000)]
+    workload = Workload(BEGIN_MS, END_MS, queues, [])
+    grouped = MODEL.with_group_bytes(16 << 20)
+    found = advise(workload, CONFIG, grouped, AdviceOptions(prices=Prices()))
+    choices: Any = found["choices"]
+    assert choices[0]["group_bytes"] == 16 << 20
+    assert choices[1]["group_bytes"] == 0
+    assert choices[1]["requests"] < choices[0]["requests"]
+    assert "tieredStoreChunkGroupSize=0\n" in str(found["broker_conf"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.advise import Reads, jump, open_written, predict_reads, read_all, read_store
+from benchmarks.advise import (
+    Reads,
+    catch_up,
+    jump,
+    open_written,
+    predict_reads,
+    read_all,
+    read_store,
+)
 from benchmarks.cost.simulation import HOUR_MS, Load
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
@@ -30,6 +39,18 @@ def _read(
     pull: int = 32,
     messages_per_s: float = float("inf"),
 ) -> ReadFigures:
+    cold = _make_readers(runs, readers=readers, pull=pull, messages_per_s=messages_per_s)
+    backend = Backend(latency_ms, latency_ms)
+    return model_reads(cold, StoreConfig(), MODEL, backend, cache_bytes)
+
+
+def _make_readers(
+    runs: list[tuple[int, int]],
+    *,
+    readers: int = 1,
+    pull: int = 32,
+    messages_per_s: float = float("inf"),
+) -> list[ColdReader]:
     cold = []
     for number in range(readers):
         stored = MODEL.make_queue(1)
@@ -39,8 +60,7 @@ def _read(
         key = QueueKey("TopicA", number)
         size = 40 * 500 * RECORD_BYTES
         cold.append(ColdReader(key, runs, RECORD_BYTES, pull, messages_per_s, stored, size))
-    backend = Backend(latency_ms, latency_ms)
-    return model_reads(cold, StoreConfig(), MODEL, backend, cache_bytes)
+    return cold
 
 
 @pytest.mark.parametrize(
@@ -48,6 +68,10 @@ def _read(
     [
         pytest.param(Reads("all", Load(1, 1, 1024, 200, HOUR_MS), read_all), id="sequential"),
         pytest.param(Reads("two", Load(2, 2, 1024, 200, HOUR_MS), read_all), id="two readers"),
+        pytest.param(
+            Reads("some", Load(1, 1, 1024, 100, HOUR_MS), lambda n: catch_up(n, count=4_000)),
+            id="from anywhere",
+        ),
         pytest.param(
             Reads("here and there", Load(1, 1, 1024, 200, HOUR_MS), jump, pull=1), id="scattered"
         ),
@@ -74,6 +98,18 @@ def test_a_slow_reader_finds_ahead_what_a_fast_one_waits_for() -> None:
     assert slow.messages == fast.messages == 10_000
     assert 0 < slow.waited < fast.waited
     assert min(slow.times_ms) == HIT_MS
+
+
+def test_what_is_read_ahead_behind_a_run_counts_where_the_queue_goes_on() -> None:
+    def count(queue_messages: int) -> int:
+        [reader] = _make_readers([(0, 6_000)])
+        reader = dataclasses.replace(reader, messages=queue_messages)
+        found = model_reads([reader], StoreConfig(), MODEL, Backend(30, 30), 256 << 20)
+        assert found.messages == 6_000
+        return sum(found.requests.values())
+
+    assert count(0) == count(6_000)
+    assert count(20_000) >= count(6_000) + 2
 
 
 def test_latency_is_waited_for_and_changes_no_request() -> None:

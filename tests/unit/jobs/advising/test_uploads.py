@@ -9,7 +9,13 @@ import pytest
 
 from benchmarks.advise import count_after_start, predict_uploads
 from benchmarks.cost.simulation import HOUR_MS, Load, Scheme, simulate
+from tieredstore.config import StoreConfig
 from tieredstore.contracts.request_model import Requests
+from tieredstore.jobs.advising.loads.arrivals import Arrivals
+from tieredstore.jobs.advising.uploads.queue import model_uploads
+from tieredstore.jobs.advising.uploads.sharing import Counted, count_shared
+from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
+from tieredstore.providers.chunks.settings import ChunkSettings
 
 
 def _load(queues: int, interval_ms: float, hours: float) -> Load:
@@ -62,6 +68,53 @@ def test_the_model_counts_what_the_store_asks_for(
     assert sum(queue.log_bytes for queue in queues) == real.uploaded_bytes
     # With looks and deletions.
     assert sum(predicted.values()) == pytest.approx(count_after_start(real), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        pytest.param(_load(12, 5_000, 3), id="slow queues"),
+        pytest.param(_load(2, 600, 6), id="moved out of groups by size"),
+        pytest.param(_load(1, 5_000, 26), id="moved out of groups by age"),
+        pytest.param(_load(1, 1, 0.1), id="too fast for groups"),
+    ],
+)
+def test_the_model_counts_group_objects(load: Load, tmp_path: Path) -> None:
+    scheme = Scheme("groups", group_bytes=16 << 20)
+    real = simulate(scheme, load, tmp_path)
+    predicted, queues = predict_uploads(scheme, load)
+    for kind in (("PutObject", "GROUP"), ("PutObject", "COMMIT_LOG"), ("ListObjectsV2", "GROUP")):
+        assert predicted[kind] == pytest.approx(real.requests[kind], rel=0.03, abs=2), kind
+    assert sum(queue.log_bytes for queue in queues) == real.uploaded_bytes
+    assert sum(predicted.values()) == pytest.approx(count_after_start(real), rel=0.1, abs=4)
+
+
+def test_in_groups_messages_wait_for_less_than_a_minute() -> None:
+    grouped = Scheme("groups", group_bytes=16 << 20)
+    _, [queue] = predict_uploads(grouped, _load(1, 5_000, 2))
+    assert 40_000 < queue.loss_ms <= 60_000
+
+
+def test_queues_that_stand_for_many_fill_groups_together() -> None:
+    """They take as many objects as their bytes fill, once as they come and once sorted."""
+    load = Load(10, 1_000, 1024, 1_000, 2 * HOUR_MS)
+    model = ChunkRequestModel(ChunkSettings(group_bytes=16 << 20))
+    scans = range(0, load.duration_ms, 20_000)
+    made = [
+        model_uploads(
+            Arrivals.steady(number * 100, load.interval_ms, load.record_bytes, load.duration_ms),
+            StoreConfig(),
+            model.capabilities,
+            model.make_queue(1 / 1_000),
+            scans,
+        )
+        for number in range(load.queues)
+    ]
+    found = count_shared([Counted(queue, 100) for queue in made], model, scans)
+    uploaded = sum(queue.log_bytes for queue in made) * 100
+    # What came last is not sorted yet.
+    assert 1 < found["PutObject", "GROUP"] / (uploaded / (16 << 20)) < 1.5
+    assert found["HeadObject", "EPOCH"] < found["PutObject", "GROUP"] + 10
 
 
 def test_what_waits_is_lost_with_the_disk_and_no_longer_than_the_interval_and_a_scan() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MONTH_MS: Final = 30 * 24 * HOUR_MS
 LEAST_HORIZON_MS: Final = 12 * HOUR_MS
 STEADY_COMMITS: Final = 300
+GROUPED_COMMITS: Final = 3_000
 
 Monthly = dict[tuple[str, str], float]
 """Requests a month, by operation and file type."""
@@ -71,16 +72,20 @@ def model_upload_costs(
     counted: list[Counted] = []
     total = sum(found.bytes_per_s for found in classes)
     scans = range(0)
+    least_ms, steady_commits = LEAST_HORIZON_MS, STEADY_COMMITS
+    if model.groups is not None and model.groups.group_bytes:
+        # What is in groups is known when it was moved out of them.
+        least_ms, steady_commits = 2 * model.groups.kept_ms, GROUPED_COMMITS
     for found in classes:
         arrivals = found.arrivals
         begin_ms = int(arrivals.times_ms[0])
-        repeats = max(-(-LEAST_HORIZON_MS // max(int(arrivals.span_ms), 1)), 1)
+        repeats = max(-(-least_ms // max(int(arrivals.span_ms), 1)), 1)
         end_ms = begin_ms + int(arrivals.span_ms) * repeats
         scans = range(begin_ms, end_ms, config.dispatch_interval_ms)
         # Little is known of a short time. What comes evenly is known after some turns of merging;
         # what does not, after all of it.
         is_even = arrivals.is_steady or arrivals.span_ms < HOUR_MS
-        most = STEADY_COMMITS if is_even else NO_LIMIT
+        most = steady_commits if is_even else NO_LIMIT
         curve = arrivals.smooth() if is_even else arrivals
         share = found.bytes_per_s / total / len(found.members) if total else 1.0
         made = model_uploads(

@@ -31,7 +31,8 @@ class QueueUploads:
 
     scans: that were made; requests: without deletions and looks at the writer epoch; deletions:
     garbage that goes together with that of other queues; deferred: commits of each scan that share
-    a look, by its number; looks: those that have one of their own; loss_ms: age of the oldest
+    a look, by its number; gathered: bytes of each scan that are stored with those of other queues;
+    looks: those that have one of their own; loss_ms: age of the oldest
     message when it was uploaded, at most; objects: at the end; rolls: segments of the commit log
     that were ended, by age or as they were full.
     """
@@ -39,6 +40,7 @@ class QueueUploads:
     requests: Requests = field(default_factory=Counter)
     deletions: Deletions = field(default_factory=Counter)
     deferred: Counter[int] = field(default_factory=Counter)
+    gathered: Counter[int] = field(default_factory=Counter)
     looks: int = 0
     scans: int = 0
     commits: int = 0
@@ -78,7 +80,9 @@ class _Uploads:
         self._preferred_bytes = capabilities.preferred_batch_bytes
         self._shares_looks = capabilities.conditional
         self._most_pending = find_most_pending(config, self._preferred_bytes)
-        self._interval = CommitInterval.from_config(config, self._preferred_bytes)
+        self._interval = CommitInterval.from_config(
+            config, self._preferred_bytes, gathers=bool(capabilities.gathered_bytes)
+        )
         self._at = int(arrivals.offsets[0])
         self._rate = 0.0
         self._log_position = self._unit_position = 0.0
@@ -179,7 +183,8 @@ class _Uploads:
     def _commit(self, *, defers: bool) -> None:
         log_bytes = round(self._log_end) - round(self._log_position)
         unit_bytes = int(self._pending_messages) * UNIT_SIZE
-        self._queue.append(log_bytes, unit_bytes, self._now_ms)
+        if self._queue.append(log_bytes, unit_bytes, self._now_ms, may_wait=defers):
+            self._made.gathered[self._scan] += log_bytes + unit_bytes
         self._log_position = float(round(self._log_end))
         self._unit_position += unit_bytes
         made = self._made
