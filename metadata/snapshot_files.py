@@ -22,10 +22,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class Snapshot(NamedTuple):
-    """What was loaded. digest: SHA-256 of the file's bytes in hex, "" when there was no file."""
+    """What was loaded. digest: SHA-256 of the file's bytes in hex, "" when there was no file;
+    is_backup: whether that file was `.bak`, as the main file is lost."""
 
     tables: Tables
     digest: str
+    is_backup: bool = False
 
 
 class SnapshotFiles:
@@ -64,9 +66,26 @@ class SnapshotFiles:
         self._main_is_good = True
         return snapshot
 
-    def replace(self, data: bytes) -> str:
+    def find_main(self) -> str:
+        """Find the SHA-256 of the main file, in hex; "" where there is none. Raises Unavailable."""
+        return self._find_digest(self._main)
+
+    def find_former(self) -> str:
+        """Find that of `.bak`."""
+        return self._find_digest(self._backup)
+
+    def _find_digest(self, path: Path) -> str:
+        try:
+            if self._operations.size(path) is None:
+                return ""
+            return hashlib.sha256(self._operations.read(path)).hexdigest()
+        except OSError as error:
+            raise translate_os_error(error, "read", path, invalid=RETRY_LATER) from error
+
+    def replace(self, data: bytes, *, is_extended: bool = False) -> str:
         """Make `data` the main file, durably; the former one becomes `.bak`, or if it is bad
-        `.corrupt-<ms>`. Returns its SHA-256.
+        `.corrupt-<ms>`. is_extended: whether a journal tells structure of the former one, which
+        must be known to be that until there is another journal. Returns its SHA-256.
 
         Raises Unavailable; then the main file is the former or the new one.
         """
@@ -76,6 +95,8 @@ class SnapshotFiles:
             self._operations.write_synced(temporary, data)
             if self._main_is_good:
                 self._back_up()
+                if is_extended:
+                    self._operations.sync_directory(self._main.parent)
             elif self._main_is_bad:
                 self._set_aside()
             self._operations.rename(temporary, self._main)
@@ -131,7 +152,7 @@ class SnapshotFiles:
         else:
             self._main_is_bad = True
             _LOG.warning("%s; %s is used", main_error, self._backup)
-        return snapshot
+        return snapshot._replace(is_backup=True)
 
     def _set_aside(self) -> None:
         now_ms = self._clock.now_ms()

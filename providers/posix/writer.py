@@ -23,10 +23,11 @@ _MAX_FILE_BYTES = 65_536
 class PosixWriterEpoch:
     """Held until `release`, or until the process ends."""
 
-    def __init__(self, path: str, fd: int, owner: str) -> None:
+    def __init__(self, path: str, fd: int, owner: str, number: int) -> None:
         self._path = path
         self._fd: int | None = fd
         self._owner = owner
+        self._number = number
 
     @classmethod
     def acquire(cls, directory: str) -> PosixWriterEpoch:
@@ -45,7 +46,7 @@ class PosixWriterEpoch:
             raise translate_os_error(error, "lock", path, invalid=RETRY_LATER) from error
         try:
             _check_version(path)
-            epoch = cls(path, fd, _make_own_name())
+            epoch = cls(path, fd, _make_own_name(), _read_number(path) + 1)
             epoch._write_owner()
         except BaseException as error:
             unlock_file(fd)
@@ -57,6 +58,12 @@ class PosixWriterEpoch:
     @property
     def owner(self) -> str:
         return self._owner
+
+    @property
+    def number(self) -> int:
+        """Greater than those of all processes of ours that wrote here before. A Java broker has
+        none."""
+        return self._number
 
     def check(self) -> None:
         if self._fd is None:
@@ -81,6 +88,7 @@ class PosixWriterEpoch:
         text = orjson.dumps(
             {
                 "format": FORMAT_VERSION,
+                "number": self._number,
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "since_ms": time.time_ns() // 1_000_000,
@@ -89,6 +97,7 @@ class PosixWriterEpoch:
         )
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, text, 0)
+        os.fsync(self._fd)  # the number counts what is written from now on
 
 
 def describe_last_writer(directory: str) -> str | None:
@@ -115,6 +124,11 @@ def _describe_owner(path: str) -> str:
     if "pid" not in content:
         return "unknown to its lock file"
     return f"process {content['pid']} on {content.get('host')} since {content.get('since_ms')} ms"
+
+
+def _read_number(path: str) -> int:
+    number = _read_owner(path).get("number", 0)
+    return number if isinstance(number, int) and number > 0 else 0
 
 
 def _check_version(path: str) -> None:

@@ -23,6 +23,16 @@ class TopicMetadata:
     reserve_time_hours: int = -1
     update_timestamp_ms: int = 0
 
+    def copy(self) -> TopicMetadata:
+        """Copy the entry, as `FileSegmentMetadata.copy` does."""
+        return TopicMetadata(
+            self.topic_id,
+            self.topic,
+            self.status,
+            self.reserve_time_hours,
+            self.update_timestamp_ms,
+        )
+
 
 @dataclass(slots=True)
 class QueueMetadata:
@@ -34,6 +44,17 @@ class QueueMetadata:
     min_offset: int = -1
     max_offset: int = -1
     update_timestamp_ms: int = 0
+
+    def copy(self) -> QueueMetadata:
+        """Copy the entry, as `FileSegmentMetadata.copy` does."""
+        return QueueMetadata(
+            self.topic,
+            self.queue_id,
+            self.broker_name,
+            self.min_offset,
+            self.max_offset,
+            self.update_timestamp_ms,
+        )
 
 
 @dataclass(slots=True)

@@ -270,12 +270,17 @@ class DividedListing(Protocol):
 
 @runtime_checkable
 class NumberedEpoch(Protocol):
-    """A writer epoch that processes may help which have none of their own. Optional."""
+    """A writer epoch that has a number. Optional."""
 
     @property
     def number(self) -> int:
         """Of the epochs below its broker prefix; greater than all before."""
         ...
+
+
+@runtime_checkable
+class HelpedEpoch(NumberedEpoch, Protocol):
+    """A writer epoch that processes may help which have none of their own. Optional."""
 
     def expect_helpers(self) -> None:
         """Know that other processes may write beside this epoch, from now until it ends: what its
@@ -285,7 +290,7 @@ class NumberedEpoch(Protocol):
 
 @runtime_checkable
 class WriterHelper(Protocol):
-    """A provider that writes beside a NumberedEpoch which another process holds. Optional."""
+    """A provider that writes beside a HelpedEpoch which another process holds. Optional."""
 
     def help_writer(self, broker_name: str, number: int) -> None:
         """Write below a broker prefix on behalf of that epoch alone. From the take-over on writes

@@ -17,6 +17,7 @@ from typing import Self
 from tieredstore.contracts.metadata_store import JournaledStructure, MetadataStore
 from tieredstore.contracts.segment import (
     BoundedStop,
+    HelpedEpoch,
     NumberedEpoch,
     SegmentProvider,
     WriterEpoch,
@@ -146,7 +147,7 @@ class TierWriter:
     def expect_helpers(self) -> int | None:
         """Let other processes write beside the epoch. Returns its number, by which they know it;
         None where there is nothing of that kind."""
-        epoch = find_layer(self._epoch, NumberedEpoch)
+        epoch = find_layer(self._epoch, HelpedEpoch)
         if epoch is None:
             return None
         epoch.expect_helpers()

@@ -14,6 +14,7 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.disk.file_operations import FileOperations
+from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.metadata.journal import Journal
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.json_store import DefaultMetadataStore
@@ -129,7 +130,7 @@ def test_a_full_journal_becomes_a_new_file_and_begins_again(tmp_path: Path) -> N
     for number in range(1_000):
         store.put_segment(segment(number))
     assert 2 <= files.log.count("write_synced") <= 20
-    assert store._journal.size_bytes <= 21_000
+    assert store._kept.journal.size_bytes <= 21_000
     assert contents(open_store(tmp_path)) == contents(store)
 
 
@@ -253,6 +254,53 @@ def test_a_journal_of_sizes_alone_gets_no_structure(tmp_path: Path) -> None:
     store.add_topic("third")
     assert b'"third"' not in (tmp_path / NAME).read_bytes()
     assert (tmp_path / f"{NAME}.journal").read_bytes().startswith(b'{"format":2')
+
+
+@pytest.mark.parametrize("lost", ["missing", "empty", "damaged", "replaced by the backup"])
+def test_i01_structure_told_of_a_lost_file_is_not_left_out(tmp_path: Path, lost: str) -> None:
+    store = open_store(tmp_path)
+    store.add_topic("first")
+    store.flush()
+    store.add_topic("second")
+    store.flush()  # so that there is a backup, without it
+    store.add_topic("third")
+    store.close()
+    main, backup = tmp_path / NAME, tmp_path / f"{NAME}.bak"
+    journal = tmp_path / f"{NAME}.journal"
+    if lost == "missing":
+        main.unlink()
+    elif lost == "replaced by the backup":
+        main.write_bytes(backup.read_bytes())
+    else:
+        main.write_bytes(b"" if lost == "empty" else b"bad")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(Corrupt, match=r"tieredstore rebuild metadata --force"):
+        open_store(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    journal.unlink()  # whoever wants to go on without
+    assert [topic.topic for topic in open_store(tmp_path).topics()] == ["first"]
+
+
+@pytest.mark.parametrize("failing", ["open_append", "sync_directory"])
+def test_a_journal_that_could_not_begin_is_not_taken_for_one_of_a_lost_file(
+    tmp_path: Path, failing: str
+) -> None:
+    """It is two files behind when the process ends before the next one begins."""
+    files = FaultyFiles()
+    store = open_store(tmp_path, files)
+    store.add_topic("first")
+    store.add_topic("second")
+    files.plan = {failing: [5]}
+    try:
+        store.flush()
+    except Unavailable:
+        assert failing == "sync_directory"
+    store.add_queue("second", 1)
+    files.plan = {"open_append": [5] * 10}
+    store.delete_topic("first")
+    store.flush()
+    store.close()
+    assert [topic.topic for topic in open_store(tmp_path).topics()] == ["second"]
 
 
 @pytest.mark.parametrize("operation", ["append", "sync"])

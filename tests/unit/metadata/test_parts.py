@@ -14,7 +14,7 @@ import pytest
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.metadata import json_store, parts
+from tieredstore.metadata import kept_tables, parts
 from tieredstore.metadata.json_format import Limits, parse
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metadata.parts import CapturedPart
@@ -93,7 +93,7 @@ def test_whatever_changes_the_file_is_what_the_store_says(
             other.load()
             assert contents(other) == contents(store)
     # Nothing that went leaves an empty part behind.
-    tables = store._tables
+    tables = store._kept.tables
     every: list[Any] = [tables.topics, tables.queues, *tables.segments.values()]
     for table in every:
         assert all(part.names for part in table.parts)
@@ -133,7 +133,7 @@ def test_nothing_is_encoded_under_the_lock_and_little_is_captured_at_once(
     store = open_store(path)
     captured: list[int] = []
     holds: list[int] = []
-    lock = store._lock
+    lock = store._kept.lock
 
     class Watched:
         def __enter__(self) -> None:
@@ -153,12 +153,12 @@ def test_nothing_is_encoded_under_the_lock_and_little_is_captured_at_once(
             assert not lock._is_owned()  # type: ignore[attr-defined]
             return super().encode()
 
-    monkeypatch.setattr(json_store, "CapturedPart", Watching)
+    monkeypatch.setattr(kept_tables, "CapturedPart", Watching)
     monkeypatch.setattr(parts, "CapturedPart", Watching)
     with store.batch():
         put_all(store, range(1_000))
-        monkeypatch.setattr(store, "_lock", Watched())
-    most = json_store._PARTS_AT_ONCE * 10
+        monkeypatch.setattr(store._kept, "lock", Watched())
+    most = kept_tables._PARTS_AT_ONCE * 10
     assert sum(holds) >= 3_000
     assert max(holds) <= most
     holds.clear()
@@ -173,7 +173,7 @@ def test_reading_all_segments_and_topics_lets_others_have_the_lock(
     store = open_store(path)
     put_all(store, range(100))
     holds: list[None] = []
-    lock = store._lock
+    lock = store._kept.lock
 
     class Counted:
         def __enter__(self) -> None:
@@ -183,7 +183,7 @@ def test_reading_all_segments_and_topics_lets_others_have_the_lock(
         def __exit__(self, *_: object) -> None:
             lock.release()
 
-    monkeypatch.setattr(store, "_lock", Counted())
+    monkeypatch.setattr(store._kept, "lock", Counted())
     assert [entry.path for entry in store.segments(type=FileSegmentType.COMMIT_LOG)] == [
         f"broker-a/T{number}/0" for number in range(0, 100, 2)
     ]

@@ -23,8 +23,12 @@ def list_queues(directory: Path) -> Iterator[QueueKey]:
     """List the queues that have a folder, in no order."""
     for topic in _folders(directory):
         for name in _folders(directory / topic):
-            if name.isascii() and name.isdigit():
+            if _is_queue(name):
                 yield QueueKey(topic, int(name))
+
+
+def _is_queue(name: str) -> bool:
+    return name.isascii() and name.isdigit()
 
 
 def _folders(directory: Path) -> list[str]:
@@ -57,18 +61,20 @@ class ConsumeQueueStore:
 
     def load(self) -> None:
         """Open every queue and find its tail. Raises Corrupt, Invalid or Unavailable."""
-        self._delete_removed(self._directory)
-        for key in sorted(list_queues(self._directory)):
+        for key in sorted(self._find_kept(self._directory)):
             queue = self._make_queue(key)
             queue.load(owner=True)
             self._queues[key] = queue
 
-    def _delete_removed(self, directory: Path) -> None:
-        """Delete what is left of the folders of queues that were deleted."""
+    def _find_kept(self, directory: Path) -> Iterator[QueueKey]:
+        """Find the queues that have a folder, and delete what is left of those that were deleted:
+        one look for both."""
         for topic in _folders(directory):
             for name in _folders(directory / topic):
                 if name.endswith(REMOVED_SUFFIX):
                     self._files.delete_removed_folder(directory / topic / name)
+                elif _is_queue(name):
+                    yield QueueKey(topic, int(name))
 
     def _make_queue(self, key: QueueKey) -> ConsumeQueue:
         check_queue_name(key)

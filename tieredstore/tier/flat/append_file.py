@@ -79,6 +79,7 @@ class FlatAppendFile(FlatSegments):
         "_config",
         "_confirmation",
         "_deletions",
+        "_is_doubted",
         "_lock",
         "_metadata",
         "_pending_begin_ms",
@@ -121,6 +122,7 @@ class FlatAppendFile(FlatSegments):
         self._closed = False
         self.is_listed_whole = False
         self._suspect_base: int | None = None
+        self._is_doubted = False
         self._pending_begin_ms = NEVER_WRITTEN_MS
         self._pending_end_ms = NEVER_WRITTEN_MS
 
@@ -424,9 +426,18 @@ class FlatAppendFile(FlatSegments):
                 raise Busy(f"{self.path}/{self.type.name}: roll before everything is committed")
             self._roll_to(at)
 
+    def doubt_entries(self) -> None:
+        """Append nothing before all entries are on disk: a write of them has failed."""
+        with self._lock:
+            self._is_doubted = True
+
     def _settle_entries(self) -> None:
         """After a roll that failed, the metadata may have it nevertheless: take it back before
         anything is written, or the next process would see a segment that this one never used."""
+        if self._is_doubted:
+            with self._metadata.batch():
+                pass  # its end has on disk all that there is
+            self._is_doubted = False
         base = self._suspect_base
         if base is not None:
             last = self._segments[-1]

@@ -39,6 +39,21 @@ class RecordBatch:
     def count(self) -> int:
         return len(self.sizes)
 
+    def take_first(self, count: int) -> RecordBatch:
+        """Return a batch of the first messages alone."""
+        if count == self.count:
+            return self
+        return RecordBatch(
+            self.first_offset,
+            self.buffer[: int(self.ends[count - 1]) if count else 0],
+            self.starts[:count],
+            self.ends[:count],
+            self.sizes[:count],
+            self.offsets[:count],
+            self.tags_codes[:count],
+            self.store_timestamps[:count],
+        )
+
     def unit_bytes(self, first: int, stop: int) -> memoryview:
         """Return the consume queue units of messages [first, stop), packed."""
         units = np.empty(stop - first, UNIT_DTYPE)

@@ -230,7 +230,11 @@ class FlatMessageFile(QueueView):
             self.consume_queue.roll(offset * UNIT_SIZE)
 
     def append_batch(
-        self, units: npt.NDArray[np.void], records: Sequence[memoryview]
+        self,
+        units: npt.NDArray[np.void],
+        records: Sequence[memoryview],
+        *,
+        may_roll: bool = True,
     ) -> RecordBatch:
         """Append the next messages of the queue, in order.
 
@@ -238,7 +242,8 @@ class FlatMessageFile(QueueView):
         buffers of one or more whole records, together those of the units. They are copied once,
         with the physical offsets of the tier; a single one that can be written to is not, and
         belongs to the file from then on. Segments are rolled where they are full, which
-        commits what was appended before; a message larger than a segment gets its own.
+        commits what was appended before; a message larger than a segment gets its own. may_roll:
+        whether to do so; if not, only what comes before is appended (see `roll_full`).
 
         Returns the batch as it is in the tier. Raises Corrupt when units and records disagree
         (nothing is appended), Busy when a commit that rolling needs is in the hands of another
@@ -261,9 +266,11 @@ class FlatMessageFile(QueueView):
                 if stop > done:
                     self._append_range(prepared, done, stop)
                     done = stop
+                elif may_roll or not self._is_full(int(prepared.sizes[done])):
+                    self._make_room(int(prepared.sizes[done]))
                 else:
-                    self._make_room(prepared, done)
-            return prepared
+                    break
+            return prepared.take_first(done)
 
     def _find_fitting_end(self, prepared: RecordBatch, first: int) -> int:
         """Behind the last message from `first` on that fits both files' segments and limits."""
@@ -319,30 +326,56 @@ class FlatMessageFile(QueueView):
         if result is not AppendResult.SUCCESS:
             raise Busy(f"{self.path}: append gave {result.name}")
 
-    def _make_room(self, prepared: RecordBatch, first: int) -> None:
+    def _is_full(self, size_bytes: int) -> bool:
+        """Whether a message of that size needs a new segment, of either file."""
+        log = self.commit_log
+        is_log_full = log.room_bytes < size_bytes and not log.is_last_empty
+        return is_log_full or self.consume_queue.room_bytes < UNIT_SIZE
+
+    def _make_room(self, size_bytes: int) -> None:
         if not self.commit():
             raise Busy(f"{self.path}: another thread commits", topic=self.topic)
-        size = int(prepared.sizes[first])
         log = self.commit_log
-        if log.room_bytes < size and not log.is_last_empty:
+        if log.room_bytes < size_bytes and not log.is_last_empty:
             log.roll()
         if self.consume_queue.room_bytes < UNIT_SIZE:
             self.consume_queue.roll()
+
+    def roll_full(self, size_bytes: int) -> None:
+        """Roll what has no room for a message of that size, and a commit log that is due. In a
+        `batch()` of the metadata nothing is to be appended before its end: `doubt_roll` follows
+        where that fails. Raises Busy while something is not committed."""
+        with self.lock:
+            self._check_writable()
+            if self._marks:
+                raise Busy(f"{self.path}: messages are not committed", topic=self.topic)
+            self.roll_commit_log_if_due()
+            self._make_room(size_bytes)
+
+    def doubt_roll(self) -> None:
+        """Append nothing before the metadata on disk has what `roll_full` announced."""
+        with self.lock:
+            self.commit_log.doubt_entries()
+            self.consume_queue.doubt_entries()
 
     def roll_commit_log_if_due(self) -> bool:
         """Roll the commit log when its last segment is old and large enough; everything must be
         committed. Returns whether it was rolled."""
         with self.lock:
-            hours = self._config.commit_log_rolling_interval_hours
-            due = self.commit_log.is_rolling_due(
-                self._clock.now_ms(),
-                hours * HOUR_MS,
-                self._config.commit_log_rolling_minimum_size_bytes,
-            )
-            if due and not self._marks:
+            if self.is_roll_due:
                 self.commit_log.roll()
                 return True
             return False
+
+    @property
+    def is_roll_due(self) -> bool:
+        """Whether the commit log's last segment is to be rolled for its age, and may be now."""
+        hours = self._config.commit_log_rolling_interval_hours
+        return not self._marks and self.commit_log.is_rolling_due(
+            self._clock.now_ms(),
+            hours * HOUR_MS,
+            self._config.commit_log_rolling_minimum_size_bytes,
+        )
 
     def commit(self) -> bool:
         """Write the commit log, then the consume queue, in one request where the provider can; then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from itertools import count
 
@@ -76,6 +77,8 @@ class MessageStoreDispatcher:
         if gathering is not None:
             copies = LocalCopies(source, config.broker_name)
             gathering.use_local_copy(config.broker_name, copies.read)
+        # Where Java reads each new segment in a file of all of them
+        self._rolls_together = capabilities.rewritable
         # Where a look is a request
         self._shares_looks = capabilities.conditional
         self._upload = QueueUpload(
@@ -214,7 +217,12 @@ class MessageStoreDispatcher:
         )
         limit = max(self._config.max_pending_limit // 4, 1)
         workers = min(self._config.dispatch_threads, limit, len(queue_keys))
-        run_worker_pool(lambda: self._work(visits, force), workers, "tiered-upload")
+        while True:
+            run_worker_pool(lambda: self._work(visits, force), workers, "tiered-upload")
+            full = {} if self._is_ending() else visits.take_full(at_once=True)
+            if not full:
+                break
+            self._roll(full, visits)
         if visits.given_up:
             _log.error("%s is unavailable, trying again later", self._flat_files.provider.url)
         self._check_fenced()
@@ -244,12 +252,20 @@ class MessageStoreDispatcher:
         """One visit; False when there is none to make."""
         key: QueueKey | None = None
         if not self._stopping.is_set() and self._fenced is None:
+            if full := visits.take_full(at_once=False):
+                self._roll(full, visits)
             key = visits.take()
         if key is None or self._is_ending():
             self._finish_stored(visits, visits.take_stored())
             return False
         try:
-            outcome = self._dispatch(key, force, VISIT_BYTES, defers=self._shares_looks)
+            outcome = self._dispatch(
+                key,
+                force,
+                VISIT_BYTES,
+                defers=self._shares_looks,
+                may_roll=not self._rolls_together,
+            )
         except Exception as error:
             # A bug met by one queue must not take this worker from the others.
             _log.exception("%s/%d: dispatch failed", *key)
@@ -261,6 +277,40 @@ class MessageStoreDispatcher:
             visits.put_back(outcome)
         self._loop.report_progress()
         return True
+
+    def _roll(self, full: Mapping[QueueKey, int], visits: Visits) -> None:
+        """Begin new segments of all queues that need some, announced in one write: it is of the
+        whole metadata. full: the room that each needs, bytes."""
+        rolled: list[tuple[QueueKey, FlatMessageFile]] = []
+        failed: list[tuple[QueueKey, TieredStoreError]] = []
+        try:
+            self._flat_files.check_writer()
+            with self._flat_files.metadata.batch():
+                for key, room_bytes in full.items():
+                    file = self._flat_files.get(*key)
+                    if file is None or file.is_closed:
+                        continue  # its topic was deleted
+                    try:
+                        file.roll_full(room_bytes)
+                    except TieredStoreError as error:
+                        failed.append((key, error))
+                    else:
+                        rolled.append((key, file))
+        except BaseException as error:
+            for _, file in rolled:
+                file.doubt_roll()
+            if not isinstance(error, TieredStoreError):
+                raise
+            failed += ((key, error) for key, _ in rolled)
+            rolled = []
+        for key, _ in rolled:
+            visits.visit_again(key)
+        for key, error in failed:
+            outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=error)
+            if isinstance(error, Busy):
+                outcome = DispatchOutcome(key, DispatchStatus.BUSY)
+            self._end(outcome)
+            visits.put_back(outcome)
 
     def _finish_stored(self, visits: Visits, outcomes: list[DispatchOutcome]) -> None:
         """Confirm the right to write once for uploads that are stored."""
@@ -304,7 +354,13 @@ class MessageStoreDispatcher:
         return self.is_enabled and self._fenced is None and not self._stopping.is_set()
 
     def _dispatch(
-        self, key: QueueKey, force: bool, max_bytes: int | None, *, defers: bool = False
+        self,
+        key: QueueKey,
+        force: bool,
+        max_bytes: int | None,
+        *,
+        defers: bool = False,
+        may_roll: bool = True,
     ) -> DispatchOutcome:
         if self._stopping.is_set() or self._fenced is not None:
             return DispatchOutcome(key, DispatchStatus.STOPPED, error=self._fenced)
@@ -313,7 +369,7 @@ class MessageStoreDispatcher:
         if not self._topic_filter.is_uploaded(key.topic):
             return DispatchOutcome(key, DispatchStatus.FILTERED)
         try:
-            outcome = self._visit(key, force, max_bytes, defers=defers)
+            outcome = self._visit(key, force, max_bytes, defers=defers, may_roll=may_roll)
         except Busy:
             outcome = DispatchOutcome(key, DispatchStatus.BUSY)
         except TieredStoreError as error:
@@ -329,7 +385,13 @@ class MessageStoreDispatcher:
         self._report(outcome)
 
     def _visit(
-        self, key: QueueKey, force: bool, max_bytes: int | None, *, defers: bool
+        self,
+        key: QueueKey,
+        force: bool,
+        max_bytes: int | None,
+        *,
+        defers: bool,
+        may_roll: bool,
     ) -> DispatchOutcome:
         if self._source.queue_range(key) is None:
             return DispatchOutcome(key, DispatchStatus.UNKNOWN)
@@ -365,6 +427,7 @@ class MessageStoreDispatcher:
                 force=force,
                 max_bytes=max_bytes,
                 defers=defers,
+                may_roll=may_roll,
                 is_ending=self._is_ending,
             )
             if outcome.error is not None and is_gone(self._source, key):

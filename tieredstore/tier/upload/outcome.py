@@ -53,7 +53,8 @@ class DispatchOutcome:
     """messages, size_bytes: committed by this visit (an error may have ended it after that); hole:
     [first missing, next present) queue offsets when the visit left one, as the local store had
     deleted them; left_out: messages whose local records are damaged; more: whether there is work
-    that need not wait; stored: with STORED, what `QueueUpload.finish` lets count."""
+    that need not wait; stored: with STORED, what `QueueUpload.finish` lets count; room_bytes: the
+    queue needs new segments before it goes on, with room for that much (0: for their age)."""
 
     key: QueueKey
     status: DispatchStatus
@@ -63,4 +64,5 @@ class DispatchOutcome:
     error: TieredStoreError | None = None
     more: bool = False
     stored: StoredUpload | None = None
+    room_bytes: int | None = None
     left_out: list[LeftOut] = field(default_factory=list)

@@ -93,6 +93,7 @@ class QueueUpload:
         force: bool,
         max_bytes: int | None,
         defers: bool = False,
+        may_roll: bool = True,
         is_ending: Callable[[], bool] = lambda: False,
     ) -> DispatchOutcome:
         """Upload what is due of an announced queue whose lock the caller holds, once: between two
@@ -102,7 +103,8 @@ class QueueUpload:
         set. What failed is in the outcome's error; what was committed before counts, what was not
         is forgotten and read again next time. keys: what puts the keys in the index; None: nothing
         does. defers: leave a small upload that is the last one
-        stored, for `finish`.
+        stored, for `finish`. may_roll: whether to begin new segments; if not, the outcome says
+        that they are needed (`room_bytes`).
         """
         outcome = DispatchOutcome(key, DispatchStatus.IDLE)
         try:
@@ -117,16 +119,32 @@ class QueueUpload:
                 )
             if not file.is_closed:
                 self._check_position(key, file, available, state, outcome)
-                file.roll_commit_log_if_due()
-            while not file.is_closed and self._is_due(key, file, available, state, force=force):
+                if may_roll:
+                    file.roll_commit_log_if_due()
+                elif file.is_roll_due and file.consume_queue_max_offset < available.max_offset:
+                    outcome.room_bytes = 0
+            while (
+                outcome.room_bytes is None
+                and not file.is_closed
+                and self._is_due(key, file, available, state, force=force)
+            ):
                 if is_ending():
                     outcome.more = True
                     break
                 try:
-                    self._upload(key, file, available, state, keys, outcome, defers=defers)
+                    self._upload(
+                        key,
+                        file,
+                        available,
+                        state,
+                        keys,
+                        outcome,
+                        defers=defers,
+                        may_roll=may_roll,
+                    )
                 except DamagedRecord as error:
                     self._leave_out(key, file, state, outcome, error, is_ending)
-                if outcome.stored is not None:
+                if outcome.stored is not None or outcome.room_bytes is not None:
                     break
                 if max_bytes is not None and outcome.size_bytes >= max_bytes:
                     outcome.more = True
@@ -276,6 +294,7 @@ class QueueUpload:
         outcome: DispatchOutcome,
         *,
         defers: bool,
+        may_roll: bool,
     ) -> None:
         committed = file.consume_queue_commit_offset
         batches: list[RecordBatch] = []
@@ -298,10 +317,18 @@ class QueueUpload:
                     if not batches:
                         raise
                     break  # what was gathered goes first; the next batch begins with the bad one
-                batches.append(file.append_batch(units, records))
-                size += len(batches[-1].buffer)
+                made = file.append_batch(units, records, may_roll=may_roll)
+                if made.count:
+                    batches.append(made)
+                    size += len(made.buffer)
+                if made.count < len(units):
+                    outcome.room_bytes = int(units["size"][made.count])
+                    break
                 if is_gathered(size, self._gather_bytes):
                     break
+            if not batches:
+                state.indexed = put_by is not None
+                return
             is_last = file.consume_queue_max_offset >= available.max_offset
             ends: StoredEnds | None = None
             if defers and is_deferred(size, is_last=is_last):

@@ -21,8 +21,13 @@ STORED_TOGETHER = 16
 stored in one object, so many as fill it."""
 
 
+ROLL_WAIT_MS = 5_000
+"""How long a queue waits for others that need new segments too."""
+
+
 class Visits:
-    """Thread-safe. A queue with more to do goes to the end.
+    """Thread-safe. A queue with more to do goes to the end; one that needs new segments waits until
+    `take_full` gives it away, for `visit_again`.
 
     failing: queues whose last visit failed, the one that waits longest first. They come after all
     others: whatever each of them fails of, and however long it takes, the others have had their
@@ -50,6 +55,8 @@ class Visits:
         self._stored: list[DispatchOutcome] = []
         self._stored_bytes = 0
         self._gathered_bytes = gathered_bytes
+        self._full: dict[QueueKey, int] = {}
+        self._full_since_ms = 0
         self.outcomes: dict[QueueKey, DispatchOutcome] = {}
 
     @property
@@ -97,6 +104,21 @@ class Visits:
         taken, self._stored, self._stored_bytes = self._stored, [], 0
         return taken
 
+    def take_full(self, *, at_once: bool) -> dict[QueueKey, int]:
+        """Take the queues that need new segments, with the room that each needs, bytes; none before
+        one of them has waited for ROLL_WAIT_MS, unless it is to be at once."""
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            if not self._full or not (at_once or now_ms - self._full_since_ms > ROLL_WAIT_MS):
+                return {}
+            full, self._full = self._full, {}
+            return full
+
+    def visit_again(self, key: QueueKey) -> None:
+        """Put a queue at the end."""
+        with self._lock:
+            self._queue.append(key)
+
     def put_back(self, outcome: DispatchOutcome) -> None:
         """Note what a visit came to, with what earlier visits of the scan did."""
         with self._lock:
@@ -115,5 +137,9 @@ class Visits:
                 self._queue.rotate(-self._stride)
             else:
                 self._unavailable = 0
-                if outcome.more and outcome.error is None:
+                if outcome.room_bytes is not None and outcome.error is None:
+                    if not self._full:
+                        self._full_since_ms = self._clock.monotonic_ms()
+                    self._full[outcome.key] = outcome.room_bytes
+                elif outcome.more and outcome.error is None:
                     self._queue.append(outcome.key)

@@ -19,6 +19,8 @@ from tieredstore.errors import Fenced
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.chunks.lives import ranges
 from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.clean_ends import ENDS_FILE, QueueEnds, find_clean_ends, keep_clean_ends
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -190,3 +192,64 @@ def test_ends_that_cannot_be_read_are_none(tmp_path: Path, content: bytes) -> No
     (tmp_path / ENDS_FILE).write_bytes(content)
     assert find_clean_ends(tmp_path, 5) == {}
     assert find_clean_ends(tmp_path / "none", 5) == {}
+
+
+def open_on_disk(root: Path, calls: PosixCalls | None = None) -> tuple[TierWriter, FlatFileStore]:
+    provider = PosixProvider(root / "tier", "c", fsync=False, calls=calls)
+    metadata = DefaultMetadataStore(
+        root / "state" / "config" / "tieredStoreMetadata.json", BROKER, ManualClock(T0)
+    )
+    writer = TierWriter.acquire(provider, metadata, BROKER, root / "state")
+    files = FlatFileStore(CONFIG, provider, metadata, ManualClock(T0))
+    files.become_writer(writer)
+    files.load()
+    assert not files.broken_queues
+    return writer, files
+
+
+class CountingCalls(PosixCalls):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    def read(self, fd: int, length: int, position: int) -> bytes:
+        self.reads += 1
+        return super().read(fd, length, position)
+
+
+def write_on_disk(root: Path) -> None:
+    writer, files = open_on_disk(root)
+    for queue_id in range(QUEUES):
+        file = files.get_or_create("orders", queue_id)
+        file.init_offset(0)
+        fill(file, file.consume_queue_max_offset, 3)
+    files.close()
+    writer.release()
+
+
+def test_after_a_clean_stop_a_start_reads_nothing_of_a_tier_on_disk(tmp_path: Path) -> None:
+    write_on_disk(tmp_path)
+    calls = CountingCalls()
+    writer, files = open_on_disk(tmp_path, calls)
+    assert calls.reads == 0
+    assert all(file.consume_queue_max_offset == 3 for file in files.files())
+    writer.release()  # as a killed process does: nothing of where the queues end
+    calls.reads = 0
+    writer, _ = open_on_disk(tmp_path, calls)
+    assert calls.reads >= QUEUES
+    writer.release()
+
+
+def test_p02_what_java_put_on_disk_after_a_clean_stop_is_looked_at(tmp_path: Path) -> None:
+    write_on_disk(tmp_path)
+    folder = (tmp_path / "tier").glob(f"*/{BROKER}/orders/7/CONSUME_QUEUE/*")
+    (units,) = (path for path in folder if path.stat().st_size == 3 * 20)
+    with units.open("ab") as file:
+        file.write(bytes(20))  # a unit without a message
+    calls = CountingCalls()
+    writer, files = open_on_disk(tmp_path, calls)
+    assert 0 < calls.reads <= 10
+    file = files.get("orders", 7)
+    assert file is not None
+    assert file.consume_queue_max_offset == 3
+    writer.release()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.local.positional_files import PositionalFiles
-from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore, list_queues
+from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
 from tieredstore.local.queues.extension.consume_queue import ExtendedConsumeQueue
 from tieredstore.local.queues.extension.files import EXTENSION_DIRECTORY, ConsumeQueueExt
 from tieredstore.local.queues.interface import QueueUnits
@@ -29,8 +29,7 @@ class ExtendedConsumeQueueStore(ConsumeQueueStore):
     def load(self) -> None:
         """Open every queue and find its tail. Raises Corrupt, Invalid or Unavailable."""
         super().load()
-        self._delete_removed(self._extension_directory)
-        for key in list_queues(self._extension_directory):
+        for key in self._find_kept(self._extension_directory):
             if key not in self._queues:  # of a queue that was deleted
                 folder = self._extension_directory / key.topic / str(key.queue_id)
                 self._files.delete_folder(folder)
