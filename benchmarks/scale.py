@@ -13,13 +13,15 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.cycles import without_cycle_search
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.tier.store import TieredMessageStore
 
 BROKER = "labBroker"
@@ -143,6 +146,66 @@ def scan_idly(folder: Path, queues: int) -> Found:
         return {"seconds": seconds, "queues": queues, **_count_used()}
 
 
+def load_metadata(folder: Path, queues: int) -> Found:
+    started = time.process_time()
+    metadata = registry.metadata_store(make_config(folder))
+    metadata.load()
+    seconds = time.process_time() - started
+    assert len(metadata.topics()) == queues
+    return {"seconds": seconds, "queues": queues, **_count_used()}
+
+
+class TimedLock:
+    """A lock that knows how long it was held at most, in seconds of the processor."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._since = self.longest = 0.0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+        if self._depth == 1:
+            self._since = time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        if self._depth == 1:
+            self.longest = max(self.longest, time.thread_time() - self._since)
+        self._depth -= 1
+        self._lock.release()
+
+
+def hold_lock(folder: Path, queues: int) -> Found:
+    """As on an object store: snapshots while sizes change and segments come."""
+    copied = shutil.copytree(folder / "store" / "config", folder / "held" / "config").parent
+    metadata = DefaultMetadataStore(copied / "config" / "tieredStoreMetadata.json", BROKER)
+    metadata.load()
+    metadata.journal_structure(is_wanted=True)
+    metadata.flush()
+    lock = metadata._kept.lock = TimedLock()  # type: ignore[assignment]
+    entries = list(metadata.segments())
+    lock.longest = 0.0
+    snapshots = threading.Event()
+
+    def write() -> None:
+        while not snapshots.is_set():
+            metadata.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for number, entry in enumerate(entries):
+        entry.size += 1
+        metadata.put_segment(entry)
+        if number % 100 == 0:
+            metadata.put_segment(replace(entry, base_offset=1 << 40, size=0))
+    snapshots.set()
+    writer.join()
+    metadata.close()
+    shutil.rmtree(copied)
+    return {"seconds": lock.longest, "queues": queues, **_count_used()}
+
+
 def _count_used() -> Found:
     return {
         "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -157,6 +220,8 @@ STEPS: dict[str, Step] = {
     "again": upload_again,
     "open": open_broker,
     "idle": scan_idly,
+    "load": load_metadata,
+    "lock": hold_lock,
 }
 
 
@@ -211,6 +276,8 @@ ROWS = (
     Row("a message more in each, uploaded", Target(ms_a_queue=0.5, mib=2048), "again"),
     Row("open", Target(seconds=10, mib=2048), "open"),
     Row("idle scan", Target(seconds=0.02, mib=2048), "idle"),
+    Row("metadata: load", Target(seconds=1.5, mib=2048), "load"),
+    Row("metadata: longest hold of its lock", Target(seconds=0.005, mib=2048), "lock"),
     Row("`offload` of all", Target(), command=_OFFLOAD),
     Row("`offload`, nothing to do", Target(seconds=10), command=_OFFLOAD),
     Row(

@@ -227,7 +227,8 @@ class SegmentSums:
                 with self._opened(os.O_RDWR) as file:
                     self._write_all(file, data, entry_position(entries[0].block))
             else:
-                self._write_fresh(fd, self._fresh, entries)
+                head = self._fresh.head or _find_head(position, buffers)
+                self._write_fresh(fd, head, self._fresh, entries)
         except OSError as error:
             self._end = None
             self._cache.forget(self._path)
@@ -340,8 +341,10 @@ class SegmentSums:
                 self._calls.sync(file)
         self._cache.forget(self._path)
 
-    def _write_fresh(self, fd: int, sums: BlockSums, entries: list[BlockEntry]) -> None:
-        head = sums.head or self._read_some(fd, 0, HEAD_BYTES)
+    def _write_fresh(
+        self, fd: int, head: bytes, sums: BlockSums, entries: list[BlockEntry]
+    ) -> None:
+        head = head or self._read_some(fd, 0, HEAD_BYTES)
         whole = BlockSums(head, self._calls.fstat(fd).st_mtime_ns, sums.lengths, sums.crcs)
         whole.put(entries)
         with self._opened_anew() as file:
@@ -393,6 +396,12 @@ class SegmentSums:
             if count <= 0:
                 raise OSError(f"no progress at {position}")
             view, position = view[count:], position + count
+
+
+def _find_head(position: int, buffers: Sequence[Buffer]) -> bytes:
+    """The first bytes of a segment, where they are those that are written, in one piece."""
+    first = memoryview(buffers[0]).cast("B") if buffers and not position else b""
+    return bytes(first[:HEAD_BYTES]) if len(first) >= HEAD_BYTES else b""
 
 
 def find_bad_blocks(

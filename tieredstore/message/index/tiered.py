@@ -7,7 +7,7 @@ file take any buffer, a mapped one too: their views are dropped before they retu
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -41,6 +41,7 @@ __all__ = [
     "link_items",
     "link_previous",
     "pack_header",
+    "put_few_items",
     "put_item",
     "put_items",
     "slots_view",
@@ -249,23 +250,40 @@ def put_item(
 
     Raises Invalid when the file is full: a file with room for N items takes N - 1.
     """
+    rows = [(key_hash, offset, size, store_timestamp_ms)]
+    return put_few_items(buffer, slots, topic_id, queue_id, rows)
+
+
+def put_few_items(
+    buffer: bytearray | memoryview,
+    slots: int,
+    topic_id: int,
+    queue_id: int,
+    rows: Sequence[tuple[int, int, int, int]],
+) -> IndexHeader:
+    """Put items of one queue as `put_item` does, the header once. rows: hash, offset, size and
+    store time of each. Raises Invalid, and puts nothing, when there is no room for all."""
     header = unpack_header(buffer)
-    number = header.items + 1
-    position = item_position(slots, number)
-    _check_room(buffer, slots, header, 1)
-    slot = HEADER_SIZE + key_hash % slots * SLOT_SIZE
-    previous = _HEAD.unpack_from(buffer, slot)[0]
-    if not 0 < previous < number:
-        previous = 0
-    diff = _time_diff(store_timestamp_ms, header.begin_timestamp_ms)
-    try:
-        _ITEM.pack_into(
-            buffer, position, key_hash, topic_id, queue_id, offset, size, diff, previous
-        )
-    except struct.error as error:
-        raise Invalid(f"index item {number}: {error}") from error
-    _HEAD.pack_into(buffer, slot, number)
-    return _write_header(buffer, slots, header, 1, int(previous == 0), store_timestamp_ms)
+    _check_room(buffer, slots, header, len(rows))
+    number, new_slots, latest_ms = header.items, 0, 0
+    for key_hash, offset, size, store_timestamp_ms in rows:
+        number += 1
+        slot = HEADER_SIZE + key_hash % slots * SLOT_SIZE
+        previous = _HEAD.unpack_from(buffer, slot)[0]
+        if not 0 < previous < number:
+            previous = 0
+        diff = _time_diff(store_timestamp_ms, header.begin_timestamp_ms)
+        position = item_position(slots, number)
+        try:
+            _ITEM.pack_into(
+                buffer, position, key_hash, topic_id, queue_id, offset, size, diff, previous
+            )
+        except struct.error as error:
+            raise Invalid(f"index item {number}: {error}") from error
+        _HEAD.pack_into(buffer, slot, number)
+        new_slots += previous == 0
+        latest_ms = max(latest_ms, store_timestamp_ms)
+    return _write_header(buffer, slots, header, len(rows), new_slots, latest_ms)
 
 
 def put_items(
@@ -323,12 +341,12 @@ def _write_header(
     latest_ms: int,
 ) -> IndexHeader:
     items = header.items + count
-    header = replace(
-        header,
-        items=items,
-        slots_used=header.slots_used + new_slots,
-        end_timestamp_ms=max(header.end_timestamp_ms, latest_ms),
-        magic=MAGIC_END if items + 1 == _max_items(buffer, slots) else header.magic,
+    header = IndexHeader(
+        header.begin_timestamp_ms,
+        max(header.end_timestamp_ms, latest_ms),
+        header.slots_used + new_slots,
+        items,
+        MAGIC_END if items + 1 == _max_items(buffer, slots) else header.magic,
     )
     buffer[:HEADER_SIZE] = pack_header(header)
     return header

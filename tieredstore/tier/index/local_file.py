@@ -32,7 +32,7 @@ from tieredstore.message.index.tiered import (
     item_position,
     items_view,
     pack_header,
-    put_item,
+    put_few_items,
     put_items,
     slots_view,
     unpack_header,
@@ -170,24 +170,9 @@ class LocalIndexStoreFile(IndexStoreFile):
         assert 0 < count <= self.room
         self._reserve(count)
         if count < SCALAR_LIMIT:
-            columns = zip(
-                rows.hashes.tolist(),
-                rows.offsets.tolist(),
-                rows.sizes.tolist(),
-                rows.store_timestamps.tolist(),
-                strict=True,
-            )
-            for key_hash, offset, size, store_timestamp_ms in columns:
-                header = put_item(
-                    self._buffer,
-                    self.slots,
-                    key_hash,
-                    topic_id,
-                    queue_id,
-                    offset,
-                    size,
-                    store_timestamp_ms,
-                )
+            columns = (rows.hashes, rows.offsets, rows.sizes, rows.store_timestamps)
+            few = list(zip(*(column.tolist() for column in columns), strict=True))
+            header = put_few_items(self._buffer, self.slots, topic_id, queue_id, few)
         else:
             header = put_items(
                 self._buffer,
