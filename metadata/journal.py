@@ -136,8 +136,8 @@ class Journal:
         return "" if header is None else str(header["snapshot"])
 
     def expect_replacement(self) -> None:
-        """Before there is a new metadata file, let no journal be there that does not extend the
-        present one, nor come back: it would look like one whose file was lost. Raises OSError."""
+        """Let no journal be there, nor come back, that does not extend the present metadata file,
+        before there is a new one: it would look like one whose file was lost. Raises OSError."""
         if self.is_superseded:
             self._set_aside()
             self._operations.sync_directory(self._path.parent)

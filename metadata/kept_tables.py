@@ -162,7 +162,7 @@ class KeptTables:
         return self.lock
 
     def note_change(self, line: bytes | None = None) -> int:
-        """A change that must be on disk before its call returns: its version. line: what tells it
+        """Note a change that must be on disk before its call returns: its version. line: what tells it
         in a journal; None: it takes a new file."""
         self._version += 1
         self._structure_version = self._version
@@ -172,7 +172,7 @@ class KeptTables:
         return self._version
 
     def note_later(self, line: bytes) -> None:
-        """A change that may follow later: it goes to the journal."""
+        """Note a change that may follow later: it goes to the journal."""
         self._version += 1
         if not self._add_line(line):
             self._compaction_due = True

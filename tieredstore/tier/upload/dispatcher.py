@@ -305,9 +305,9 @@ class MessageStoreDispatcher:
             rolled = []
         for key, _ in rolled:
             visits.visit_again(key)
-        for key, error in failed:
-            outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=error)
-            if isinstance(error, Busy):
+        for key, problem in failed:
+            outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=problem)
+            if isinstance(problem, Busy):
                 outcome = DispatchOutcome(key, DispatchStatus.BUSY)
             self._end(outcome)
             visits.put_back(outcome)
