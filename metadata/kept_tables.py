@@ -162,8 +162,8 @@ class KeptTables:
         return self.lock
 
     def note_change(self, line: bytes | None = None) -> int:
-        """Note a change that must be on disk before its call returns: its version. line: what tells it
-        in a journal; None: it takes a new file."""
+        """Note a change that must be on disk before its call returns; returns its version. line:
+        what tells it in a journal; None: it takes a new file."""
         self._version += 1
         self._structure_version = self._version
         is_told = line is not None and self._journals_structure

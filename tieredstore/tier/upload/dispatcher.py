@@ -28,6 +28,7 @@ from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 from tieredstore.tier.upload.pending_queues import PendingQueues
 from tieredstore.tier.upload.queue_state import QueueState
 from tieredstore.tier.upload.queue_upload import QueueUpload
+from tieredstore.tier.upload.rolling import roll_together
 from tieredstore.tier.upload.visits import Visits
 from tieredstore.tier.worker_pool import run_worker_pool
 
@@ -279,36 +280,13 @@ class MessageStoreDispatcher:
         return True
 
     def _roll(self, full: Mapping[QueueKey, int], visits: Visits) -> None:
-        """Begin new segments of all queues that need some, announced in one write: it is of the
-        whole metadata. full: the room that each needs, bytes."""
-        rolled: list[tuple[QueueKey, FlatMessageFile]] = []
-        failed: list[tuple[QueueKey, TieredStoreError]] = []
-        try:
-            self._flat_files.check_writer()
-            with self._flat_files.metadata.batch():
-                for key, room_bytes in full.items():
-                    file = self._flat_files.get(*key)
-                    if file is None or file.is_closed:
-                        continue  # its topic was deleted
-                    try:
-                        file.roll_full(room_bytes)
-                    except TieredStoreError as error:
-                        failed.append((key, error))
-                    else:
-                        rolled.append((key, file))
-        except BaseException as error:
-            for _, file in rolled:
-                file.doubt_roll()
-            if not isinstance(error, TieredStoreError):
-                raise
-            failed += ((key, error) for key, _ in rolled)
-            rolled = []
-        for key, _ in rolled:
+        """Begin the new segments that queues need; they are visited again. full: the room that each
+        needs, bytes."""
+        self._flat_files.check_writer()
+        found = roll_together(full, self._flat_files)
+        for key in found.ready:
             visits.visit_again(key)
-        for key, problem in failed:
-            outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=problem)
-            if isinstance(problem, Busy):
-                outcome = DispatchOutcome(key, DispatchStatus.BUSY)
+        for outcome in found.failed:
             self._end(outcome)
             visits.put_back(outcome)
 
