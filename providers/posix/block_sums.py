@@ -18,11 +18,14 @@ from tieredstore.contracts.segment import Buffer
 from tieredstore.message.crc import raw_crc32
 
 BLOCK_BYTES: Final = 64 << 10
+PIECE_BYTES: Final = 4 << 10
+"""Of a block whose bytes were checked, so much can be checked by itself."""
 HEAD_BYTES: Final = 80
 """First bytes of the segment that its checksums keep: by them it is known again."""
 HEADER_BYTES: Final = 128
 ENTRY_BYTES: Final = 16
 FORMAT_VERSION: Final = 1
+_PIECES_MEMORY_BYTES: Final = 256
 _MAGIC: Final = b"TSBLKCRC"
 _HEADER: Final = struct.Struct(">8sIIII8x80s16x")
 _ENTRY: Final = struct.Struct(">IIII")
@@ -53,12 +56,14 @@ class BlockEntry(NamedTuple):
 @dataclass(slots=True)
 class BlockSums:
     """What is known of a segment's blocks. head: its first bytes. modified_ns: when it was last
-    modified, as of the last of these checksums; None when that is not known."""
+    modified, as of the last of these checksums; None when that is not known. piece_crcs: by number
+    of the block, what `compute_piece_crcs` found in its bytes when they had their checksum."""
 
     head: bytes = b""
     modified_ns: int | None = None
     lengths: array[int] = field(default_factory=lambda: array("I"))
     crcs: array[int] = field(default_factory=lambda: array("I"))
+    piece_crcs: dict[int, array[int]] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -71,21 +76,12 @@ class BlockSums:
 
     @property
     def memory_bytes(self) -> int:
-        return HEADER_BYTES + 8 * len(self.lengths)
+        return HEADER_BYTES + 8 * len(self.lengths) + _PIECES_MEMORY_BYTES * len(self.piece_crcs)
 
     def entry(self, index: int) -> BlockEntry:
         """Return what is known of a block."""
         known = index < len(self.lengths)
         return BlockEntry(index, *((self.lengths[index], self.crcs[index]) if known else (0, 0)))
-
-    def between(self, start: int, end: int) -> Iterator[BlockEntry]:
-        """Yield the entries that cover a byte of [start, end)."""
-        first, behind = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
-        pairs = zip(self.lengths[first:behind], self.crcs[first:behind], strict=False)
-        for index, (length, crc) in enumerate(pairs, first):
-            entry = BlockEntry(index, length, crc)
-            if length and entry.end > start:
-                yield entry
 
     def widen(self, start: int, end: int) -> tuple[int, int]:
         """Return [start, end) with what else must be read to check the blocks that it touches; an
@@ -176,6 +172,20 @@ def decode_sums(data: bytes) -> BlockSums | None:
         sums.lengths.pop()
         sums.crcs.pop()
     return sums
+
+
+def compute_piece_crcs(block: memoryview) -> array[int]:
+    """Compute the CRC-32 of the bytes of a block in front of each of its pieces, and of all.
+
+    The bytes of some pieces are right when their CRC-32, begun with that of the bytes in front of
+    them, is that of the bytes in front of the piece behind them.
+    """
+    crc = 0
+    crcs = array("I", [crc])
+    for start in range(0, block.nbytes, PIECE_BYTES):
+        crc = raw_crc32(block[start : start + PIECE_BYTES], crc)
+        crcs.append(crc)
+    return crcs
 
 
 def compute_entries(

@@ -1,7 +1,9 @@
 """Reads of a segment whose blocks are checked: whole blocks are read, and what was asked for given.
 
-A block that does not have its checksum is looked at again, with the checksums as they are by then:
-the segment may have been cut, or deleted and made again, since they were read.
+The first small read of a block checks all of it and learns the checksums of its pieces; later ones
+read no more than the pieces that they touch. A block that does not have its checksum is looked at
+again, with the checksums as they are by then: the segment may have been cut, or deleted and made
+again, since they were read.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from tieredstore.contracts.segment import SegmentId
 from tieredstore.disk.open_files import OpenFiles
 from tieredstore.errors import Corrupt
 from tieredstore.message.crc import raw_crc32
-from tieredstore.providers.posix.block_sums import BLOCK_BYTES, BlockEntry, BlockSums
+from tieredstore.providers.posix.block_sums import (
+    BLOCK_BYTES,
+    PIECE_BYTES,
+    BlockSums,
+    compute_piece_crcs,
+)
 from tieredstore.providers.posix.sum_files import SegmentSums, find_bad_blocks
 
 Read: TypeAlias = Callable[[int, int], memoryview]
@@ -39,7 +46,14 @@ class CheckedReads:
     def read(self, position: int, length: int) -> memoryview:
         """Read exactly `length` bytes. Raises BlocksDamaged, Corrupt where the segment ends before,
         OSError."""
-        data, bad = self._try(self._sums.find(position + length), position, length)
+        sums = self._sums.find(position + length)
+        try:
+            found = self._read_piece(sums, position, length, self._read)
+        except Corrupt:
+            found = None
+        if found is not None:
+            return found
+        data, bad = self._try(sums, position, length)
         if not bad:
             return data
         sums = self._sums.load()
@@ -58,11 +72,15 @@ class CheckedReads:
         sums = self._sums.find_nowait()
         if sums is None:
             return None
-        low, high = sums.widen(position, position + length)
+        found = self._read_piece(sums, position, length, read_cached)
+        if found is not None:
+            return found
+        end = position + length
+        low, high = sums.widen(position, end)
         if low == high:
             return read_cached(position, length)
         data = read_cached(low, high - low)
-        if data is None or find_bad_blocks(sums.between(position, position + length), low, data):
+        if data is None or find_bad_blocks(sums, position, end, data, low):
             return None
         return _slice(data, position - low, length)
 
@@ -82,10 +100,6 @@ class CheckedReads:
         self, sums: BlockSums, position: int, length: int
     ) -> tuple[memoryview, list[DamagedBlock]]:
         end = position + length
-        if position // BLOCK_BYTES == (end - 1) // BLOCK_BYTES:
-            found = self._try_one(sums.entry(position // BLOCK_BYTES), position, end)
-            if found is not None:
-                return found, []
         low, high = sums.widen(position, end)
         if low == high:
             return self._read(position, length), []
@@ -96,20 +110,36 @@ class CheckedReads:
             if high == end:
                 raise
             data = self._read(low, end - low)  # the checksums are ahead of the segment
-        bad = find_bad_blocks(sums.between(position, end), low, data)
+        bad = find_bad_blocks(sums, position, end, data, low)
         return _slice(data, position - low, length), bad
 
-    def _try_one(self, entry: BlockEntry, position: int, end: int) -> memoryview | None:
+    def _read_piece(
+        self, sums: BlockSums, position: int, length: int, read: ReadNowait
+    ) -> memoryview | None:
         """What lies within one good block, the usual case of few bytes; None for all others."""
-        if entry.end < end:
+        index, start = divmod(position, BLOCK_BYTES)
+        end = start + length
+        entry = sums.entry(index)
+        if entry.length < end:
             return None
-        try:
-            data = self._read(entry.start, entry.length)
-        except Corrupt:
+        crcs = sums.piece_crcs.get(index)
+        if crcs is not None and crcs[-1] == entry.crc:
+            first, behind = start // PIECE_BYTES, -(-end // PIECE_BYTES)
+            low = first * PIECE_BYTES
+            high = min(behind * PIECE_BYTES, entry.length)
+            data = read(entry.start + low, high - low)
+            if data is None:
+                return None
+            if behind < len(crcs) and raw_crc32(data, crcs[first]) == crcs[behind]:
+                return _slice(data, start - low, length)
+        data = read(entry.start, entry.length)
+        if data is None:
             return None
-        if raw_crc32(data) != entry.crc:
+        crcs = compute_piece_crcs(data)
+        if crcs[-1] != entry.crc:
             return None
-        return _slice(data, position - entry.start, end - position)
+        self._sums.learn(index, crcs)
+        return _slice(data, start, length)
 
 
 def _slice(data: memoryview, start: int, length: int) -> memoryview:

@@ -495,11 +495,13 @@ class PosixFileSegment:
                 if interruptions > _MAX_INTERRUPTIONS:
                     raise self._error("read", error) from error
                 continue
+            if len(piece) == length:
+                return memoryview(piece)
             if not piece:
                 raise checks.make_short_read_error(self._id, position, length, found)
             pieces.append(piece)
             found += len(piece)
-        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        return memoryview(b"".join(pieces))
 
     def _error(self, action: str, error: OSError) -> TieredStoreError:
         return translate_os_error(error, action, self._path, invalid=_BAD_NAME)

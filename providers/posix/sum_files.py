@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -80,8 +81,7 @@ class SumCache:
             self._drop(path)
             self._held[path] = loaded
             self._held_bytes += loaded.sums.memory_bytes
-            while self._held_bytes > self._limit_bytes and len(self._held) > 1:
-                self._drop(next(iter(self._held)))
+            self._make_room()
 
     def extend(self, path: str, entries: Sequence[BlockEntry]) -> None:
         """Take in what was written behind what is held, if anything is."""
@@ -92,9 +92,23 @@ class SumCache:
                 loaded.sums.put(entries)
                 self._held_bytes += loaded.sums.memory_bytes
 
+    def learn(self, path: str, index: int, piece_crcs: array[int]) -> None:
+        """Keep what was found of the pieces of a block, if its segment's checksums are held."""
+        with self._lock:
+            loaded = self._held.get(path)
+            if loaded is not None:
+                self._held_bytes -= loaded.sums.memory_bytes
+                loaded.sums.piece_crcs[index] = piece_crcs
+                self._held_bytes += loaded.sums.memory_bytes
+                self._make_room()
+
     def forget(self, path: str) -> None:
         with self._lock:
             self._drop(path)
+
+    def _make_room(self) -> None:
+        while self._held_bytes > self._limit_bytes and len(self._held) > 1:
+            self._drop(next(iter(self._held)))
 
     def _drop(self, path: str) -> None:
         loaded = self._held.pop(path, None)
@@ -149,6 +163,10 @@ class SegmentSums:
         """Return what is known, as far as it is in memory; None when it is not."""
         loaded = self._cache.get(self._path)
         return None if loaded is None else loaded.sums
+
+    def learn(self, index: int, piece_crcs: array[int]) -> None:
+        """Keep what `compute_piece_crcs` gave for a block that has its checksum."""
+        self._cache.learn(self._path, index, piece_crcs)
 
     def load(self) -> BlockSums:
         """Read the file; one that is missing, that this process may or can not read, or that is no
@@ -294,7 +312,7 @@ class SegmentSums:
         entries: list[BlockEntry] = []
         for start in range(0, size, _PIECE_BYTES):
             data = memoryview(self._read_some(fd, start, min(_PIECE_BYTES, size - start)))
-            bad += find_bad_blocks(sums.between(start, start + len(data)), start, data)
+            bad += find_bad_blocks(sums, start, start + len(data), data, start)
             entries += block_sums.compute_entries(start, [data], 0)[0]
         return sums, bad, entries
 
@@ -313,7 +331,7 @@ class SegmentSums:
         index, length = divmod(position, BLOCK_BYTES)
         start, entry = index * BLOCK_BYTES, sums.entry(index)
         data = memoryview(self._read_some(fd, start, max(length, entry.length)))
-        bad = find_bad_blocks([entry], start, data)
+        bad = find_bad_blocks(sums, start, start + 1, data, start)
         if position < sums.size_bytes:
             self._cut_file(index)
             sums.cut(position)
@@ -405,18 +423,22 @@ def _find_head(position: int, buffers: Sequence[Buffer]) -> bytes:
 
 
 def find_bad_blocks(
-    entries: Iterator[BlockEntry] | Sequence[BlockEntry], start: int, data: memoryview
+    sums: BlockSums, start: int, end: int, data: memoryview, data_start: int
 ) -> list[DamagedBlock]:
-    """Find the blocks that do not have their checksums, of those that lie whole in `data`, which is
-    the segment from `start` on. One whose end is missing is not looked at: its checksum is ahead of
-    the segment, or the read of its end fails by itself."""
+    """Find the blocks that have a byte in [start, end) and do not have their checksums, of those
+    that lie whole in `data`, which is the segment from `data_start` on. One whose end is missing is
+    not looked at: its checksum is ahead of the segment, or the read of its end fails by itself."""
     bad = []
-    end = start + data.nbytes
-    for entry in entries:
-        if entry.length and start <= entry.start and entry.end <= end:
-            found = raw_crc32(data[entry.start - start : entry.end - start])
-            if found != entry.crc:
-                bad.append(DamagedBlock(entry.start, entry.end, entry.crc, found))
+    first, behind = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
+    begin = first * BLOCK_BYTES - data_start  # of a block, in the data
+    size, least_end = data.nbytes, start - data_start
+    for length, crc in zip(sums.lengths[first:behind], sums.crcs[first:behind], strict=False):
+        stop = begin + length
+        if begin >= 0 and least_end < stop <= size and length:
+            found = raw_crc32(data[begin:stop])
+            if found != crc:
+                bad.append(DamagedBlock(begin + data_start, stop + data_start, crc, found))
+        begin += BLOCK_BYTES
     return bad
 
 

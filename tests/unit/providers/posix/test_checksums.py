@@ -24,9 +24,11 @@ from tieredstore.providers.naming import relative_segment_path
 from tieredstore.providers.posix.block_sums import (
     BLOCK_BYTES,
     HEAD_BYTES,
+    PIECE_BYTES,
     BlockEntry,
     BlockSums,
     compute_entries,
+    compute_piece_crcs,
     decode_sums,
     encode_sums,
 )
@@ -211,11 +213,11 @@ class TestSums:
             missed = []
             for position in range(len(content)):
                 content[position] ^= 1 + position % 255
-                if not find_bad_blocks(sums.between(0, len(content)), 0, view):
+                if not find_bad_blocks(sums, 0, len(content), view, 0):
                     missed.append(position)
                 content[position] ^= 1 + position % 255
             assert not missed, segment
-            assert not find_bad_blocks(sums.between(0, len(content)), 0, view)
+            assert not find_bad_blocks(sums, 0, len(content), view, 0)
 
     def test_a_file_that_is_torn_or_damaged_covers_less_and_accuses_nobody(self) -> None:
         content = CONTENT[LOG]()
@@ -238,7 +240,7 @@ class TestSums:
         for data in damaged:
             found = decode_sums(data)
             if found is not None:
-                assert not find_bad_blocks(found.between(0, len(content)), 0, memoryview(content))
+                assert not find_bad_blocks(found, 0, len(content), memoryview(content), 0)
 
     def test_the_memory_for_checksums_is_bounded(self) -> None:
         cache = SumCache(limit_bytes=1_000)
@@ -247,6 +249,85 @@ class TestSums:
         for number in range(10):
             cache.put(str(number), Loaded(sums, None))
         assert [number for number in range(10) if cache.get(str(number))] == [8, 9]
+
+
+class TestPieces:
+    """Small reads of a block that was checked whole read no more than the pieces they touch."""
+
+    class Calls(PosixCalls):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lengths: list[int] = []
+
+        def read(self, fd: int, length: int, position: int) -> bytes:
+            self.lengths.append(length)
+            return super().read(fd, length, position)
+
+    @SEGMENTS
+    def test_the_first_read_of_a_block_is_of_all_of_it_and_later_ones_of_pieces(
+        self, tier: Tier, id: SegmentId
+    ) -> None:
+        content = CONTENT[id]()
+        tier.write(id, 0, content)
+        with closing(tier.open(calls := self.Calls())) as provider:
+            segment = provider.open(id)
+            assert segment.read(BLOCK_BYTES, 20) == content[BLOCK_BYTES : BLOCK_BYTES + 20]
+            assert calls.lengths[-1] == BLOCK_BYTES
+            calls.lengths.clear()
+            draw = random.Random(1)
+            for _ in range(200):
+                start = BLOCK_BYTES + draw.randrange(BLOCK_BYTES - 1)
+                length = draw.randrange(1, min(9_000, 2 * BLOCK_BYTES - start + 1))
+                assert segment.read(start, length) == content[start : start + length]
+                at_hand = segment.read_nowait(start, length)
+                assert at_hand is None or bytes(at_hand) == content[start : start + length]
+            assert max(calls.lengths) < 9_000 + 2 * PIECE_BYTES
+            tail = len(content) - 5
+            for _ in range(2):
+                assert segment.read(tail, 5) == content[tail:]
+            assert calls.lengths[-1] <= PIECE_BYTES
+
+    @SEGMENTS
+    def test_a_byte_that_is_flipped_after_its_block_was_checked_is_found(
+        self, tier: Tier, id: SegmentId
+    ) -> None:
+        content = CONTENT[id]()
+        tier.write(id, 0, content)
+        with closing(tier.open()) as provider:
+            segment = provider.open(id)
+            for position in (0, PIECE_BYTES - 1, PIECE_BYTES, BLOCK_BYTES - 1, len(content) - 1):
+                assert segment.read(position, 1) == content[position : position + 1]
+                tier.flip(id, position)
+                with pytest.raises(BlocksDamaged):
+                    segment.read(position, 1)
+                assert segment.read_nowait(position, 1) is None
+                tier.flip(id, position)
+                assert segment.read(position, 1) == content[position : position + 1]
+
+    def test_a_block_that_grows_or_is_written_anew_is_known_again(self, tier: Tier) -> None:
+        content, other = CONTENT[LOG](), CONTENT[LOG](life=1)
+        with closing(tier.open()) as provider:
+            segment = provider.open(LOG)
+            for size in (1_000, 1_500, 9_000, 70_000):
+                segment.write(segment.size(), [content[segment.size() : size]])
+                for _ in range(2):
+                    assert segment.read(size - 700, 700) == content[size - 700 : size]
+            segment.write(8_000, [other[8_000:70_000]])
+            for position in (7_000, 8_100, 65_000, 69_000):
+                for _ in range(2):
+                    there = content[position:8_000] + other[max(position, 8_000) :]
+                    assert segment.read(position, 1_000) == there[:1_000]
+
+    def test_the_memory_for_pieces_counts(self) -> None:
+        cache = SumCache(limit_bytes=10_000)
+        for name in "ab":
+            sums = BlockSums()
+            sums.put([BlockEntry(number, 1, 1) for number in range(40)])
+            cache.put(name, Loaded(sums, None))
+        for number in range(40):
+            cache.learn("b", number, compute_piece_crcs(memoryview(b"1")))
+        assert cache.get("a") is None
+        assert cache.get("b") is not None
 
 
 class TestOthersWrite:
