@@ -13,8 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from tieredstore.contracts.segment import FileSegment
 from tieredstore.errors import TieredStoreError
@@ -22,8 +21,7 @@ from tieredstore.errors import TieredStoreError
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentRead:
+class SegmentRead(NamedTuple):
     """`length` bytes from byte `position` of a segment on; exactly that many, or an error."""
 
     segment: FileSegment
@@ -39,8 +37,7 @@ class SegmentRead:
         return self.segment.read_nowait(self.position, self.length)
 
 
-@dataclass(frozen=True, slots=True)
-class Wait(Generic[T]):
+class Wait(NamedTuple, Generic[T]):
     """A step that waits for something else than segments: how a thread does it (`now`), and how a
     coroutine does (`later`)."""
 

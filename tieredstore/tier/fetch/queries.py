@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.record import StoredMessage, decode_record
@@ -55,8 +54,7 @@ class Queues(Protocol):
     def get(self, topic: str, queue_id: int) -> FlatMessageFile | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(NamedTuple):
     topic: str
     key: str
     begin_ms: int
@@ -112,8 +110,7 @@ def query_message(
         ask = min(ask * 4, MAX_RESULTS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """Items of one queue whose records lie in [start, end) of its commit log."""
 
     file: FlatMessageFile

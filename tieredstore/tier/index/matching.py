@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,7 @@ Java indexed messages of IPv6 hosts under times read from inside the address (D1
 not fit in 32 bits is cut off. Only the message itself knows then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A query, as one file sees it.
 
     hashes: those under which the key may be; limit: most items wanted; begin_ms, end_ms: store
