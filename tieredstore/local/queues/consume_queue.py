@@ -48,6 +48,7 @@ class ConsumeQueue:
         "_end",
         "_file_size",
         "_files",
+        "_first",
         "_has_new_files",
         "_is_owner",
         "_lock",
@@ -83,6 +84,9 @@ class ConsumeQueue:
         self._file_size = file_size or 0
         self._start = 0  # bytes: first byte of the first file, first byte behind the last one
         self._end = 0
+        # Of the first unit, read with the tail: its offset, then what it leads to (physical offset,
+        # size). Until the minimum is looked for.
+        self._first: tuple[int, tuple[int, int]] | None = None
         self._is_owner = True
         self._lock = threading.Lock()
 
@@ -109,12 +113,15 @@ class ConsumeQueue:
         self._find_tail()
 
     def _find_tail(self) -> None:
-        last = None
+        self._first = last = None
         if self._end > self._start:
-            first, end = self._start // UNIT_SIZE, self._end // UNIT_SIZE
-            self.max_offset, last = find_tail(
-                self._read_file, first, end, self.units_per_file, self._find_hole
+            start, end = self._start // UNIT_SIZE, self._end // UNIT_SIZE
+            self.max_offset, first, last = find_tail(
+                self._read_file, start, end, self.units_per_file, self._find_hole
             )
+            if first is not None:
+                begin, size, _ = first.item()
+                self._first = start, (begin, size)
         self._set_max_physical(last)
 
     def _find_hole(self, offset: int) -> int:
@@ -315,6 +322,7 @@ class ConsumeQueue:
         return find_cut(self._read_file, first, self.max_offset, physical_offset)
 
     def _cut_units(self, offset: int) -> None:
+        self._first = None
         position, end = offset * UNIT_SIZE, self.max_offset * UNIT_SIZE
         while position < end:  # zero what is dropped, so that it is not found again
             inside = position % self._file_size
@@ -332,8 +340,11 @@ class ConsumeQueue:
             self._correct_min_offset(min_physical_offset)
 
     def _correct_min_offset(self, min_physical_offset: int) -> None:
+        known, self._first = self._first, None
+        start = self._start // UNIT_SIZE
+        first = known[1] if known is not None and known[0] == start else None
         self.min_offset = find_minimum(
-            self._read_file, self._start // UNIT_SIZE, self.max_offset, min_physical_offset
+            self._read_file, start, self.max_offset, min_physical_offset, first
         )
 
     def delete_expired(self, min_physical_offset: int) -> int:

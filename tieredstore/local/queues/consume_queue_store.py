@@ -78,7 +78,7 @@ class ConsumeQueueStore:
 
     def _make_queue(self, key: QueueKey) -> ConsumeQueue:
         check_queue_name(key)
-        directory = self._directory / key.topic / str(key.queue_id)
+        directory = Path(f"{self._directory}/{key.topic}/{key.queue_id}")
         return ConsumeQueue(
             key.topic, key.queue_id, directory, self._files, self._file_size, self._note_dirty
         )

@@ -24,11 +24,12 @@ UnitReader = Callable[[int, int], Units]
 
 
 class Tail(NamedTuple):
-    """Where a queue ends: the first offset without a unit. last: the unit in front of it, where it
-    was read already."""
+    """Where a queue ends: the first offset without a unit. first, last: the queue's first unit, and
+    the one in front of its end, where they were read already."""
 
     offset: int
-    last: np.void | None
+    first: np.void | None = None
+    last: np.void | None = None
 
 
 def find_tail(
@@ -47,7 +48,7 @@ def find_tail(
         units = read(start, min(HEAD_UNITS, units_per_file))
         used = _count_used(units)
         if used < len(units):
-            return Tail(start + used, units[used - 1] if used else None)
+            return Tail(start + used, units[0], units[used - 1]) if used else Tail(start)
     # Files are filled in order: the tail is in the first file whose last unit is unused.
     unused = end
     for begin in range(end - units_per_file, start - 1, -units_per_file):
@@ -65,10 +66,10 @@ def find_tail(
         else:
             high = middle
     if low == high:
-        return Tail(low, None)
+        return Tail(low)
     units = read(low, high - low)
     used = _count_used(units)
-    return Tail(low + used, units[used - 1] if used else None)
+    return Tail(low + used, last=units[used - 1] if used else None)
 
 
 def _count_used(units: Units) -> int:
@@ -96,10 +97,21 @@ def find_cut(read: UnitReader, low: int, high: int, physical_offset: int) -> int
     return low
 
 
-def find_minimum(read: UnitReader, low: int, high: int, min_physical_offset: int) -> int:
+def find_minimum(
+    read: UnitReader,
+    low: int,
+    high: int,
+    min_physical_offset: int,
+    first: tuple[int, int] | None = None,
+) -> int:
     """Find the offset in [low, high] of the first message that is not before a commit log offset;
-    blank units are no messages."""
-    if low < high and is_held(read, low, min_physical_offset):
+    blank units are no messages. first: physical offset and size of the unit at `low`, where it was
+    read already."""
+    if low < high and (
+        is_held(read, low, min_physical_offset)
+        if first is None
+        else _is_behind(*first, min_physical_offset)
+    ):
         return low  # as mostly: one look instead of a search
     while low < high:
         middle = (low + high) // 2
@@ -113,4 +125,8 @@ def find_minimum(read: UnitReader, low: int, high: int, min_physical_offset: int
 def is_held(read: UnitReader, offset: int, min_physical_offset: int) -> bool:
     """Tell whether the unit at an offset leads to what a log that begins there still holds."""
     begin, size, _ = read(offset, 1)[0].item()
-    return bool(size != BLANK_SIZE_FIELD and begin >= min_physical_offset)
+    return _is_behind(begin, size, min_physical_offset)
+
+
+def _is_behind(begin: int, size: int, min_physical_offset: int) -> bool:
+    return size != BLANK_SIZE_FIELD and begin >= min_physical_offset

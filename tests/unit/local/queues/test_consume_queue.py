@@ -64,6 +64,36 @@ def test_a_queue_that_begins_later_is_filled_with_blank_units(tmp_path: Path, fi
     assert (again.min_offset, again.max_offset) == (first, first + 3)
 
 
+def test_a_short_queue_is_opened_with_one_read(tmp_path: Path) -> None:
+    filled(tmp_path / "q", 3)
+    real = ConsumeQueue._read_file
+    reads: list[int] = []
+
+    def read_file(self: ConsumeQueue, offset: int, count: int) -> Units:
+        reads.append(offset)
+        return real(self, offset, count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConsumeQueue, "_read_file", read_file)
+        again = make(tmp_path / "q")
+        again.load(owner=True)
+        again.correct_min_offset(0)
+        assert (again.min_offset, reads) == (0, [0])
+        again.correct_min_offset(150)
+        assert again.min_offset == 2
+    assert len(reads) > 1
+
+
+def test_the_first_unit_is_looked_at_again_once_a_queue_was_cut(tmp_path: Path) -> None:
+    filled(tmp_path / "q", 3)
+    again = make(tmp_path / "q")
+    again.load(owner=True)
+    again.truncate(0)
+    again.append(0, pack_unit(700, 50, 0), 750)
+    again.correct_min_offset(500)
+    assert (again.min_offset, again.max_offset) == (0, 1)
+
+
 def test_more_queues_than_descriptors(tmp_path: Path) -> None:
     files = PositionalFiles(writable=True, max_open_files=3)
     queues = [make(tmp_path / str(index), files) for index in range(20)]
