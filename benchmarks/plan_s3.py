@@ -9,6 +9,7 @@ before; memory is what the process grew by at its highest.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import tempfile
 import threading
@@ -64,24 +65,28 @@ class SlowLocation(TierLocation):
 
     client: SlowClient | None = None
 
+    group_bytes: int = 0
+
     @classmethod
-    def beside(cls, store: MemoryObjectClient, ms: float) -> SlowLocation:
+    def beside(cls, store: MemoryObjectClient, ms: float, group_bytes: int = 0) -> SlowLocation:
         """Make one of a tier, whose requests take so long."""
-        return cls("s3://bucket", StoreConfig(), client=SlowClient(store, ms / 1000))
+        client = SlowClient(store, ms / 1000)
+        return cls("s3://bucket", StoreConfig(), client=client, group_bytes=group_bytes)
 
     def connect(self) -> SegmentProvider:
-        return chunk_provider(self.client)
+        return chunk_provider(self.client, group_bytes=self.group_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one operation took."""
+    """What one operation took. grown_bytes: of memory at its highest, kept_bytes: at the end."""
 
     seconds: float
     cpu_seconds: float
     lists: int
     others: int
     grown_bytes: int
+    kept_bytes: int
 
 
 def make(queues: int, writes: int = 1) -> MemoryObjectClient:
@@ -188,8 +193,12 @@ def measure(location: SlowLocation, work: Callable[[SlowLocation], None]) -> Cos
     seconds = time.monotonic() - started
     cpu_seconds = time.process_time() - cpu_started
     grown = _memory("VmHWM") - before
+    gc.collect()
+    kept = _memory("VmRSS") - before
     lists = client.requests["LIST"]
-    return Cost(seconds, cpu_seconds, lists, client.requests.total() - lists, max(grown, 0))
+    return Cost(
+        seconds, cpu_seconds, lists, client.requests.total() - lists, max(grown, 0), max(kept, 0)
+    )
 
 
 def _reset_peak() -> int:

@@ -19,7 +19,7 @@ from tieredstore.message.hosts import encode_host
 BROKER = "broker-a"
 START_MS = 1_700_000_000_000
 """Store time of the first message of each queue; each later one is a millisecond younger."""
-_HOST = encode_host("10.0.0.7", 10911)
+HOST = encode_host("10.0.0.7", 10911)
 
 
 def write_queue(
@@ -43,7 +43,7 @@ def write_queue(
             born_timestamp_ms=START_MS,
             born_host=("10.1.2.3", 4567),
         )
-        record = encode_record(message, offset, place, START_MS + offset, store_host=_HOST)
+        record = encode_record(message, offset, place, START_MS + offset, store_host=HOST)
         units.append(pack_unit(place, len(record), message.tags_code))
         records.append(record)
         place += len(record)

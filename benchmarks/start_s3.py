@@ -1,10 +1,11 @@
 """What opening a broker's tier asks of an object store: `python -m benchmarks.start_s3
-[--queues N,…] [--objects N]`.
+[--queues N,…] [--objects N] [--groups]`.
 
-The tiers and the client are those of `benchmarks.plan_s3`; each file of a queue is so many objects.
-First the metadata is made from the tier alone, as after the loss of the state directory; then the
-queues are opened with it, as a broker does when it starts, for writing: after a crash, and after a
-clean stop. What the stops take is a row of its own.
+The tiers and the client are those of `benchmarks.plan_s3`; each file of a queue is so many objects,
+or with `--groups` so many pieces of group objects. First the metadata is made from the tier alone,
+as after the loss of the state directory (without groups: of those each piece is a request); then
+the queues are opened with it, as a broker does when it starts, for writing: after a crash, and
+after a clean stop. What the stops take is a row of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.grouped_queues import make_grouped
 from benchmarks.plan_s3 import CONNECTIONS, SlowLocation, make, measure
-from benchmarks.small_queues import BROKER
+from benchmarks.small_queues import BROKER, START_MS
 from tieredstore import jobs
 from tieredstore.config import StoreConfig
+from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.metadata.json_store import DefaultMetadataStore
+from tieredstore.providers import naming
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.location import METADATA_FILE
 from tieredstore.table import Tier
@@ -63,6 +67,28 @@ def rebuild(state: Path) -> Callable[[SlowLocation], None]:
     return work
 
 
+def note_metadata(state: Path) -> Callable[[SlowLocation], None]:
+    """As the broker has it that was killed; without a request for each piece."""
+
+    def work(location: SlowLocation) -> None:
+        provider = location.connect()
+        metadata = DefaultMetadataStore(state / METADATA_FILE, BROKER)
+        metadata.load()
+        with metadata.batch():
+            for item in provider.list(BROKER):
+                path = naming.parse_logical_path(item.id.path)
+                metadata.add_topic(path.topic)
+                metadata.add_queue(path.topic, int(path.queue_id))
+                place = item.id.path, item.id.type, item.id.base_offset
+                times = START_MS, START_MS, START_MS
+                metadata.put_segment(FileSegmentMetadata(*place, 0, item.size_bytes, *times))
+        metadata.flush()
+        metadata.close()
+        provider.close()
+
+    return work
+
+
 def forget_stop(store: MemoryObjectClient, state: Path) -> None:
     """Take away what a clean stop has left, as if the process had been killed."""
     store.delete([info.key for info in store.list("") if ".left" in info.key])
@@ -73,23 +99,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.start_s3", description=__doc__)
     parser.add_argument("--queues", default="1000,10000", metavar="N,…")
     parser.add_argument("--objects", type=int, default=1, metavar="N", help="of each file")
+    parser.add_argument("--groups", action="store_true", help="all of it in group objects")
     parser.add_argument("--ms", type=float, default=25, help="of a request")
     given = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}, {given.ms:g} ms a request, {CONNECTIONS} at once")
     print(
         "| what | queues | objects a file | LISTs | other requests | a queue | seconds "
-        "| of the processor | MB |"
+        "| of the processor | MB | MB that stay |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for queues in map(int, given.queues.split(",")):
-        store = make(queues, given.objects)
+        store = (make_grouped if given.groups else make)(queues, given.objects)
         with tempfile.TemporaryDirectory() as folder:
             state = Path(folder) / "state"
-            location = SlowLocation.beside(store, given.ms)
-            _print(given, queues, "metadata from the tier alone", location, rebuild(state))
+            location = SlowLocation.beside(store, given.ms, (16 << 20) * given.groups)
+            if given.groups:
+                note_metadata(state)(location)
+            else:
+                _print(given, queues, "metadata from the tier alone", location, rebuild(state))
             forget_stop(store, state)
             for name in ("after a crash", "after a clean stop"):
-                location = SlowLocation.beside(store, given.ms)
+                location = SlowLocation.beside(store, given.ms, (16 << 20) * given.groups)
                 broker = Broker(state, queues)
                 _print(given, queues, f"start {name}", location, broker.start)
                 _print(given, queues, "stop of that start", location, broker.stop)
@@ -106,7 +136,7 @@ def _print(
     print(
         f"| {name} | {queues:,} | {given.objects} | {cost.lists} | {cost.others} "
         f"| {cost.others / queues:.2f} | {cost.seconds:.1f} | {cost.cpu_seconds:.1f} "
-        f"| {cost.grown_bytes / 1e6:.0f} |",
+        f"| {cost.grown_bytes / 1e6:.0f} | {cost.kept_bytes / 1e6:.0f} |",
         flush=True,
     )
 

@@ -12,6 +12,7 @@ import argparse
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +53,16 @@ def slow(duration_ms: int) -> Load:
     return Load(SAMPLE_QUEUES, QUEUES, RECORD_BYTES, 5_000, duration_ms)
 
 
+def limited(seconds: int) -> Scheme:
+    """Uploads wait for so long at most."""
+    return Scheme(f"{seconds} s", keys={"adaptive_commit_max_interval_ms": seconds * 1000})
+
+
+def steady(kib: int, gib: float) -> Load:
+    """One queue that gets so many KiB a second, until so much is uploaded."""
+    return Load(1, 1, RECORD_BYTES, 1000 / kib, int(gib * (1 << 20) / kib * 1000))
+
+
 def month(outcomes: Sequence[Outcome]) -> str:
     operations = list(dict.fromkeys(name for one in outcomes for name in one.by_operation()))
     table = [
@@ -68,6 +79,7 @@ def month(outcomes: Sequence[Outcome]) -> str:
         ],
         ["US dollars", *(f"{one.cost_usd:,.2f}" for one in outcomes)],
         ["objects at the end", *(f"{one.keys_left:,}" for one in outcomes)],
+        ["GiB at the end", *(f"{one.bytes_left / (1 << 30):,.0f}" for one in outcomes)],
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in table)
 
@@ -158,6 +170,7 @@ def groups(grouped: Outcome, day_requests: int, page: str) -> str:
         f"| of those of the plain scheme | 1/{plain // grouped.request_count:,} |",
         f"| US dollars | {grouped.cost_usd:,.2f} |",
         f"| objects at the end | {grouped.keys_left:,} |",
+        f"| GiB at the end | {grouped.bytes_left / (1 << 30):,.0f} |",
         f"| a queue's last day, for a reader without a state | {day_requests} requests |",
     ]
     return "\n".join(rows)
@@ -189,19 +202,23 @@ def main() -> None:
     if options.groups:
         PAGE.write_text(make_groups(PAGE.read_text(), duration_ms))
         return
-    outcomes = [run(scheme, slow(duration_ms)).a_month() for scheme in (PLAIN, FIXED, ADAPTIVE)]
-    points = []
-    for seconds in INTERVALS_S:
-        scheme = Scheme(f"{seconds} s", keys={"adaptive_commit_max_interval_ms": seconds * 1000})
-        points.append((seconds, run(scheme, slow(min(duration_ms, 2 * DAY_MS))).a_month()))
-    fast_ones = []
-    for kib, gib in FAST:
-        load = Load(1, 1, RECORD_BYTES, 1000 / kib, int(gib * (1 << 20) / kib * 1000))
-        fast_ones.append((kib, run(ADAPTIVE, load)))
+    with ProcessPoolExecutor() as pool:  # the longest ones first
+        months = [pool.submit(run, one, slow(duration_ms)) for one in (PLAIN, FIXED, ADAPTIVE)]
+        intervals = [
+            pool.submit(run, limited(seconds), slow(min(duration_ms, 2 * DAY_MS)))
+            for seconds in INTERVALS_S
+        ]
+        fast_ones = [pool.submit(run, ADAPTIVE, steady(kib, gib)) for kib, gib in FAST]
+        outcomes = [task.result().a_month() for task in months]
+        points = [
+            (seconds, task.result().a_month())
+            for seconds, task in zip(INTERVALS_S, intervals, strict=True)
+        ]
+        rates = [(kib, task.result()) for (kib, _), task in zip(FAST, fast_ones, strict=True)]
     text = PAGE.read_text()
     text = replace_part(text, "month", month(outcomes))
     text = replace_part(text, "curve", curve(points))
-    text = replace_part(text, "fast", fast(fast_ones))
+    text = replace_part(text, "fast", fast(rates))
     text = make_groups(text, duration_ms)
     PAGE.write_text(text)
     plot(outcomes, points, PLOT)

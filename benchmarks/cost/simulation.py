@@ -110,8 +110,8 @@ class Load:
 @dataclass(slots=True)
 class Outcome:
     """requests: (operation, file type) -> of all that the sample stands for; cost_usd: by the
-    default prices of the meter; uploaded_bytes: commit log bytes of all; keys_left: objects of all
-    at the end."""
+    default prices of the meter; uploaded_bytes: commit log bytes of all; keys_left, bytes_left:
+    objects of all at the end, and their bytes."""
 
     scheme: str
     load: Load
@@ -119,6 +119,7 @@ class Outcome:
     cost_usd: float
     uploaded_bytes: int
     keys_left: int
+    bytes_left: int
 
     @property
     def request_count(self) -> int:
@@ -340,12 +341,12 @@ def simulate(scheme: Scheme, load: Load, folder: Path) -> Outcome:
     try:
         process.run(scheme.scan_ms, load.duration_ms)
         usage = process.client.meter.usage()
-        keys = sum(1 for _ in process.client.list(""))
+        sizes = [info.size_bytes for info in process.client.list("")]
         messages = sum(file.consume_queue_commit_offset for file in process.store.files())
         uploaded = messages * process.source.record_bytes
     finally:
         process.close()
-    return _outcome(scheme, load, usage, keys, uploaded)
+    return _outcome(scheme, load, usage, sizes, uploaded)
 
 
 def simulate_reading(scheme: Scheme, load: Load, folder: Path) -> int:
@@ -377,10 +378,12 @@ def _count_requests(meter: Meter) -> int:
     return sum(row.requests for row in meter.usage().rows)
 
 
-def _outcome(scheme: Scheme, load: Load, usage: Usage, keys: int, uploaded: int) -> Outcome:
-    """Everything for as many queues as the sample stands for."""
+def _outcome(
+    scheme: Scheme, load: Load, usage: Usage, sizes: Sequence[int], uploaded: int
+) -> Outcome:
+    """Everything for as many queues as the sample stands for. sizes: of the objects at the end."""
     scale = load.stands_for / load.queues
-    keys_left = round(keys * scale)
+    keys_left = round(len(sizes) * scale)
     requests: Counter[tuple[str, str]] = Counter()
     cost = 0.0
     for row in usage.rows:
@@ -394,4 +397,5 @@ def _outcome(scheme: Scheme, load: Load, usage: Usage, keys: int, uploaded: int)
             factor = 1.0
         requests[row.operation, row.file_type] += round(row.requests * factor)
         cost += row.cost_usd * factor
-    return Outcome(scheme.name, load, requests, cost, round(uploaded * scale), keys_left)
+    uploaded_bytes, bytes_left = round(uploaded * scale), round(sum(sizes) * scale)
+    return Outcome(scheme.name, load, requests, cost, uploaded_bytes, keys_left, bytes_left)

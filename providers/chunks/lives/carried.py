@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.providers.chunks.client import ObjectInfo
-from tieredstore.providers.chunks.lives.chain import Extent
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.names import (
     CarriedUnits,
     make_carried_name,

@@ -15,16 +15,18 @@ from typing import NamedTuple
 
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.providers.chunks.client import ObjectInfo
+from tieredstore.providers.chunks.lives.extents import (
+    Extent,
+    add_extent,
+    iterate_places,
+    keep_extents,
+)
 from tieredstore.providers.chunks.lives.names import (
     WHOLE_NAME,
     Life,
     ObjectName,
     chunk_name,
-    is_carried_name,
     is_former_name,
-    is_grouped_name,
-    is_shared_name,
-    is_write_name,
     make_merged_name,
     parse_life,
     parse_object_name,
@@ -32,55 +34,6 @@ from tieredstore.providers.chunks.lives.names import (
 
 _NO_END = 2**64
 _log = logging.getLogger(__name__)
-
-
-class Extent(NamedTuple):
-    """Bytes [start, end) of the segment are in the object `name` (below the segment's folder, see
-    `make_key`), behind `skip` bytes of it, made at `modified_ms` by the server's clock. They are
-    not its first ones where merged runs overlap, and where the object is shared with other
-    segments. crc: of these bytes, as the index of a group object tells it; -1: it is not known."""
-
-    start: int
-    end: int
-    name: str
-    modified_ms: int = 0
-    skip: int = 0
-    crc: int = -1
-
-    @property
-    def length(self) -> int:
-        return self.end - self.start
-
-    @property
-    def is_chunk(self) -> bool:
-        """Whether it is one write."""
-        return is_write_name(self.name)
-
-    @property
-    def is_carried(self) -> bool:
-        """Whether it is units in a write of the commit log."""
-        return is_carried_name(self.name)
-
-    @property
-    def is_grouped(self) -> bool:
-        """Whether it is in a group object, with bytes of other queues."""
-        return is_grouped_name(self.name)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other segments have a part in the object: no single one decides when it goes."""
-        return is_shared_name(self.name)
-
-    @property
-    def life(self) -> Life:
-        """The life in which it was written."""
-        return parse_life(self.name)
-
-    def cut(self, start: int, end: int) -> Extent:
-        """Return the part of it that is bytes [start, end) of the segment."""
-        crc = self.crc if (start, end) == (self.start, self.end) else -1
-        skip = self.skip + start - self.start
-        return self._replace(start=start, end=end, skip=skip, crc=crc)
 
 
 class Garbage(NamedTuple):
@@ -131,7 +84,7 @@ class Chain:
     listing began (`Views.count_change`).
     """
 
-    extents: tuple[Extent, ...] = ()
+    extents: Sequence[Extent] = ()
     sealed: bool = False
     marked: bool = False
     garbage: tuple[Garbage, ...] = ()
@@ -158,7 +111,7 @@ class Chain:
         """Return the extents that hold bytes of [position, position + length)."""
         first = bisect.bisect_right(self.extents, position, key=_end)
         last = bisect.bisect_left(self.extents, position + length, key=_start)
-        return self.extents[first:last]
+        return tuple(self.extents[first:last])
 
     def widen(self, position: int, length: int, most_bytes: int) -> tuple[int, int]:
         """Return (position, length) of the bytes to be read for these, so that what has a CRC can
@@ -193,7 +146,9 @@ class Chain:
         """Return the chain with a write at the end."""
         life = extent.life
         return replace(
-            self, extents=(*self.extents, extent), born=life if self.born is None else self.born
+            self,
+            extents=add_extent(self.extents, extent),
+            born=life if self.born is None else self.born,
         )
 
     def with_merged(self, start: int, end: int, modified_ms: int, life: Life) -> Chain | None:
@@ -219,7 +174,7 @@ class Chain:
             for found in old
             if not found.is_shared and found.name != run.name
         ]
-        return replace(self, extents=tuple(extents), garbage=(*self.garbage, *garbage))
+        return replace(self, extents=keep_extents(extents), garbage=(*self.garbage, *garbage))
 
     def with_whole(self, modified_ms: int, life: Life) -> Chain:
         """Return the chain with the whole content in one object."""
@@ -255,14 +210,15 @@ class Chain:
 
     def _find_spans(self) -> list[Span]:
         spans: list[Span] = []
-        folder, life = "", Life(0, 0)
-        for extent in self.extents:
-            if folder != (folder := extent.name.partition("/")[0]):
-                life = extent.life
-            if spans and spans[-1].life == life and spans[-1].end == extent.start:
-                spans[-1] = spans[-1]._replace(end=extent.end)
-            else:
-                spans.append(Span(life, extent.start, extent.end))
+        folder, first, behind = "", 0, 0
+        for of_life, start, end in iterate_places(self.extents):
+            if (of_life, start) != (folder, behind):
+                if folder:
+                    spans.append(Span(parse_life(folder), first, behind))
+                folder, first = of_life, start
+            behind = end
+        if folder:
+            spans.append(Span(parse_life(folder), first, behind))
         return spans
 
 
@@ -427,7 +383,7 @@ def _walk(content: list[Extent], inherited: InheritedSegment) -> Chain:
                 inherited.is_closed and position == inherited.size_bytes
             )
             whole = extents[0].name.endswith(f"/{WHOLE_NAME}") if len(extents) == 1 else False
-            return Chain(tuple(extents), is_marked and whole, is_marked, (), tuple(holes))
+            return Chain(keep_extents(extents), is_marked and whole, is_marked, (), tuple(holes))
         holes.append(Hole(position, starts[later]))
         position = starts[later]
 

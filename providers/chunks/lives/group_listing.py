@@ -21,7 +21,7 @@ from cachetools import LRUCache
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
-from tieredstore.providers.chunks.lives.chain import Extent
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.groups import (
     Group,
     GroupName,

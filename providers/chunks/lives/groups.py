@@ -21,7 +21,7 @@ import msgspec
 from tieredstore.contracts.gathering import order_in_groups
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.providers.chunks.lives.chain import Extent
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.inheritance import GROUPS_FORMAT_VERSION, decompress
 from tieredstore.providers.chunks.lives.names import Life, make_grouped_name
 

@@ -19,7 +19,8 @@ import msgspec
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt
-from tieredstore.providers.chunks.lives.chain import Chain, Extent, Garbage
+from tieredstore.providers.chunks.lives.chain import Chain, Garbage
+from tieredstore.providers.chunks.lives.extents import Extent, keep_extents
 from tieredstore.providers.chunks.lives.inheritance import (
     FORMAT_VERSION,
     GROUPS_FORMAT_VERSION,
@@ -105,35 +106,36 @@ def decode_left(number: int, read: Callable[[str], bytes | None]) -> Left | None
     head = _read(number, left_name(number), read)
     if head is None:
         return None
-    parts = [head]
-    for shard in range(head.shards):
-        part = _read(number, left_name(number, shard), read)
-        if part is None:
-            return None
-        parts.append(part)
+    chains: dict[SegmentId, Chain] = {}
+    shards = [left_name(number, shard) for shard in range(head.shards)]
     try:
-        chains = {
-            _make_id((found.path, found.type, found.base_offset)): Chain(
-                found.extents,
-                found.is_sealed,
-                found.is_marked,
-                found.garbage,
-                epoch=number,
-                born=found.born,
-            )
-            for part in parts
-            for found in part.segments
-        }
+        _take_chains(number, head, chains)
+        for name in shards:  # one after the other: of each the chains are a small part
+            part = _read(number, name, read)
+            if part is None:
+                return None
+            _take_chains(number, part, chains)
         return Left(chains, tuple(map(_make_id, head.unsure)))
     except ValueError as error:
         _log.warning("what epoch %d has left names no segment: %s", number, error)
         return None
 
 
+def _take_chains(number: int, part: _Content, chains: dict[SegmentId, Chain]) -> None:
+    for found in part.segments:
+        chains[_make_id((found.path, found.type, found.base_offset))] = Chain(
+            keep_extents(found.extents),
+            found.is_sealed,
+            found.is_marked,
+            found.garbage,
+            epoch=number,
+            born=found.born,
+        )
+
+
 def _make_entry(id: SegmentId, chain: Chain) -> _Segment:
-    return _Segment(
-        *sort_key(id), chain.sealed, chain.marked, chain.born, chain.extents, chain.garbage
-    )
+    extents = tuple(chain.extents)
+    return _Segment(*sort_key(id), chain.sealed, chain.marked, chain.born, extents, chain.garbage)
 
 
 def _make_id(key: SortKey) -> SegmentId:

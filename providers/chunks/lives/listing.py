@@ -11,7 +11,8 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
 from tieredstore.providers.chunks.lives.carried import find_carried
-from tieredstore.providers.chunks.lives.chain import Chain, Extent, read_chain
+from tieredstore.providers.chunks.lives.chain import Chain, read_chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.group_listing import GroupListings
 from tieredstore.providers.chunks.lives.groups import parse_group_name
 from tieredstore.providers.chunks.lives.inheritance import Inheritance

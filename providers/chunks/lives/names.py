@@ -20,6 +20,7 @@ being named from the queue's folder on. What lies in a group object (`groups`) i
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 WHOLE_NAME = "s"
@@ -147,7 +148,12 @@ def make_key(folder: str, name: str) -> str:
 
 def parse_life(name: str) -> Life:
     """Return the life of a name in a chain."""
-    epoch, _, sequence = name.partition("/")[0].removeprefix("e").partition(".")
+    return _parse_folder(name.partition("/")[0])
+
+
+@lru_cache(maxsize=256)  # names of one segment come one after the other
+def _parse_folder(folder: str) -> Life:
+    epoch, _, sequence = folder.removeprefix("e").partition(".")
     return Life(int(epoch), int(sequence))
 
 

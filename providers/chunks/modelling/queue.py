@@ -15,7 +15,8 @@ from tieredstore.contracts.request_model import Deletions, Requests
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.providers.chunks.client import ClientLimits
 from tieredstore.providers.chunks.lives.carried import make_carried_extent
-from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.names import (
     WHOLE_NAME,
     CarriedUnits,

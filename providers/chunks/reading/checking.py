@@ -14,7 +14,8 @@ from cachetools import LRUCache
 from tieredstore.contracts.block_checksums import BlockCoverage, DamagedBlock
 from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.providers.chunks.client import ObjectClient
-from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.names import make_key
 from tieredstore.providers.chunks.reading.reader import ChunkReader, ObjectGone
 

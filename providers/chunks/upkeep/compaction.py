@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from tieredstore.contracts.segment import Buffer, FileSegmentType, SegmentId
 from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
-from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.names import (
     TOMBSTONE_NAME,
     WHOLE_NAME,

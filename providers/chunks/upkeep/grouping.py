@@ -25,7 +25,8 @@ from tieredstore.contracts.segment import Buffer, FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt
 from tieredstore.message.crc import raw_crc32
 from tieredstore.providers.chunks.client import ObjectClient
-from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.groups import (
     RUNS_LEVEL,
     Group,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tieredstore.errors import Invalid
 from tieredstore.providers.chunks.client import ClientLimits
-from tieredstore.providers.chunks.lives.chain import Extent
+from tieredstore.providers.chunks.lives.extents import Extent
 
 
 class Copied(NamedTuple):

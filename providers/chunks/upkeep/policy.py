@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from tieredstore.errors import Invalid
-from tieredstore.providers.chunks.lives.chain import Extent
+from tieredstore.providers.chunks.lives.extents import Extent, are_grouped
 
 Run = tuple[Extent, ...]
 _MOST_LARGE = 16
@@ -54,7 +54,7 @@ class MergePolicy:
         well. is_closed: the segment becomes one object now, so large ones stay as they are.
 
         What is in group objects is left alone: it is moved with that of other queues."""
-        if self._is_little(extents):
+        if self._is_little(extents) or (not is_closed and are_grouped(extents)):
             return None
         for section in (extents,) if is_closed else _split_at_groups(extents):
             run = self._find_run(section, is_closed=is_closed)

@@ -17,7 +17,8 @@ from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavaila
 from tieredstore.providers import checks
 from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.lives.carried import make_carried_extent
-from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.names import (
     CarriedUnits,
     find_queue_folder,

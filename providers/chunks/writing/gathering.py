@@ -17,7 +17,8 @@ from tieredstore.contracts.segment import Buffer, SegmentId, Written
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.message.crc import raw_crc32
 from tieredstore.providers.chunks.client import ObjectClient
-from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.groups import (
     WRITES_LEVEL,
     Group,

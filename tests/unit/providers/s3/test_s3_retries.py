@@ -23,7 +23,8 @@ from tests.kit.s3.scripted_server import (
 from tests.kit.waiting import wait_for
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing, UnknownWrite
 from tieredstore.errors import TieredStoreError, Unavailable
-from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.names import Life, chunk_name
 from tieredstore.providers.chunks.retries import carry_budget, limit_retries, take_retry
 from tieredstore.providers.chunks.segment import ChunkFileSegment

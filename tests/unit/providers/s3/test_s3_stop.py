@@ -15,7 +15,8 @@ from tests.kit.s3.scripted_server import Reply, Request, ScriptedServer, s3_clie
 from tests.kit.waiting import LONGEST_S, wait_for
 from tieredstore.contracts.segment import SegmentListing
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.names import Life
 from tieredstore.providers.s3.client import S3Client
 from tieredstore.providers.s3.provider import S3Provider

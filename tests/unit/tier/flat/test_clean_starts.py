@@ -6,18 +6,20 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.kit.counted_requests import CountingClient
-from tests.kit.tier.flat import BROKER, T0, batch, fill
+from tests.kit.tier.flat import BROKER, T0, batch, bodies
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Fenced
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.chunks.lives import ranges
+from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.provider import PosixProvider
@@ -30,14 +32,17 @@ from tieredstore.tier.writing import TierWriter
 QUEUES = 60
 CONFIG = msgspec.structs.replace(StoreConfig(), broker_name=BROKER)
 MOST_REQUESTS = 50
+GROUPED = {"group_bytes": 1 << 20, "regroup_interval_ms": 0}
 
 
 class Broker:
     """A process that writes a tier, from its start on. asked: what the start asked for."""
 
-    def __init__(self, store: MemoryObjectClient, state: Path, *, take_over: bool = False) -> None:
+    def __init__(
+        self, store: MemoryObjectClient, state: Path, *, take_over: bool = False, **settings: Any
+    ) -> None:
         self.client = CountingClient(store)
-        self.provider = chunk_provider(self.client)
+        self.provider = chunk_provider(self.client, **settings)
         self.metadata = DefaultMetadataStore(
             state / "config" / "tieredStoreMetadata.json", BROKER, ManualClock(T0)
         )
@@ -51,11 +56,17 @@ class Broker:
         self.asked = Counter(self.client.requests)
 
     def write(self, count: int) -> Broker:
-        """Append to each queue, and commit."""
+        """Append to each queue, and commit: one look for all, as the dispatcher does."""
+        stored = []
         for queue_id in range(QUEUES):
             file = self.queue(queue_id)
             file.init_offset(0)
-            fill(file, file.consume_queue_max_offset, count)
+            file.append_batch(*batch(file.consume_queue_max_offset, count))
+            stored.append((file, file.store()))
+        self.writer.confirm()
+        for file, ends in stored:
+            assert ends is not None
+            file.settle(ends)
         return self
 
     def queue(self, queue_id: int) -> FlatMessageFile:
@@ -93,6 +104,13 @@ def assert_whole(broker: Broker, count: int) -> None:
     assert {file.consume_queue_commit_offset for file in files} == {count}
 
 
+def assert_goes_on(broker: Broker, count: int) -> None:
+    """What is written next is read back behind what was there."""
+    broker.write(1)
+    assert_whole(broker, count + 1)
+    assert len(bodies(broker.queue(7))) == count + 1
+
+
 def test_after_a_clean_stop_a_start_asks_nothing_for_a_queue(
     store: MemoryObjectClient, tmp_path: Path
 ) -> None:
@@ -106,13 +124,52 @@ def test_after_a_clean_stop_a_start_asks_nothing_for_a_queue(
     assert once_more.asked == again.asked
 
 
-def test_after_a_crash_a_start_reads_one_unit_of_a_queue(
+@pytest.mark.parametrize("settings", [{}, GROUPED])
+def test_after_a_crash_nothing_is_read_of_a_queue_whose_files_end_with_one_write(
+    store: MemoryObjectClient, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    first = Broker(store, tmp_path / "state", **settings).write(3).write(1)
+    again = Broker(store, crash(first, tmp_path / "state"), take_over=True, **settings)
+    assert_whole(again, 4)
+    assert again.read_count() <= MOST_REQUESTS < QUEUES
+    assert_goes_on(again, 4)
+
+
+def test_after_a_crash_nothing_is_read_of_a_queue_whose_files_end_in_one_group_of_runs(
     store: MemoryObjectClient, tmp_path: Path
 ) -> None:
-    state = crash(Broker(store, tmp_path / "state").write(3), tmp_path / "state")
-    again = Broker(store, state, take_over=True)
-    assert_whole(again, 3)
+    first = Broker(store, tmp_path / "state", **GROUPED).write(3).write(1)
+    report = first.provider.run_maintenance(sweep=False)
+    assert report.regrouped_count
+    again = Broker(store, crash(first, tmp_path / "state"), take_over=True, **GROUPED)
+    assert_whole(again, 4)
+    assert again.read_count() <= MOST_REQUESTS < QUEUES
+    assert_goes_on(again, 4)
+
+
+def test_after_a_crash_a_start_reads_one_unit_of_a_queue_that_ends_with_what_was_merged(
+    store: MemoryObjectClient, tmp_path: Path
+) -> None:
+    merging = {"policy": MergePolicy(fan_in=2)}
+    first = Broker(store, tmp_path / "state", **merging).write(3).write(1)
+    first.provider.run_maintenance(sweep=False)
+    again = Broker(store, crash(first, tmp_path / "state"), take_over=True)
+    assert_whole(again, 4)
     assert QUEUES <= again.read_count() <= QUEUES + MOST_REQUESTS
+    assert_goes_on(again, 4)
+
+
+@pytest.mark.parametrize("settings", [{}, GROUPED])
+def test_d15_a_queue_that_ends_with_messages_alone_is_looked_at_after_a_crash(
+    store: MemoryObjectClient, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    first = Broker(store, tmp_path / "state", **settings).write(3)
+    end = first.queue(7).commit_log_commit_offset
+    log = SegmentId(f"{BROKER}/orders/7", FileSegmentType.COMMIT_LOG, 0)
+    first.provider.open(log).write(end, [b"behind"])
+    again = Broker(store, crash(first, tmp_path / "state"), take_over=True, **settings)
+    assert_whole(again, 3)
+    assert again.queue(7).commit_log_commit_offset == end
 
 
 def test_after_the_crash_of_a_first_writer_the_queues_of_the_metadata_divide_the_listing(
@@ -131,8 +188,9 @@ def test_after_a_crash_behind_a_clean_stop_units_are_looked_at(
 ) -> None:
     """What the stop said is not what the next epoch left."""
     Broker(store, tmp_path / "state").write(3).stop()
-    state = crash(Broker(store, tmp_path / "state").write(1), tmp_path / "state")
-    again = Broker(store, state, take_over=True)
+    second = Broker(store, tmp_path / "state", policy=MergePolicy(fan_in=2)).write(1)
+    second.provider.run_maintenance(sweep=False)
+    again = Broker(store, crash(second, tmp_path / "state"), take_over=True)
     assert_whole(again, 4)
     assert again.read_count() >= QUEUES
 

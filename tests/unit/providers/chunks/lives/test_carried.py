@@ -7,13 +7,8 @@ import pytest
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.providers.chunks.client import ObjectInfo
 from tieredstore.providers.chunks.lives.carried import find_carried
-from tieredstore.providers.chunks.lives.chain import (
-    Chain,
-    Extent,
-    InheritedSegment,
-    Span,
-    read_chain,
-)
+from tieredstore.providers.chunks.lives.chain import Chain, InheritedSegment, Span, read_chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.names import (
     CarriedUnits,
     Life,

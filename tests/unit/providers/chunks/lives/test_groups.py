@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from tieredstore.contracts.gathering import order_in_groups
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.providers.chunks.lives.chain import (
-    Chain,
-    Extent,
-    InheritedSegment,
-    Span,
-    read_chain,
-)
+from tieredstore.providers.chunks.lives.chain import Chain, InheritedSegment, Span, read_chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.groups import (
     RUNS_LEVEL,
     WRITES_LEVEL,

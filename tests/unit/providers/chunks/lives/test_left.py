@@ -16,7 +16,8 @@ from tests.kit.chunks import LOG, UNITS, Process, Store
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing, Written
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.epochs.epoch import ChunkWriterEpoch
-from tieredstore.providers.chunks.lives.chain import Chain, Extent, Garbage
+from tieredstore.providers.chunks.lives.chain import Chain, Garbage
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.inheritance import (
     InheritedObject,
     left_name,

@@ -15,7 +15,8 @@ import pytest
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import Companion, FileSegmentType, SegmentId, Written
 from tieredstore.providers.chunks.lives.carried import make_carried_extent
-from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.names import (
     CarriedUnits,
     Life,

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tieredstore.errors import Invalid
 from tieredstore.properties import PluginProperties, read_settings
 from tieredstore.providers.chunks.client import ClientLimits
-from tieredstore.providers.chunks.lives.chain import Chain, Extent
+from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.names import Life, chunk_name, make_merged_name
 from tieredstore.providers.chunks.shared_settings import SharedSettings
 from tieredstore.providers.chunks.upkeep.parts import Copied, plan_parts

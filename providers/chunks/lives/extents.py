@@ -1,0 +1,188 @@
+"""Extents: where bytes of a segment are, and many of them in little memory."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple, overload
+
+from tieredstore.providers.chunks.lives.names import (
+    Life,
+    is_carried_name,
+    is_grouped_name,
+    is_shared_name,
+    is_write_name,
+    parse_life,
+)
+
+_ROW = struct.Struct("<qqqqq")
+_make = tuple.__new__  # what `Extent(…)` calls
+_LEAST_ROWS = 4
+"""Fewer take as much memory in rows."""
+
+
+class Extent(NamedTuple):
+    """Bytes [start, end) of the segment are in the object `name` (below the segment's folder, see
+    `make_key`), behind `skip` bytes of it, made at `modified_ms` by the server's clock. They are
+    not its first ones where merged runs overlap, and where the object is shared with other
+    segments. crc: of these bytes, as the index of a group object tells it; -1: it is not known."""
+
+    start: int
+    end: int
+    name: str
+    modified_ms: int = 0
+    skip: int = 0
+    crc: int = -1
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether it is one write."""
+        return is_write_name(self.name)
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether it is units in a write of the commit log."""
+        return is_carried_name(self.name)
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether it is in a group object, with bytes of other queues."""
+        return is_grouped_name(self.name)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other segments have a part in the object: no single one decides when it goes."""
+        return is_shared_name(self.name)
+
+    @property
+    def life(self) -> Life:
+        """The life in which it was written."""
+        return parse_life(self.name)
+
+    def cut(self, start: int, end: int) -> Extent:
+        """Return the part of it that is bytes [start, end) of the segment."""
+        crc = self.crc if (start, end) == (self.start, self.end) else -1
+        skip = self.skip + start - self.start
+        return self._replace(start=start, end=end, skip=skip, crc=crc)
+
+
+class ExtentRows(Sequence[Extent]):
+    """Extents as rows of numbers, beside their names, which have most of their text in common:
+    with those of the same life, with those of the queue's other file, and with those of all queues
+    in the same group object. A sixth of the memory of as many objects. Immutable; equal to a tuple
+    of the same extents."""
+
+    __slots__ = ("_names", "_rows")
+
+    def __init__(self, rows: bytes, names: tuple[str, ...]) -> None:
+        """names: of each two parts, cut at the last "/"."""
+        self._rows = rows
+        self._names = names
+
+    def add(self, extent: Extent) -> ExtentRows:
+        """Return these and one more. Raises struct.error for numbers above 2^63."""
+        rows, names = _pack((extent,))
+        return ExtentRows(self._rows + rows, self._names + names)
+
+    def iterate_places(self) -> Iterator[tuple[str, int, int]]:
+        """Yield folder of the life, start and end of each, for less than iterating costs."""
+        heads = iter(self._names[::2])
+        former, folder = "", ""
+        for start, end, *_ in _ROW.iter_unpack(self._rows):
+            head = next(heads)
+            if head is not former:
+                former, folder = head, head.partition("/")[0]
+            yield folder, start, end
+
+    def are_grouped(self) -> bool:
+        """Tell whether all of them are in group objects."""
+        return all(is_grouped_name(f"/{tail}") for tail in self._names[1::2])
+
+    def __len__(self) -> int:
+        return len(self._names) // 2
+
+    def __iter__(self) -> Iterator[Extent]:
+        names = iter(self._names)
+        for row in _ROW.iter_unpack(self._rows):
+            yield _unpack(row, next(names), next(names))
+
+    @overload
+    def __getitem__(self, index: int) -> Extent: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Extent, ...]: ...
+    def __getitem__(self, index: int | slice) -> Extent | tuple[Extent, ...]:
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(*index.indices(len(self))))
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        names = self._names
+        row = _ROW.unpack_from(self._rows, place * _ROW.size)
+        return _unpack(row, names[2 * place], names[2 * place + 1])
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ExtentRows):
+            return (self._rows, self._names) == (other._rows, other._names)
+        return tuple(self) == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"ExtentRows{tuple(self)!r}"
+
+
+def keep_extents(extents: Iterable[Extent]) -> Sequence[Extent]:
+    """Return the extents as they are kept: rows of many, a tuple of a few, or of numbers above 2^63
+    that something damaged tells."""
+    if isinstance(extents, ExtentRows):
+        return extents
+    found = tuple(extents)
+    if len(found) >= _LEAST_ROWS:
+        with suppress(struct.error):
+            return ExtentRows(*_pack(found))
+    return found
+
+
+def add_extent(extents: Sequence[Extent], extent: Extent) -> Sequence[Extent]:
+    """Return kept extents and one more, as they are kept."""
+    if isinstance(extents, ExtentRows):
+        with suppress(struct.error):
+            return extents.add(extent)
+    return keep_extents((*extents, extent))
+
+
+def iterate_places(extents: Sequence[Extent]) -> Iterator[tuple[str, int, int]]:
+    """Yield folder of the life, start and end of each extent."""
+    if isinstance(extents, ExtentRows):
+        return extents.iterate_places()
+    return ((found.name.partition("/")[0], found.start, found.end) for found in extents)
+
+
+def are_grouped(extents: Sequence[Extent]) -> bool:
+    """Tell whether all extents are in group objects."""
+    if isinstance(extents, ExtentRows):
+        return extents.are_grouped()
+    return all(extent.is_grouped for extent in extents)
+
+
+def _pack(extents: Iterable[Extent]) -> tuple[bytes, tuple[str, ...]]:
+    numbers: list[int] = []
+    names: list[str] = []
+    for start, end, name, modified_ms, skip, crc in extents:
+        head, _, tail = name.rpartition("/")
+        numbers += (start, end, modified_ms, skip, crc)
+        names += (sys.intern(head), sys.intern(tail))
+    return struct.pack(f"<{len(numbers)}q", *numbers), tuple(names)
+
+
+def _unpack(row: tuple[int, ...], head: str, tail: str) -> Extent:
+    start, end, modified_ms, skip, crc = row
+    name = f"{head}/{tail}" if head else tail
+    return _make(Extent, (start, end, name, modified_ms, skip, crc))
