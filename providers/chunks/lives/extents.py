@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple, overload
+from functools import partial
+from typing import NamedTuple, cast, overload
 
 from tieredstore.providers.chunks.lives.names import (
     Life,
@@ -18,7 +20,6 @@ from tieredstore.providers.chunks.lives.names import (
 )
 
 _ROW = struct.Struct("<qqqqq")
-_make = tuple.__new__  # what `Extent(…)` calls
 _LEAST_ROWS = 4
 """Fewer take as much memory in rows."""
 
@@ -138,6 +139,29 @@ class ExtentRows(Sequence[Extent]):
         return f"ExtentRows{tuple(self)!r}"
 
 
+class ExtentsBuilder:
+    """Rows of extents that come one by one."""
+
+    __slots__ = ("_names", "_numbers")
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+        self._names: list[str] = []
+
+    def append(self, extent: Extent) -> None:
+        """Take one more. Raises OverflowError for numbers above 2^63."""
+        start, end, name, modified_ms, skip, crc = extent
+        head, _, tail = name.rpartition("/")
+        self._numbers.extend((start, end, modified_ms, skip, crc))
+        self._names += (sys.intern(head), sys.intern(tail))
+
+    def build(self) -> ExtentRows:
+        """Return all that was taken."""
+        if sys.byteorder == "big":
+            self._numbers.byteswap()
+        return ExtentRows(self._numbers.tobytes(), tuple(self._names))
+
+
 def keep_extents(extents: Iterable[Extent]) -> Sequence[Extent]:
     """Return the extents as they are kept: rows of many, a tuple of a few, or of numbers above 2^63
     that something damaged tells."""
@@ -182,7 +206,11 @@ def _pack(extents: Iterable[Extent]) -> tuple[bytes, tuple[str, ...]]:
     return struct.pack(f"<{len(numbers)}q", *numbers), tuple(names)
 
 
+_make = cast("Callable[[tuple[object, ...]], Extent]", partial(tuple.__new__, Extent))
+"""What `Extent(…)` calls."""
+
+
 def _unpack(row: tuple[int, ...], head: str, tail: str) -> Extent:
     start, end, modified_ms, skip, crc = row
     name = f"{head}/{tail}" if head else tail
-    return _make(Extent, (start, end, name, modified_ms, skip, crc))
+    return _make((start, end, name, modified_ms, skip, crc))

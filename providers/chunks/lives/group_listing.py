@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from cachetools import LRUCache
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
-from tieredstore.providers.chunks.lives.extents import Extent
+from tieredstore.providers.chunks.lives.extents import Extent, ExtentsBuilder
 from tieredstore.providers.chunks.lives.groups import (
     Group,
     GroupName,
@@ -80,7 +81,7 @@ class GroupListings:
             inheritance.note_grouped(name.life.epoch)
         inheritance.is_searched = True
 
-    def find(self, path: str, inheritance: Inheritance) -> dict[SegmentId, list[Extent]]:
+    def find(self, path: str, inheritance: Inheritance) -> Mapping[SegmentId, Sequence[Extent]]:
         """Find what groups hold of the segments of a queue, or of all below the beginning of a
         path; not what is in a group that cannot be read. The inheritance is told who has made
         groups of the broker. Raises Unavailable, Invalid."""
@@ -95,19 +96,14 @@ class GroupListings:
                 for name, info in listed
                 if len(parts) < _QUEUE_PARTS or name.may_have(path)
             ]
-            groups = self._read_all(wanted)
-            gone = [info.key for (_, info), g in zip(wanted, groups, strict=True) if g is None]
+            found: dict[SegmentId, ExtentsBuilder] = defaultdict(ExtentsBuilder)
+            gone = self._read_all(wanted, path, found)
             misses.update(gone)
             if any(misses[key] < _MAX_MISSES for key in gone):
                 continue  # it was merged and collected meanwhile
             for key in gone:
                 self._note_broken(key, f"{key}: it is listed, and not there")
-            found: dict[SegmentId, list[Extent]] = {}
-            for (_, info), group in zip(wanted, groups, strict=True):
-                for id, extent in group.make_extents(info.modified_ms) if group else ():  # noqa: A001
-                    if id.path == path or id.path.startswith(f"{path}/"):
-                        found.setdefault(id, []).append(extent)
-            return found
+            return {id: builder.build() for id, builder in found.items()}  # noqa: A001
         raise Unavailable(f"{self.folder(parts[0])}: groups change faster than they are read")
 
     def read(self, name: GroupName, info: ObjectInfo) -> Group | None:
@@ -152,16 +148,40 @@ class GroupListings:
             pause_ms // 1000,
         )
 
-    def _read_all(self, wanted: list[tuple[GroupName, ObjectInfo]]) -> list[Group | None]:
-        """The groups, side by side; None for one that is not there any more."""
-        missing = [found for found in wanted if found[1].key not in self._known]
+    def _read_all(
+        self,
+        wanted: list[tuple[GroupName, ObjectInfo]],
+        path: str,
+        found: dict[SegmentId, ExtentsBuilder],
+    ) -> list[str]:
+        """Put what groups hold below a path to what was found, and return the keys of those that
+        are not there any more. They are read side by side, and of each no more is kept than
+        that: a broker has thousands."""
+        lock = threading.Lock()
+        below = f"{path}/"
+
+        def take(name: GroupName, info: ObjectInfo) -> bool:
+            group = self.read(name, info)
+            if group is None:
+                return False
+            with lock:
+                for id, extent in group.make_extents(info.modified_ms):  # noqa: A001
+                    if id.path == path or id.path.startswith(below):
+                        found[id].append(extent)
+            return True
+
+        missing = [one for one in wanted if one[1].key not in self._known]
         threads = min(self._client.limits.concurrent_requests, len(missing))
         if threads <= 1:
-            return [self.read(name, info) for name, info in wanted]
+            return [info.key for name, info in wanted if not take(name, info)]
         with ThreadPoolExecutor(threads, "tiered-groups") as pool:
-            tasks = [pool.submit(self.read, name, info) for name, info in wanted]
+            tasks = [pool.submit(take, name, info) for name, info in wanted]
             try:
-                return [task.result() for task in tasks]
+                return [
+                    info.key
+                    for (_, info), task in zip(wanted, tasks, strict=True)
+                    if not task.result()
+                ]
             finally:
                 for task in tasks:
                     task.cancel()

@@ -27,6 +27,7 @@ from tieredstore.providers.chunks.lives.names import Life, make_grouped_name
 
 WRITES_LEVEL = 0
 RUNS_LEVEL = 1
+_MAX_END, _MAX_CRC = 2**63, 2**32
 _NAME = re.compile(
     r"([01])\.([0-9]{10})\.([0-9]{10})\.([0-9a-f]{8})-([0-9a-f]{8})\.([1-9][0-9]{0,9})", re.ASCII
 )
@@ -169,7 +170,8 @@ def _decode_index(name: GroupName, packed: bytes) -> Iterator[GroupPiece]:
         )
     for path, pieces in found.queues:
         for kind, base_offset, sequence, start, end, crc in pieces:
-            if found.epoch != name.life.epoch or not 0 <= start < end or kind not in {0, 1}:
+            is_place = 0 <= start < end < _MAX_END and 0 <= crc < _MAX_CRC
+            if found.epoch != name.life.epoch or not is_place or kind not in {0, 1}:
                 raise Corrupt(f"group {name}: names what it cannot hold", path=str(name))
             id = SegmentId(path, FileSegmentType(kind), base_offset)  # noqa: A001
             yield GroupPiece(id, Life(found.epoch, sequence), start, end, crc)

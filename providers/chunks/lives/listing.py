@@ -129,7 +129,9 @@ class SegmentListings:
                     unsure.add(id)
         return found, unsure
 
-    def _find_grouped(self, path: str, inheritance: Inheritance) -> dict[SegmentId, list[Extent]]:
+    def _find_grouped(
+        self, path: str, inheritance: Inheritance
+    ) -> Mapping[SegmentId, Sequence[Extent]]:
         """What is in group objects, listed before all else of these segments."""
         if not inheritance.has_groups:
             return {}
@@ -139,7 +141,7 @@ class SegmentListings:
         self,
         keys: KeyRange,
         inheritance: Inheritance,
-        grouped: Mapping[SegmentId, list[Extent]],
+        grouped: Mapping[SegmentId, Sequence[Extent]],
         as_of: int,
     ) -> tuple[dict[SegmentId, Chain], set[SegmentId]]:
         seen: dict[SegmentId, Chain] = {}

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.kit.counted_requests import CountingClient
-from tests.kit.tier.flat import BROKER, T0, batch, bodies
+from tests.kit.tier.flat import BROKER, T0, batch, bodies, fill
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
@@ -32,7 +32,7 @@ from tieredstore.tier.writing import TierWriter
 QUEUES = 60
 CONFIG = msgspec.structs.replace(StoreConfig(), broker_name=BROKER)
 MOST_REQUESTS = 50
-GROUPED = {"group_bytes": 1 << 20, "regroup_interval_ms": 0}
+GROUPED: dict[str, Any] = {"group_bytes": 1 << 20, "regroup_interval_ms": 0}
 
 
 class Broker:
@@ -150,7 +150,7 @@ def test_after_a_crash_nothing_is_read_of_a_queue_whose_files_end_in_one_group_o
 def test_after_a_crash_a_start_reads_one_unit_of_a_queue_that_ends_with_what_was_merged(
     store: MemoryObjectClient, tmp_path: Path
 ) -> None:
-    merging = {"policy": MergePolicy(fan_in=2)}
+    merging: dict[str, Any] = {"policy": MergePolicy(fan_in=2)}
     first = Broker(store, tmp_path / "state", **merging).write(3).write(1)
     first.provider.run_maintenance(sweep=False)
     again = Broker(store, crash(first, tmp_path / "state"), take_over=True)

@@ -10,6 +10,7 @@ from tieredstore.providers.chunks.lives.chain import Chain
 from tieredstore.providers.chunks.lives.extents import (
     Extent,
     ExtentRows,
+    ExtentsBuilder,
     add_extent,
     are_grouped,
     iterate_places,
@@ -62,6 +63,14 @@ def test_extents_are_added_one_by_one(given_ones: list[Extent]) -> None:
         kept = add_extent(kept, extent)
     assert kept == tuple(given_ones)
     assert kept == keep_extents(given_ones)
+
+
+@given(st.lists(extents, max_size=9))
+def test_extents_are_built_one_by_one(given_ones: list[Extent]) -> None:
+    builder = ExtentsBuilder()
+    for extent in given_ones:
+        builder.append(extent)
+    assert builder.build() == tuple(given_ones)
 
 
 def test_other_extents_are_not_equal() -> None:

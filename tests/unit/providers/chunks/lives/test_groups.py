@@ -118,6 +118,8 @@ def _index(**changes: object) -> bytes:
         _index(queues=[["b/T/0", [[0, 0, 3, 5, 5, 1]]]]),
         _index(queues=[["b/T/0", [[0, 0, 3, 0, 6, 1]]]]),
         _index(queues=[["b/T/0", [["0", 0, 3, 0, 5, 1]]]]),
+        _index(queues=[["b/T/0", [[0, 0, 3, 2**63, 2**63 + 5, 1]]]]),
+        _index(queues=[["b/T/0", [[0, 0, 3, 0, 5, 2**32]]]]),
     ],
 )
 def test_a_damaged_index_is_told_with_the_name_of_its_group(index: bytes) -> None:
