@@ -31,6 +31,7 @@ _HEADER: Final = struct.Struct(">8sIIII8x80s16x")
 _ENTRY: Final = struct.Struct(">IIII")
 _STAMP: Final = struct.Struct(">qq")
 _MASK: Final = 0xFFFFFFFF
+_FEW_SLOTS: Final = 16
 _STAMP_MASK: Final = 0x5A5A5A5A5A5A5A5A
 """Not the mask of entries: a stamp that a torn write left among these is no entry."""
 
@@ -158,13 +159,10 @@ def decode_sums(data: bytes) -> BlockSums | None:
     slots = (len(data) - HEADER_BYTES) // ENTRY_BYTES
     if not slots:
         return sums
-    words = np.frombuffer(data, ">u4", slots * 4, HEADER_BYTES).reshape(slots, 4)
-    fields = words[:-1].astype(np.uint32)
-    good = ((fields[:, 0] ^ fields[:, 2]) == _MASK) & ((fields[:, 1] ^ fields[:, 3]) == _MASK)
-    good &= (fields[:, 0] > 0) & (fields[:, 0] <= BLOCK_BYTES)
-    fields[~good] = 0
-    sums.lengths.frombytes(np.ascontiguousarray(fields[:, 0]).tobytes())
-    sums.crcs.frombytes(np.ascontiguousarray(fields[:, 1]).tobytes())
+    if slots <= _FEW_SLOTS:
+        _decode_few(data, slots - 1, sums)
+    else:
+        _decode_many(data, slots, sums)
     modified_ns, check = _STAMP.unpack_from(data, entry_position(slots - 1))
     if modified_ns ^ _STAMP_MASK == check:
         sums.modified_ns = modified_ns
@@ -186,6 +184,25 @@ def compute_piece_crcs(block: memoryview) -> array[int]:
         crc = raw_crc32(block[start : start + PIECE_BYTES], crc)
         crcs.append(crc)
     return crcs
+
+
+def _decode_few(data: bytes, count: int, sums: BlockSums) -> None:
+    """Do what `_decode_many` does; a segment of a few blocks costs less without arrays."""
+    for index in range(count):
+        length, crc, length_check, crc_check = _ENTRY.unpack_from(data, entry_position(index))
+        is_good = length ^ length_check == crc ^ crc_check == _MASK and 0 < length <= BLOCK_BYTES
+        sums.lengths.append(length if is_good else 0)
+        sums.crcs.append(crc if is_good else 0)
+
+
+def _decode_many(data: bytes, slots: int, sums: BlockSums) -> None:
+    words = np.frombuffer(data, ">u4", slots * 4, HEADER_BYTES).reshape(slots, 4)
+    fields = words[:-1].astype(np.uint32)
+    good = ((fields[:, 0] ^ fields[:, 2]) == _MASK) & ((fields[:, 1] ^ fields[:, 3]) == _MASK)
+    good &= (fields[:, 0] > 0) & (fields[:, 0] <= BLOCK_BYTES)
+    fields[~good] = 0
+    sums.lengths.frombytes(np.ascontiguousarray(fields[:, 0]).tobytes())
+    sums.crcs.frombytes(np.ascontiguousarray(fields[:, 1]).tobytes())
 
 
 def compute_entries(

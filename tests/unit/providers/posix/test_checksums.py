@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,9 +22,12 @@ from tieredstore.message.consume_queue import pack_unit
 from tieredstore.message.index.tiered import IndexHeader, pack_header
 from tieredstore.message.layout import BORN_TIMESTAMP_POSITION
 from tieredstore.providers.naming import relative_segment_path
+from tieredstore.providers.posix import block_sums
 from tieredstore.providers.posix.block_sums import (
     BLOCK_BYTES,
+    ENTRY_BYTES,
     HEAD_BYTES,
+    HEADER_BYTES,
     PIECE_BYTES,
     BlockEntry,
     BlockSums,
@@ -241,6 +245,21 @@ class TestSums:
             found = decode_sums(data)
             if found is not None:
                 assert not find_bad_blocks(found, 0, len(content), memoryview(content), 0)
+
+    def test_few_entries_are_read_like_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        content = CONTENT[LOG]()
+        sums = BlockSums(content[:80], 123_456_789)
+        sums.put(compute_entries(0, [content], 0)[0])
+        whole = encode_sums(sums)
+        empty = struct.pack(">IIII", 0, 7, 0xFFFFFFFF, 7 ^ 0xFFFFFFFF)  # fits, and says nothing
+        files = [whole, whole[:HEADER_BYTES] + empty + whole[HEADER_BYTES + ENTRY_BYTES :]]
+        for position in range(HEADER_BYTES, len(whole)):
+            copy = bytearray(whole)
+            copy[position] ^= 1
+            files.append(bytes(copy))
+        few = [decode_sums(data) for data in files]
+        monkeypatch.setattr(block_sums, "_FEW_SLOTS", 0)
+        assert [decode_sums(data) for data in files] == few
 
     def test_the_memory_for_checksums_is_bounded(self) -> None:
         cache = SumCache(limit_bytes=1_000)
