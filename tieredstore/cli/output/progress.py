@@ -57,15 +57,15 @@ class Display:
         line each time, with the time."""
         if self._quiet:
             return
-        text = self._describe(progress)
         if progress.total is None:
-            self._write(progress, text, stamp())
+            self._write(progress, self._describe(progress), stamp())
             return
         is_last = progress.done >= progress.total
         now = time.monotonic()
         wait = BAR_SECONDS if self._is_live else LINE_SECONDS
         if (self._is_done and is_last) or (now - self._shown < wait and not is_last):
             return
+        text = self._describe(progress)
         self._shown = now
         self._is_done = is_last
         if self._is_live:

@@ -196,6 +196,7 @@ def _follow_round(
     """Copy what has come. stuck: queues that cannot go on, kept up to date. Raises Unavailable,
     Fenced."""
     job.store.refresh()
+    job.source.look_again()
     outcomes = job.dispatcher.scan()
     _take(total, outcomes)
     for outcome in outcomes:
@@ -277,6 +278,7 @@ class _Job:
         """Compare store and tier. why_waiting: for what messages wait when nothing has failed."""
         if report.failed:
             why_waiting = f"not copied: {report.failed[0][1]}"
+        self.source.look_again()
         return measure_behind(self.store, self.source, self.flat_files, self.clock, why_waiting)
 
     def describe_tier(self) -> TierStatus:

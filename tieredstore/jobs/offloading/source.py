@@ -36,11 +36,20 @@ class OffloadSource:
         self._message_bytes = 0
         self._total = 0
         self._start = 0.0
+        self._queues: list[QueueKey] | None = None
+        self._excluded: dict[str, str] | None = None
+
+    def look_again(self) -> None:
+        """Forget which queues and topics there are: they are listed once, and then when somebody
+        asks after this."""
+        self._queues = self._excluded = None
 
     def check_topics(self) -> None:
         """Raise Invalid for a pattern that no topic of the store matches."""
+        if not self._topics:
+            return
         names = sorted(
-            {key.topic for key in self._source.queues()} | {*self.find_excluded_topics()}
+            {key.topic for key in self._source.queues()} | {*self._source.find_excluded_topics()}
         )
         for pattern in self._topics:
             if not any(fnmatchcase(name, pattern) for name in names):
@@ -75,13 +84,13 @@ class OffloadSource:
 
     def all_queues(self) -> Iterator[QueueKey]:
         """Yield the queues of the chosen topics, those that never go to a tier included."""
-        for key in self._source.queues():
-            if self._is_chosen(key.topic):
-                yield key
+        if self._queues is None:
+            self._queues = [key for key in self._source.queues() if self._is_chosen(key.topic)]
+        yield from self._queues
 
     def make_topic_choice(self) -> Callable[[str], bool]:
         """Make what tells whether a topic is chosen and its queues may go to a tier."""
-        excluded = self._source.find_excluded_topics()
+        excluded = self.find_excluded_topics()
         return lambda topic: (
             self._is_chosen(topic) and self._filter.is_uploaded(topic) and topic not in excluded
         )
@@ -147,11 +156,13 @@ class OffloadSource:
 
     def find_excluded_topics(self) -> dict[str, str]:
         """Return the chosen topics that are left out, and why."""
-        return {
-            topic: reason
-            for topic, reason in self._source.find_excluded_topics().items()
-            if self._is_chosen(topic)
-        }
+        if self._excluded is None:
+            self._excluded = {
+                topic: reason
+                for topic, reason in self._source.find_excluded_topics().items()
+                if self._is_chosen(topic)
+            }
+        return self._excluded
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
         """Ignore the guard: the store is not ours, and its owner cleans as it likes."""

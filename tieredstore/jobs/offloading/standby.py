@@ -125,6 +125,7 @@ def await_coverage(
         _log.info("standby: waits for the checkpoint of the store: %s", behind[0])
         clock.wait(stop.event, _RETRY_MS)
         store.refresh()
+        source.look_again()
 
 
 def _find_faults(

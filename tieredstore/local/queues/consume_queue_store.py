@@ -22,7 +22,7 @@ BATCH_DIRECTORY: Final = "batchconsumequeue"
 def list_queues(directory: Path) -> Iterator[QueueKey]:
     """List the queues that have a folder, in no order."""
     for topic in _folders(directory):
-        for name in _folders(directory / topic):
+        for name in _folders(f"{directory}/{topic}"):
             if _is_queue(name):
                 yield QueueKey(topic, int(name))
 
@@ -31,7 +31,7 @@ def _is_queue(name: str) -> bool:
     return name.isascii() and name.isdigit()
 
 
-def _folders(directory: Path) -> list[str]:
+def _folders(directory: Path | str) -> list[str]:
     try:
         with os.scandir(directory) as entries:
             return [entry.name for entry in entries if entry.is_dir()]
