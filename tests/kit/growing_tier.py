@@ -61,9 +61,10 @@ class GrowingTier:
         uniq_keys: Sequence[str | None] | None = None,
         times_ms: Sequence[int] | None = None,
         sys_flag: int = 0,
+        body: bytes | None = None,
     ) -> range:
         """Append messages; their queue offsets. without `with_units`: to the commit log alone.
-        uniq_keys, times_ms: of each message, in place of what it would have."""
+        uniq_keys, times_ms: of each message, in place of what it would have; body: of all."""
         self.metadata.add_topic(topic)
         self.metadata.add_queue(topic, queue_id)
         queue = self._queues.setdefault((topic, queue_id), _Queue())
@@ -76,7 +77,7 @@ class GrowingTier:
                 uniq_key = None if uniq_keys is None else uniq_keys[offset - first]
             message = Message.create(
                 topic,
-                (text * (body_bytes // len(text) + 1))[:body_bytes],
+                (text * (body_bytes // len(text) + 1))[:body_bytes] if body is None else body,
                 queue_id=queue_id,
                 tags=f"T{offset % 3}",
                 keys=[f"KEY-{offset}"],

@@ -92,8 +92,22 @@ def make_fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
 
 def make_constant_text(value: str, count: int) -> pa.Array:
     """Make string[n] of one text; a file name that is no Unicode has U+FFFD for its bytes."""
-    shown = value.encode(errors="surrogateescape").decode("utf-8", "replace")
-    return _repeat_text(shown, 1 << max(count - 1, 0).bit_length()).slice(0, count)
+    return _repeat_text(_show(value), 1 << max(count - 1, 0).bit_length()).slice(0, count)
+
+
+def make_repeated_text(values: Sequence[tuple[str, int]]) -> pa.Array:
+    """Make string[n] of texts, each as often as it says."""
+    texts = dict.fromkeys(value for value, _ in values)
+    counts = [count for _, count in values]
+    if len(texts) == 1:
+        return make_constant_text(values[0][0], sum(counts))
+    places = {value: place for place, value in enumerate(texts)}
+    rows = np.repeat(np.array([places[value] for value, _ in values], np.int32), counts)
+    return pa.array(map(_show, texts), pa.string()).take(pa.array(rows))
+
+
+def _show(value: str) -> str:
+    return value.encode(errors="surrogateescape").decode("utf-8", "replace")
 
 
 @functools.lru_cache(maxsize=64)

@@ -19,10 +19,12 @@ from tieredstore.scan.arrow.buffers import (
     interleave_rows,
     make_constant_text,
     make_fixed_text,
+    make_repeated_text,
 )
 from tieredstore.scan.arrow.properties import PropertyColumns
 from tieredstore.scan.arrow.schema import TYPES, schema_of
 from tieredstore.scan.read.batch import MessageBatch
+from tieredstore.scan.read.joined import JoinedBatch
 
 _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), dtype=np.uint16)
 _MOST_MS = (2**63 - 1) // 1000
@@ -34,7 +36,7 @@ class ArrowColumns:
     inflated: the bodies of the compressed rows (`sys_flag`), in their order.
     """
 
-    def __init__(self, batch: MessageBatch, inflated: Sequence[bytes] = ()) -> None:
+    def __init__(self, batch: MessageBatch | JoinedBatch, inflated: Sequence[bytes] = ()) -> None:
         self._batch = batch
         self._columns = batch.columns
         self._inflated = inflated
@@ -60,10 +62,10 @@ class ArrowColumns:
     # What the queue and its units know
 
     def topic(self) -> pa.Array:
-        return make_constant_text(self._batch.queue.topic, len(self._batch))
+        return make_repeated_text([(queue.topic, rows) for queue, rows in self._batch.owners()])
 
     def broker(self) -> pa.Array:
-        return make_constant_text(self._batch.queue.broker, len(self._batch))
+        return make_repeated_text([(queue.broker, rows) for queue, rows in self._batch.owners()])
 
     def queue_offset(self) -> pa.Array:
         return pa.array(self._columns.queue_offsets)
@@ -153,16 +155,22 @@ class ArrowColumns:
         return pa.array(getattr(self._columns, name))
 
 
-def find_compressed_rows(batch: MessageBatch) -> Bools:
+def find_compressed_rows(batch: MessageBatch | JoinedBatch) -> Bools:
     """Return bool[n]: rows whose body is to be inflated (an empty one is what it is)."""
     columns = batch.columns
     packed: Bools = ((columns.sys_flags & sysflag.COMPRESSED) != 0) & (columns.body_lengths > 0)
     return packed
 
 
+def find_sayable_times(times_ms: Int64s) -> Bools:
+    """Return bool[n]: times that microseconds can say."""
+    sayable: Bools = (times_ms <= _MOST_MS) & (times_ms >= -_MOST_MS)
+    return sayable
+
+
 def _time(times_ms: Int64s) -> pa.Array:
     """Microseconds; null for a time that they cannot say, which is more than 290,000 years off."""
-    sayable = (times_ms <= _MOST_MS) & (times_ms >= -_MOST_MS)
+    sayable = find_sayable_times(times_ms)
     if sayable.all():
         return pa.array(times_ms * 1000).view(TYPES["store_timestamp"])
     return pa.array(np.where(sayable, times_ms, 0) * 1000, mask=~sayable).view(

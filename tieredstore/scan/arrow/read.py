@@ -30,7 +30,8 @@ from tieredstore.scan.read.record_checks import place_of
 
 _UNITS_PER_BATCH = 1 << 16
 _INFLATED_BYTES = 64 << 20
-_BODY_COLUMNS = frozenset({"body", "body_length"})
+INFLATED_COLUMNS = frozenset({"body", "body_length"})
+"""Of a compressed body, what it is after its decompression."""
 
 
 def arrow_batches(
@@ -87,7 +88,7 @@ def _from_records(
     options: ReadOptions,
     on_finding: OnFinding,
 ) -> Generator[pa.RecordBatch]:
-    inflate = not _BODY_COLUMNS.isdisjoint(names)
+    inflate = not INFLATED_COLUMNS.isdisjoint(names)
     for found in read_batches(
         provider,
         scan_range,

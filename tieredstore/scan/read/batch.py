@@ -38,6 +38,10 @@ class MessageBatch:
     def stored_bytes(self) -> int:
         return int(self.columns.sizes.sum())
 
+    def owners(self) -> Iterator[tuple[QueueFiles, int]]:
+        """Yield the queue, and how many rows are its own: all."""
+        yield self.queue, len(self)
+
     def message(self, index: int) -> StoredMessage:
         return decode_record(
             self.buffer,

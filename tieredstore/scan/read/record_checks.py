@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -242,3 +244,25 @@ def has_topic(buffer: memoryview, columns: RecordColumns, topic: str) -> Bools:
             letters = np.frombuffer(found, dtype=np.uint8).reshape(len(places), len(name))
             same[rows] = (letters == expected).all(axis=1)
     return same
+
+
+def find_right_topics(
+    buffer: memoryview, columns: RecordColumns, topics: Sequence[str], owners: Int64s
+) -> Bools:
+    """Tell whether each message carries its topic: `topics[owner]`."""
+    names = [topic.encode(errors="surrogateescape") for topic in topics]
+    lengths = np.array([len(name) for name in names], dtype=np.int64)
+    right: Bools = columns.topic_lengths == lengths[owners]
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(right & (columns.topic_lengths == length))
+        if not length or not len(rows):
+            continue
+        place = np.cumsum(lengths == length) - 1
+        table = _as_letters(b"".join(name for name in names if len(name) == length), length)
+        found = view_unaligned(buffer, f"V{length}")[columns.topic_offsets[rows]].tobytes()
+        right[rows] = (_as_letters(found, length) == table[place[owners[rows]]]).all(axis=1)
+    return right
+
+
+def _as_letters(names: bytes, length: int) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(names, dtype=np.uint8).reshape(-1, length)

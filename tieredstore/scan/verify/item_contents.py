@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.columns.records import RecordColumns, index_keys
 from tieredstore.message.hashes import index_hashes, java_string_hashes
 from tieredstore.message.index.tiered import time_diff_seconds
@@ -97,25 +96,3 @@ def find_right_times(found: Int64s, ours: Int64s, java: Int64s, begin_timestamp_
         right |= found == ((seconds + 2**31) & 0xFFFFFFFF) - 2**31
         right |= found == time_diff_seconds(times, begin_timestamp_ms)
     return right
-
-
-def find_right_topics(
-    buffer: memoryview, columns: RecordColumns, topics: Sequence[str], owners: Rows
-) -> Bools:
-    """Tell whether each message carries its topic: `topics[owner]`."""
-    names = [topic.encode(errors="surrogateescape") for topic in topics]
-    lengths = np.array([len(name) for name in names], dtype=np.int64)
-    right: Bools = columns.topic_lengths == lengths[owners]
-    for length in np.unique(lengths).tolist():
-        rows = np.flatnonzero(right & (columns.topic_lengths == length))
-        if not length or not len(rows):
-            continue
-        place = np.cumsum(lengths == length) - 1
-        table = _as_letters(b"".join(name for name in names if len(name) == length), length)
-        found = view_unaligned(buffer, f"V{length}")[columns.topic_offsets[rows]].tobytes()
-        right[rows] = (_as_letters(found, length) == table[place[owners[rows]]]).all(axis=1)
-    return right
-
-
-def _as_letters(names: bytes, length: int) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(names, dtype=np.uint8).reshape(-1, length)

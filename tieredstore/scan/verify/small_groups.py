@@ -18,11 +18,11 @@ from tieredstore.message.columns.records import gather_headers, record_columns
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from tieredstore.scan.catalogue import QueueFiles, extent_at
 from tieredstore.scan.read.batch import Bools, Int64s
+from tieredstore.scan.read.record_checks import find_right_topics
 from tieredstore.scan.verify.item_contents import (
     ItemGroup,
     find_right_hashes,
     find_right_times,
-    find_right_topics,
 )
 from tieredstore.scan.verify.java_times import java_store_times
 
