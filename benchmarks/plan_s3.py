@@ -225,8 +225,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="operations whose name has this")
     given = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}, {given.ms:g} ms a request, {CONNECTIONS} at once")
-    print("| what | queues | LISTs | reads a queue | seconds | MB |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| what | queues | LISTs | reads a queue | seconds | of the processor | MB |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for queues in map(int, given.queues.split(",")):
         store = make(queues)
         for name, work in OPERATIONS.items():
@@ -235,7 +235,7 @@ def main() -> None:
             cost = measure(SlowLocation.beside(store, given.ms), work)
             print(
                 f"| {name} | {queues:,} | {cost.lists} | {cost.others / queues:.2f} "
-                f"| {cost.seconds:.1f} | {cost.grown_bytes / 1e6:.0f} |",
+                f"| {cost.seconds:.1f} | {cost.cpu_seconds:.1f} | {cost.grown_bytes / 1e6:.0f} |",
                 flush=True,
             )
 
