@@ -95,7 +95,7 @@ class TestReads:
         write_groups(store)
         process = store.process()
         get = process.client.get_range
-        changed = []
+        changed: list[str] = []
 
         def change_once(key: str, position: int, length: int) -> bytes | None:
             found = get(key, position, length)

@@ -96,7 +96,7 @@ def test_i06_an_heir_goes_on_with_all_other_queues(store: Store, harm: object) -
     assert read_queue(store, "C") == content("C", 3)
     assert read_queue(store, "D") == content("D", 1)
     for topic in "AB":
-        assert attempt(lambda topic=topic: heir.write(topic)) == "Corrupt"  # type: ignore[misc]
+        assert attempt(lambda topic=topic: heir.write(topic)) == "Corrupt"
     heir.write("C")
     assert read_queue(store, "C") == content("C", 4)
     # What is beside the hole is sorted and moved as all else
@@ -176,12 +176,12 @@ def test_a_broken_group_is_looked_at_ever_more_rarely(store: Store) -> None:
 def test_an_index_that_reads_damaged_once_is_read_again(store: Store) -> None:
     Gathering(store).write(*TOPICS)
     reader = store.process()
-    key, get = group_keys(store)[0], reader.client.get_range
-    seen = []
+    group, get = group_keys(store)[0], reader.client.get_range
+    seen: list[int] = []
 
-    def damaged_once(wanted: str, position: int, length: int) -> bytes | None:
-        found = get(wanted, position, length)
-        if wanted == key and position and not seen:
+    def damaged_once(key: str, position: int, length: int) -> bytes | None:
+        found = get(key, position, length)
+        if key == group and position and not seen:
             seen.append(position)
             return bytes(len(found or b""))
         return found
