@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import tempfile
 import threading
 import time
@@ -34,6 +33,7 @@ from benchmarks.cost.simulation import (
     Scheme,
     simulate,
 )
+from benchmarks.traced_store import TracedLoad, TracedRun
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
@@ -42,7 +42,6 @@ from tieredstore.contracts.request_model import Requests
 from tieredstore.jobs.advising.loads.arrivals import Arrivals
 from tieredstore.jobs.advising.reads.backend import Backend
 from tieredstore.jobs.advising.reads.modelling import (
-    WAITING_MS,
     ColdReader,
     ReadFigures,
     find_percentile,
@@ -61,6 +60,8 @@ from tieredstore.tier.store import AHEAD_THREADS, READ_THREADS
 PAGE = DOCS / "tuning.md"
 LATENCY_MS = 30.0
 CACHE_BYTES = 256 << 20
+LONG_MS = LATENCY_MS / 2
+"""A get that takes longer has waited for the backend, and for nothing else on the machine."""
 MEMORY_BYTES_PER_S = 2e9
 """Of an object store in memory."""
 TOPIC = "Simulated"
@@ -84,8 +85,8 @@ UPLOADS: Sequence[tuple[str, Load, Scheme]] = (
         Scheme("600 s", keys={"commit_log_max_size_bytes": 20_000_000}),
     ),
     (
-        "20 queues in group objects, a message in 5 s",
-        Load(20, 20, 1024, 5_000, 26 * HOUR_MS),
+        "3 queues in group objects, a message a second",
+        Load(3, 3, 1024, 1_000, 8 * HOUR_MS),
         Scheme("groups", group_bytes=16 << 20),
     ),
 )
@@ -324,16 +325,58 @@ def table() -> str:
             pace = measure_pace(reads, client, store)
         figures = predict_reads(reads, read.took_ms, pace)
         predicted = sum(figures.requests.values())
-        times = [time_ms for time_ms in read.times_ms if time_ms > WAITING_MS]
-        mine = [time_ms for time_ms in figures.times_ms if time_ms > WAITING_MS]
-        p50s = find_percentile(mine, 0.5) or 0.0, statistics.median(times) if times else 0.0
-        p99s = find_percentile(mine, 0.99) or 0.0, find_percentile(times, 0.99) or 0.0
         rows.append(
-            f"| reads: {reads.name} | {predicted:,} | {read.requests:,} | "
-            f"{_off(predicted, read.requests)} | {p50s[0]:.1f} ms | {p50s[1]:.1f} ms | "
-            f"{_off(*p50s)} | {p99s[0]:.1f} ms | {p99s[1]:.1f} ms |"
+            _make_read_row(
+                f"reads: {reads.name}", predicted, read.requests, figures.times_ms, read.times_ms
+            )
         )
+    rows += _list_trace_rows()
     return "\n".join(rows)
+
+
+TRACES: Sequence[tuple[str, TracedLoad]] = (
+    ("4 queues for 6 hours", TracedLoad(4, 1024, 6 * HOUR_MS)),
+    ("2 queues, with bursts", TracedLoad(2, 4096, 4 * HOUR_MS, (1, 3))),
+)
+
+
+def _list_trace_rows() -> Iterator[str]:
+    """What a store did that recorded a trace, beside the model over that trace."""
+    for name, load in TRACES:
+        with tempfile.TemporaryDirectory() as folder:
+            run = TracedRun(load, Path(folder), DelayedClient)
+            try:
+                run.live()
+                uploads = sum(run.count().values())
+                client = cast("DelayedClient", run.client)
+                run.restart()
+                before = client.get_count
+                client.latency_ms = LATENCY_MS
+                times_ms = run.read_all()
+                client.latency_ms = 0.0
+                read = client.get_count - before
+                found = run.predict(MeasuredBackend(client.took_ms, MEMORY_BYTES_PER_S))
+            finally:
+                run.close()
+        yield (
+            f"| trace: {name}, uploads | {found.uploads:,} | {uploads:,} | "
+            f"{_off(found.uploads, uploads)} | | | | | |"
+        )
+        mine = [time.time_ms for time in found.times_ms]
+        yield _make_read_row(f"trace: {name}, read at the end", found.reads, read, mine, times_ms)
+
+
+def _make_read_row(
+    name: str, predicted: int, real: int, mine: Sequence[float], times_ms: Sequence[float]
+) -> str:
+    waits = [time_ms for time_ms in times_ms if time_ms > LONG_MS]
+    my_waits = [time_ms for time_ms in mine if time_ms > LONG_MS]
+    p50s = find_percentile(my_waits, 0.5) or 0.0, find_percentile(waits, 0.5) or 0.0
+    p99s = find_percentile(my_waits, 0.99) or 0.0, find_percentile(waits, 0.99) or 0.0
+    return (
+        f"| {name} | {predicted:,} | {real:,} | {_off(predicted, real)} | {p50s[0]:.1f} ms | "
+        f"{p50s[1]:.1f} ms | {_off(*p50s)} | {p99s[0]:.1f} ms | {p99s[1]:.1f} ms |"
+    )
 
 
 def _off(predicted: float, real: float) -> str:

@@ -1,9 +1,10 @@
-"""What a trace costs: processor time of puts and gets without one and with one.
+"""What a trace costs: processor time that it adds to a message, and to a get.
 
-    python -m benchmarks.trace [--write] [--pairs N]
+    python -m benchmarks.trace [--write]
 
-Passes without and with a trace alternate in one process; of each the least counts. A pass is
-puts until they are dispatched, or gets from memory, with the round that writes the trace.
+The dispatch counts what it has got in any case; measured is that part of it without anybody who is
+told, and with a recorder whose rows are made to blocks, and written. Of many loops of each the
+least counts, so that other work on the machine does not.
 """
 
 from __future__ import annotations
@@ -13,146 +14,104 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
 
 from benchmarks.cost.__main__ import DOCS, replace_part
-from benchmarks.model import BODY_BYTES, QUEUES
-from benchmarks.workload import RING, TOPIC, body, config, message, ring
-from tieredstore import registry
-from tieredstore.config import StoreConfig, change_config
-from tieredstore.contracts.message_store import GetRequest
-from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
-from tieredstore.metrics import Metrics
-from tieredstore.tier.store import TieredMessageStore
+from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus, GetRequest
+from tieredstore.local.dispatch.builders import RowDispatcher
+from tieredstore.local.dispatch.row_columns import RowColumns
+from tieredstore.tier.trace.blocks import encode_block
+from tieredstore.tier.trace.files import TraceFiles
+from tieredstore.tier.trace.recorder import TraceRecorder
 
 PAGE = DOCS / "tuning.md"
-MESSAGES = 128_000
-GETS = 16_000
-BATCH = 64
-MANY_QUEUES = 1_000
-_POLL_S = 0.001
+LOOPS = 8
+_MESSAGES = 30_000
+_MOST_RUNS = 1_000
+_GETS = 10_000
+_none = cast("Any", None)
 
-Pass = Callable[[TieredMessageStore], int]
-"""Does the work; returns how many messages."""
-
-
-def _singles(queues: int) -> Pass:
-    made: Sequence[Message] = ring(body(BODY_BYTES)) if queues == QUEUES else _spread(queues)
-
-    def run(store: TieredMessageStore) -> int:
-        put = store.next_store.put_message
-        for number in range(MESSAGES):
-            assert put(made[number % len(made)]).ok
-        return MESSAGES
-
-    return run
-
-
-def _spread(queues: int) -> Sequence[Message]:
-    return [message(number, body(BODY_BYTES), number) for number in range(queues)]
-
-
-def _batches(store: TieredMessageStore) -> int:
-    made = [
-        [message(number % QUEUES, body(BODY_BYTES), number * BATCH + one) for one in range(BATCH)]
-        for number in range(RING // BATCH)
-    ]
-    put = store.next_store.put_messages
-    for number in range(MESSAGES // BATCH):
-        assert put(made[number % len(made)]).ok
-    return MESSAGES
-
-
-def _gets(count: int) -> Pass:
-    def run(store: TieredMessageStore) -> int:
-        found = 0
-        for number in range(GETS):
-            request = GetRequest(TOPIC, 0, number % 1_000 * count, count, group="g")
-            found += len(store.get(request).messages)
-        return found
-
-    return run
-
-
-PASSES: Sequence[tuple[str, Pass]] = (
-    (f"puts, single, {QUEUES} queues", _singles(QUEUES)),
-    (f"puts, batches of {BATCH}, {QUEUES} queues", _batches),
-    (f"puts, single, {MANY_QUEUES:,} queues in turn", _singles(MANY_QUEUES)),
-    ("gets of 32 from the page cache", _gets(32)),
-    ("gets of 1 from the page cache", _gets(1)),
+RUNS: Sequence[tuple[str, int, int]] = (
+    ("puts at full speed to 4 queues, single", 4, 256),
+    ("puts at full speed to 4 queues, in batches", 4, 4_096),
+    ("puts at full speed to 1,000 queues in turn", 1_000, 1_000),
+    ("puts one at a time, each dispatched by itself", 1, 1),
 )
+"""Queues, and messages of a run of the dispatch."""
+PULLS = (32, 8, 1)
 
 
-def measure(run: Pass, pairs: int) -> tuple[float, float]:
-    """Return the least nanoseconds a message without a trace, and with one."""
-    least = {False: float("inf"), True: float("inf")}
-    for _ in range(pairs):
-        for is_on, before in list(least.items()):
-            least[is_on] = min(before, _measure_once(run, is_on=is_on))
-    return least[False], least[True]
+def measure(work: Callable[[], object], count: int) -> float:
+    """Return the least nanoseconds that the calling thread takes for one of `count` things."""
+    least = float("inf")
+    for _ in range(LOOPS):
+        begin = time.thread_time_ns()
+        work()
+        least = min(least, (time.thread_time_ns() - begin) / count)
+    return least
 
 
-def _measure_once(run: Pass, *, is_on: bool) -> float:
+def measure_puts(queues: int, messages: int, files: TraceFiles) -> float:
+    """Return what a recorder adds to a message, where a run has so many of so many queues."""
+    dispatcher = RowDispatcher(_none, _none, _none, _none, ())
+    dispatcher._by_number = {number: QueueKey("bench", number) for number in range(queues)}
+    numbers = np.sort(np.arange(messages) % queues)
+    starts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])).tolist()
+    order, ones = np.arange(messages), np.ones(messages, np.int64)
+    columns = RowColumns(numbers, order * 1_200, ones * 1_200, ones, order, [])
+    runs = min(max(_MESSAGES // messages, 1), _MOST_RUNS)
+    recorder = TraceRecorder(SYSTEM_CLOCK)
+
+    def count_runs() -> None:
+        for _ in range(runs):
+            dispatcher.counts_from = 0
+            dispatcher._count(columns, order, starts)
+
+    def record_runs() -> None:
+        count_runs()
+        files.append(encode_block(recorder.take()), SYSTEM_CLOCK.now_ms())
+
+    without = measure(count_runs, runs * messages)
+    dispatcher.set_observer(recorder.put)
+    return measure(record_runs, runs * messages) - without
+
+
+def measure_gets(pull: int, files: TraceFiles) -> float:
+    """Return what a recorder takes for a message of gets of so many."""
+    recorder = TraceRecorder(SYSTEM_CLOCK)
+    requests = [GetRequest("bench", 0, n * pull, pull, group="g") for n in range(_GETS)]
+    result = GetMessageResult(GetMessageStatus.FOUND, 0, messages=[_none] * pull)
+
+    def record_gets() -> None:
+        for request in requests:
+            result.next_begin_offset = request.offset + pull
+            recorder.get(request, result, from_tier=False)
+        files.append(encode_block(recorder.take()), SYSTEM_CLOCK.now_ms())
+
+    return measure(record_gets, _GETS * pull)
+
+
+def table() -> str:
+    rows = ["| a trace adds | ns a message |", "| --- | ---: |"]
     with tempfile.TemporaryDirectory() as folder:
-        settings = config(Path(folder), max_transfer_count_in_memory=32)
-        store = _open(settings, Path(folder))
-        try:
-            if "get" in run.__qualname__:
-                _singles(QUEUES)(store)
-                _wait(store)
-            change_config(settings, {"tieredStoreTraceEnable": is_on})
-            store.trace.run_round()
-            begin = time.process_time_ns()
-            count = run(store)
-            _wait(store)
-            store.trace.run_round()
-            return (time.process_time_ns() - begin) / count
-        finally:
-            store.shutdown()
-
-
-def _open(settings: StoreConfig, folder: Path) -> TieredMessageStore:
-    store = TieredMessageStore(
-        DefaultMessageStore(settings),
-        settings,
-        registry.segment_provider(settings),
-        registry.metadata_store(settings),
-        folder,
-        metrics=Metrics(),
-    )
-    store.load()
-    # Without its background loops, which are the same in both
-    store.next_store.start()
-    store.trace._source = store.next_store.dispatch_source  # type: ignore[assignment]
-    return store
-
-
-def _wait(store: TieredMessageStore) -> None:
-    local = store.next_store
-    assert isinstance(local, DefaultMessageStore)
-    while local._reput.offset < local._commit_log.max_offset:
-        time.sleep(_POLL_S)
-
-
-def table(pairs: int) -> str:
-    rows = [
-        "| processor time, ns a message | without a trace | with one | the trace |",
-        "| --- | ---: | ---: | ---: |",
-    ]
-    for name, run in PASSES:
-        off, on = measure(run, pairs)
-        rows.append(f"| {name} | {off:,.0f} | {on:,.0f} | {on - off:+,.0f} |")
-        print(rows[-1], flush=True)
+        files = TraceFiles(Path(folder), lambda: 64 << 20)
+        for name, queues, messages in RUNS:
+            rows.append(f"| {name} | {measure_puts(queues, messages, files):,.0f} |")
+        rows += [f"| gets of {pull} | {measure_gets(pull, files):,.0f} |" for pull in PULLS]
+        files.close()
     return "\n".join(rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trace", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the table into docs/tuning.md")
-    parser.add_argument("--pairs", type=int, default=5)
-    options = parser.parse_args()
-    found = table(options.pairs)
-    if options.write:
+    found = table()
+    print(found)
+    if parser.parse_args().write:
         PAGE.write_text(replace_part(PAGE.read_text(), "traced", found))
 
 

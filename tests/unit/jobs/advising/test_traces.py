@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.advise import DelayedClient
+from benchmarks.traced_store import TracedLoad, TracedRun
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import ArrivedRuns, QueueKey
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus, GetRequest
@@ -18,6 +20,7 @@ from tieredstore.jobs.advising.loads.arrivals import Arrivals
 from tieredstore.jobs.advising.loads.observed import MOST_WINDOW_MS
 from tieredstore.jobs.advising.loads.traces import read_trace
 from tieredstore.jobs.advising.loads.workload import find_cold_runs
+from tieredstore.jobs.advising.reads.backend import Backend
 from tieredstore.tier.trace.blocks import encode_block
 from tieredstore.tier.trace.recorder import TraceRecorder
 
@@ -187,3 +190,21 @@ def test_seen_from_a_distance_messages_in_bursts_of_seconds_are_steady() -> None
     assert Arrivals(times, offsets, 100).is_steady
     offsets[1_000:] = offsets[1_000]
     assert not Arrivals(times, offsets, 100).is_steady
+
+
+def test_the_model_over_a_trace_counts_the_requests_of_the_store_that_recorded_it(
+    tmp_path: Path,
+) -> None:
+    run = TracedRun(TracedLoad(2, 1024, 3 * 3_600_000, bursts=(1,)), tmp_path, DelayedClient)
+    try:
+        run.live()
+        uploads = sum(run.count().values())
+        run.restart()
+        before = run.client.meter.usage().requests_by_operation.get("GetObject", 0)
+        run.read_all()
+        reads = run.client.meter.usage().requests_by_operation["GetObject"] - before
+        found = run.predict(Backend(1, 1))
+    finally:
+        run.close()
+    assert found.uploads == pytest.approx(uploads, rel=0.1)
+    assert found.reads == pytest.approx(reads, rel=0.2, abs=2)
