@@ -94,7 +94,9 @@ class TieredReads(PluginMessageStore):
         key, offset = request.key, request.offset
         if (yield self._look(lambda: self._reads_tier(key, offset, request.max_count))):
             result = yield from self.fetcher.get_in_steps(request)
-            if not (yield self._look(lambda: self._falls_back(request, result))):
+            if result.status not in _FALLBACK_STATUSES or not (
+                yield self._look(lambda: self._falls_back(request))
+            ):
                 return self._record(request, self._merge(request, result), from_tier=True)
         found: GetMessageResult = yield Wait(
             lambda: self.next_store.get(request), lambda: self.next_store.get_async(request)
@@ -146,15 +148,13 @@ class TieredReads(PluginMessageStore):
     def _find_file(self, key: QueueKey) -> FlatMessageFile | None:
         return self.flat_files.get(key.topic, key.queue_id)
 
-    def _falls_back(self, request: GetRequest, result: GetMessageResult) -> bool:
-        """Whether the tier has no answer and the next store has the message.
+    def _falls_back(self, request: GetRequest) -> bool:
+        """Whether the next store has the message that the tier has no answer to.
 
         A tier that begins later (it expired, or was switched on late) must not send a reader past
         messages that are on the disk.
         """
-        if result.status not in _FALLBACK_STATUSES or not self._source.is_in_store(
-            request.key, request.offset
-        ):
+        if not self._source.is_in_store(request.key, request.offset):
             return False
         self.metrics.count(
             FALLBACKS, operation="get_message", topic=request.topic, group=request.group
