@@ -176,8 +176,8 @@ def groups(grouped: Outcome, day_requests: int, page: str) -> str:
     return "\n".join(rows)
 
 
-def make_groups(text: str, duration_ms: int) -> str:
-    """Return the page with the part about group objects made anew."""
+def simulate_groups(duration_ms: int) -> tuple[Outcome, int]:
+    """Simulate group objects; return what they cost, and the requests for a day of one queue."""
     load = Load(
         GROUPED_SAMPLE_QUEUES,
         QUEUES,
@@ -189,8 +189,7 @@ def make_groups(text: str, duration_ms: int) -> str:
     # Before the first is moved to the folder of its queue, and before the next time of sorting
     unmoved = replace(load, duration_ms=22 * HOUR_MS - 120_000)
     with tempfile.TemporaryDirectory() as folder:
-        day_requests = simulate_reading(GROUPED, unmoved, Path(folder))
-    return replace_part(text, "groups", groups(grouped, day_requests, text))
+        return grouped, simulate_reading(GROUPED, unmoved, Path(folder))
 
 
 def main() -> None:
@@ -200,7 +199,9 @@ def main() -> None:
     options = parser.parse_args()
     duration_ms = int(options.days * DAY_MS)
     if options.groups:
-        PAGE.write_text(make_groups(PAGE.read_text(), duration_ms))
+        found = simulate_groups(duration_ms)
+        text = PAGE.read_text()  # after minutes in which somebody may have edited it
+        PAGE.write_text(replace_part(text, "groups", groups(*found, text)))
         return
     with ProcessPoolExecutor() as pool:  # the longest ones first
         months = [pool.submit(run, one, slow(duration_ms)) for one in (PLAIN, FIXED, ADAPTIVE)]
@@ -215,11 +216,12 @@ def main() -> None:
             for seconds, task in zip(INTERVALS_S, intervals, strict=True)
         ]
         rates = [(kib, task.result()) for (kib, _), task in zip(FAST, fast_ones, strict=True)]
+    grouped = simulate_groups(duration_ms)
     text = PAGE.read_text()
     text = replace_part(text, "month", month(outcomes))
     text = replace_part(text, "curve", curve(points))
     text = replace_part(text, "fast", fast(rates))
-    text = make_groups(text, duration_ms)
+    text = replace_part(text, "groups", groups(*grouped, text))
     PAGE.write_text(text)
     plot(outcomes, points, PLOT)
 
