@@ -92,7 +92,7 @@ def _check(
         for topic, history in histories.items():
             assert (topic, check_history(history)[:20]) == (topic, []), broker.log()
             assert len(history.acknowledged) > 500 * kills
-        # the same from the tier alone, once all is there
+        # the same, from the tier what it has
         assert broker.stop() == 0, broker.log()
         broker.start(tieredStorageLevel="FORCE")
         for topic, history in histories.items():
