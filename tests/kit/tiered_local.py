@@ -28,7 +28,7 @@ POSIX: dict[str, object] = {
 class TieredLocal:
     """Puts, uploads and reads of one broker. keys: further Java properties."""
 
-    def __init__(self, root: Path, clock: ManualClock | None = None, **keys: object) -> None:
+    def __init__(self, root: Path, clock: ManualClock | None = None, /, **keys: object) -> None:
         self.root = root
         self.keys = {**POSIX, **keys}
         self.clock = clock or ManualClock(START_MS)

@@ -169,7 +169,15 @@ def test_what_the_container_copies_makes_a_wheel_whose_command_runs(tmp_path: Pa
     [wheel] = tmp_path.glob("*.whl")
     subprocess.run([*python, "venv", "--without-pip", venv], check=True)
     there = venv / "bin" / "python"
-    install = ["--python", there, "install", "--quiet", "--no-deps", "--no-index", wheel]
+    install: list[str | Path] = [
+        "--python",
+        there,
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        wheel,
+    ]
     subprocess.run([*python, "pip", *install], check=True)
     # Its dependencies are those of this environment.
     [packages] = venv.glob("lib/python*/site-packages")

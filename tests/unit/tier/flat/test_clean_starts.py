@@ -302,8 +302,8 @@ def test_p02_what_java_put_on_disk_after_a_clean_stop_is_looked_at(tmp_path: Pat
     write_on_disk(tmp_path)
     folder = (tmp_path / "tier").glob(f"*/{BROKER}/orders/7/CONSUME_QUEUE/*")
     (units,) = (path for path in folder if path.stat().st_size == 3 * 20)
-    with units.open("ab") as file:
-        file.write(bytes(20))  # a unit without a message
+    with units.open("ab") as appended:
+        appended.write(bytes(20))  # a unit without a message
     calls = CountingCalls()
     writer, files = open_on_disk(tmp_path, calls)
     assert 0 < calls.reads <= 10
