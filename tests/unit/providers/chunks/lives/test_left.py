@@ -30,8 +30,8 @@ from tieredstore.testing.object_faults import ObjectFault
 FAIL, LOSE = ObjectFault.FAIL, ObjectFault.LOSE_REPLY
 HEIR_OF_A_STOP = ["LIST", "GET", "LIST", "PUT"]
 """Who was the last to write, what it left, whether that still holds; then what is inherited."""
-WITH_A_LISTING = ["LIST", "GET", "GET", "LIST", "LIST", "PUT"]
-"""The same, with a segment that is listed, under what the last one inherited."""
+WITH_A_LISTING = ["LIST", "GET", "GET", "LIST", "LIST", "LIST", "PUT"]
+"""The same, with a segment that is listed, under what the last one inherited, and the groups."""
 AFTER_A_CRASH = ["LIST", "GET", "GET", "LIST", "LIST", "PUT"]
 """There is nothing left, so all is listed."""
 
