@@ -21,7 +21,6 @@ from tieredstore.providers.chunks.epochs.epoch import WRITER_FOLDER, ChunkWriter
 from tieredstore.providers.chunks.epochs.fencing import check_fencing
 from tieredstore.providers.chunks.epochs.writers import Writers
 from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.ends import find_shared_end
 from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.probes import probe_objects
 from tieredstore.providers.chunks.reading.blocks import BlockReader
@@ -278,6 +277,4 @@ class ChunkProvider:
 
 
 def _listing(id: SegmentId, chain: Chain) -> SegmentListing:
-    end = find_shared_end(id, chain)
-    extents = len(chain.extents)
-    return SegmentListing(id, chain.size_bytes, chain.is_closed, chain, extents, end)
+    return SegmentListing(id, chain.size_bytes, chain.is_closed, chain, len(chain.extents))

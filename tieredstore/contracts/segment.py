@@ -49,16 +49,13 @@ class SegmentId:
 @dataclass(frozen=True, slots=True)
 class SegmentListing:
     """One segment as a listing saw it. `token` is the provider's own (chunk extents, say); objects:
-    of how many files or objects its content is made. shared_end: names the write that it ends with,
-    where other segments had a part in it (`PairedSegment.write_with`): segments of a queue for
-    which that is the same end with a message and its unit. "" where nobody can tell."""
+    of how many files or objects its content is made."""
 
     id: SegmentId
     size_bytes: int
     sealed: bool = False
     token: object = None
     objects: int = 1
-    shared_end: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
+from tieredstore.message.crc import CRC_MASK, crc32
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.catalogue import load_catalogue
@@ -103,7 +104,9 @@ class HostileClient(MemoryObjectClient):
                 Fate.ZOMBIE_PART: content[: SIZE if "COMMIT_LOG" in key else 20],
                 Fate.ZOMBIE_OTHER: b"z" * (len(content) if "/u." in key else 40),
             }[fate]
-            super().put_if_absent(key, [theirs], {"w": "0:zombie", "crc": "00000000"})
+            super().put_if_absent(
+                key, [theirs], {"w": "0:zombie", "crc": f"{crc32(theirs) & CRC_MASK:08x}"}
+            )
         if fate is Fate.CRASH_BEFORE:
             raise SimulatedCrash
         made = super().put_if_absent(key, [content], metadata)

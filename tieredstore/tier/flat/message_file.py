@@ -141,16 +141,13 @@ class FlatMessageFile(QueueView):
         """Take what the metadata and the backend have of this queue; writes nothing.
 
         Whole, valid consume queue units decide what is there. clean_ends: where the files ended
-        when a writer stopped after which nobody wrote; what ends there, or with one write of both
-        files, needs no look at its units. Raises Unavailable, Corrupt.
+        when a writer stopped after which nobody wrote; what ends there needs no look at its units.
+        Raises Unavailable, Corrupt.
         """
         with self.lock:
             self.commit_log.recover(listings)
             self.consume_queue.recover(listings)
-            is_known = clean_ends == self._committed_ends
-            if not is_known and not recovery.end_with_one_write(
-                self.commit_log, self.consume_queue, listings
-            ):
+            if clean_ends != self._committed_ends:
                 recovery.validate_tail(self.commit_log, self.consume_queue)
             recovery.repair_times(self.commit_log, self.consume_queue)
 

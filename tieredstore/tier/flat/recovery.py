@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
-from tieredstore.contracts.segment import SegmentId, SegmentListing
 from tieredstore.errors import Corrupt
 from tieredstore.message import layout
 from tieredstore.message.consume_queue import find_last_message
@@ -21,22 +19,6 @@ from tieredstore.tier.flat.segment import FlatSegment
 from tieredstore.tier.reading import run
 
 _log = logging.getLogger(__name__)
-
-
-def end_with_one_write(
-    commit_log: FlatCommitLogFile,
-    consume_queue: FlatConsumeQueueFile,
-    listings: Mapping[SegmentId, SegmentListing] | None,
-) -> bool:
-    """Tell whether the backend says that both files end with the very same write: then each unit
-    has its message, and each message its unit."""
-    ends: list[str] = []
-    for file in (commit_log, consume_queue):
-        last = file.segments[-1] if file.segments else None
-        listing = listings.get(last.file.id) if listings is not None and last is not None else None
-        is_whole = last is not None and last.commit_position == last.real_size_bytes
-        ends.append(listing.shared_end if listing is not None and is_whole else "")
-    return ends[0] == ends[1] != ""
 
 
 def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
