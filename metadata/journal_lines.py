@@ -23,6 +23,8 @@ from tieredstore.metadata.tables import Tables
 _INT64 = range(-(2**63), 2**63)
 _CREATED_AT = 5
 """Where the time of creation is among the values of a new segment, which others lack."""
+_BROKER_AT = 1
+"""Where the broker's name is among those of a new queue."""
 
 
 def segment_line(segment: FileSegmentMetadata, *, is_new: bool = False) -> bytes:
@@ -43,38 +45,24 @@ def segment_line(segment: FileSegmentMetadata, *, is_new: bool = False) -> bytes
     return _line("new_segment", values)
 
 
-def queue_line(queue: QueueMetadata) -> bytes:
-    """Make the line of a queue: offsets and update time."""
-    return _line(
-        "queue",
-        [
-            queue.topic,
-            queue.queue_id,
-            queue.min_offset,
-            queue.max_offset,
-            queue.update_timestamp_ms,
-        ],
-    )
+def queue_line(queue: QueueMetadata, *, is_new: bool = False) -> bytes:
+    """Make the line of a queue: offsets and update time; all its values for a new one."""
+    values: list[object] = [
+        queue.topic,
+        queue.queue_id,
+        queue.min_offset,
+        queue.max_offset,
+        queue.update_timestamp_ms,
+    ]
+    if not is_new:
+        return _line("queue", values)
+    values.insert(_BROKER_AT, queue.broker_name)
+    return _line("new_queue", values)
 
 
 def gone_segment_line(id: SegmentId) -> bytes:
     """Make the line of a segment that is there no more."""
     return _line("gone_segment", [id.path, int(id.type), id.base_offset])
-
-
-def new_queue_line(queue: QueueMetadata) -> bytes:
-    """Make the line of a queue that is new."""
-    return _line(
-        "new_queue",
-        [
-            queue.topic,
-            queue.broker_name,
-            queue.queue_id,
-            queue.min_offset,
-            queue.max_offset,
-            queue.update_timestamp_ms,
-        ],
-    )
 
 
 def gone_queue_line(topic: str, queue_id: int) -> bytes:
@@ -180,7 +168,7 @@ def _remove_segment(values: list[Any], tables: Tables) -> None:
 
 
 def _add_queue(values: list[Any], tables: Tables) -> None:
-    topic, broker = _text(values), _text(values, 1)
+    topic, broker = _text(values), _text(values, _BROKER_AT)
     queue_id, *rest = _integers(values[2:], 4)
     tables.add_queue(QueueMetadata(topic, queue_id, broker, *rest))
 

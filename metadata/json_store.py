@@ -21,7 +21,6 @@ from tieredstore.metadata.journal_lines import (
     gone_queue_line,
     gone_segment_line,
     gone_topic_line,
-    new_queue_line,
     queue_line,
     segment_line,
     topic_line,
@@ -184,7 +183,7 @@ class DefaultMetadataStore:
                         update_timestamp_ms=self._clock.now_ms(),
                     )
                 )
-                row.version = self._kept.note_change(new_queue_line(row.value))
+                row.version = self._kept.note_change(queue_line(row.value, is_new=True))
             result, version = row.value.copy(), row.version
         self._kept.settle(version)
         return result

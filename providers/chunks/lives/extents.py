@@ -87,7 +87,7 @@ class ExtentRows(Sequence[Extent]):
         self._names = names
 
     def add(self, extent: Extent) -> ExtentRows:
-        """Return these and one more. Raises struct.error for numbers above 2^63."""
+        """Return these and one more. Raises OverflowError for numbers above 2^63."""
         rows, names = _pack((extent,))
         return ExtentRows(self._rows + rows, self._names + names)
 
@@ -155,11 +155,15 @@ class ExtentsBuilder:
         self._numbers.extend((start, end, modified_ms, skip, crc))
         self._names += (sys.intern(head), sys.intern(tail))
 
-    def build(self) -> ExtentRows:
-        """Return all that was taken."""
+    def pack(self) -> tuple[bytes, tuple[str, ...]]:
+        """Return rows and names of all that was taken; nothing more is taken then."""
         if sys.byteorder == "big":
             self._numbers.byteswap()
-        return ExtentRows(self._numbers.tobytes(), tuple(self._names))
+        return self._numbers.tobytes(), tuple(self._names)
+
+    def build(self) -> ExtentRows:
+        """Return all that was taken; nothing more is taken then."""
+        return ExtentRows(*self.pack())
 
 
 def keep_extents(extents: Iterable[Extent]) -> Sequence[Extent]:
@@ -169,7 +173,7 @@ def keep_extents(extents: Iterable[Extent]) -> Sequence[Extent]:
         return extents
     found = tuple(extents)
     if len(found) >= _LEAST_ROWS:
-        with suppress(struct.error):
+        with suppress(OverflowError):
             return ExtentRows(*_pack(found))
     return found
 
@@ -177,7 +181,7 @@ def keep_extents(extents: Iterable[Extent]) -> Sequence[Extent]:
 def add_extent(extents: Sequence[Extent], extent: Extent) -> Sequence[Extent]:
     """Return kept extents and one more, as they are kept."""
     if isinstance(extents, ExtentRows):
-        with suppress(struct.error):
+        with suppress(OverflowError):
             return extents.add(extent)
     return keep_extents((*extents, extent))
 
@@ -197,13 +201,10 @@ def are_grouped(extents: Sequence[Extent]) -> bool:
 
 
 def _pack(extents: Iterable[Extent]) -> tuple[bytes, tuple[str, ...]]:
-    numbers: list[int] = []
-    names: list[str] = []
-    for start, end, name, modified_ms, skip, crc in extents:
-        head, _, tail = name.rpartition("/")
-        numbers += (start, end, modified_ms, skip, crc)
-        names += (sys.intern(head), sys.intern(tail))
-    return struct.pack(f"<{len(numbers)}q", *numbers), tuple(names)
+    builder = ExtentsBuilder()
+    for extent in extents:
+        builder.append(extent)
+    return builder.pack()
 
 
 _make = cast("Callable[[tuple[object, ...]], Extent]", partial(tuple.__new__, Extent))
