@@ -15,7 +15,6 @@ from typing import Any
 import orjson
 
 from scripts.demonstration.arguments import ROOT
-from tieredstore.cli.main import run
 
 Row = dict[str, Any]
 
@@ -66,6 +65,9 @@ def ask(*words: object) -> list[Row]:
 
 
 def _run(words: Iterable[object]) -> None:
+    # Not sooner: the import takes longer than Spark's process to start.
+    from tieredstore.cli.main import run
+
     code = run([_word(word) for word in words])
     if code:
         sys.exit(code)

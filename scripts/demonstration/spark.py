@@ -19,6 +19,9 @@ _STARTER = Path(__file__).with_name("begun_session.py")
 _ROW = re.compile(r"^\|(?P<topic>[^|]+)\|(?P<messages>\d+) *\|", re.MULTILINE)
 # Spark lives for seconds here: compiled quickly, not well, by one thread.
 _SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+"""Spark's classes as Java loads them fastest: the first run leaves them. Another Java passes over
+them."""
 
 
 class Counting:
@@ -27,14 +30,23 @@ class Counting:
     def __init__(self, log: Path) -> None:
         self._log = log
         self._tier = Path()
-        options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {_SHORT_LIFE}".strip()
+        self._archive = None
+        classes = f"-XX:SharedArchiveFile={_CLASSES}"
+        if not _CLASSES.exists():
+            self._archive = _CLASSES.with_suffix(f".{os.getpid()}")
+            classes = f"-XX:ArchiveClassesAtExit={self._archive}"
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, _STARTER, _PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "JDK_JAVA_OPTIONS": options},
+                env={
+                    **os.environ,
+                    "JDK_JAVA_OPTIONS": _add_options("JDK_JAVA_OPTIONS", _SHORT_LIFE),
+                    # Not of the program that Spark's launcher is.
+                    "SPARK_SUBMIT_OPTS": _add_options("SPARK_SUBMIT_OPTS", classes),
+                },
                 text=True,
             )
 
@@ -52,6 +64,8 @@ class Counting:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
+        if self._archive is not None:
+            self._archive.unlink(missing_ok=True)
 
     def begin(self, tier: Path) -> None:
         """Let the program run over a tier, which is there now."""
@@ -68,4 +82,10 @@ class Counting:
         print(printed, end="", flush=True)
         if self.process.returncode:
             sys.exit(f"demo: Spark failed; {self._log} says why (--no-spark leaves it out)")
+        if self._archive is not None and self._archive.exists():
+            self._archive.rename(_CLASSES)
         return {row["topic"].strip(): int(row["messages"]) for row in _ROW.finditer(printed)}
+
+
+def _add_options(name: str, options: str) -> str:
+    return f"{os.environ.get(name, '')} {options}".strip()

@@ -12,7 +12,7 @@ from scripts.demonstration.arguments import MARK, Options, parse
 from scripts.demonstration.broker import MESSAGES, play
 from scripts.demonstration.commands import show_command
 from scripts.demonstration.folder import prepare
-from scripts.demonstration.main import explain_rest
+from scripts.demonstration.steps import explain_rest
 from tests.kit.paths import ROOT
 from tieredstore.config import StoreConfig
 
