@@ -85,6 +85,10 @@ class World:
             raise error
         metadata.close()
 
+    def close(self) -> None:
+        """End what the backend does in the background."""
+        self.provider.close()
+
     def findings(self, metadata: MetadataStore | None) -> list[Finding]:
         found: list[Finding] = []
         verify(self.provider, load_catalogue(self.provider, metadata), found.append)
@@ -134,6 +138,7 @@ def test_h02_ended_at_any_of_its_effects_a_copy_goes_on(
         world.check_part(point)
         world.run(source, Faults())
         assert world.tier() == whole, str(point)
+        world.close()
 
 
 @pytest.mark.parametrize("every", EVERY)
@@ -161,6 +166,7 @@ def test_ended_at_any_effect_of_a_later_run_a_copy_goes_on(
         ended.check_part(point)
         ended.run(old, Faults())
         assert ended.tier() == whole, str(point)
+        ended.close()
 
 
 @pytest.mark.parametrize("every", EVERY)
@@ -191,6 +197,7 @@ def test_h02_ended_at_any_effect_of_a_replacement_it_goes_on(
         )
         ended.run(right, Faults(), replace=True)
         assert ended.tier() == whole, str(point)
+        ended.close()
 
 
 def growing(root: Path, count: int, first: int = 0) -> BuiltTier:
