@@ -25,6 +25,7 @@ class CommitLogCommit:
         self._is_sync = config.flush_disk_type == "SYNC_FLUSH"
         self._config = config
         self._last_s = 0.0
+        self._told_offset = 0
         self._wake = WakeEvent()
         self._loop = ServiceThread(
             "commit-commit-log",
@@ -69,7 +70,14 @@ class CommitLogCommit:
     def commit(self, least_pages: int = 0) -> None:
         """Commit what was put so far; the dispatch sees it then. Raises what `CommitLog.commit`
         raises."""
-        if not self._is_sync:  # else the flush seals what it waits for
-            self._puts.seal(DURABLE)
-        if self._log.commit(least_pages):
+        if self._is_sync:  # the flush seals what it waits for
+            if self._log.commit(least_pages):
+                self._puts.wake.set()
+            return
+        _, sealed_offset = self._puts.seal(DURABLE)
+        self._log.commit(least_pages)
+        # Not by what was committed here: the flush commits too, before the seal or behind it.
+        end = min(sealed_offset, self._log.readable_offset)
+        if end > self._told_offset:
+            self._told_offset = end
             self._puts.wake.set()

@@ -13,12 +13,15 @@ import pytest
 
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tieredstore.config import StoreConfig
+from tieredstore.contracts.durability import FlushFuture
 from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.errors import Exhausted
+from tieredstore.local.flush.log_commit import CommitLogCommit
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.log.transient_pool import TransientStorePool
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.local.put.rows import RowBuffer
 from tieredstore.message.record import blank_record
 
 SIZE = 8192
@@ -195,3 +198,37 @@ def test_a_buffer_is_made_ahead_and_no_more_than_there_may_be(
     pool.give_back(buffer)
     assert pool.borrow() is buffer
     pool.close()
+
+
+@pytest.mark.parametrize("when", ["before the round", "behind the seal"])
+def test_what_the_flush_commits_meanwhile_is_dispatched_without_another_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It was not seen until the next put: the round found nothing to commit, and woke nobody."""
+    files = PositionalFiles(writable=True)
+    pool = TransientStorePool(1, SIZE)
+    with closing(files), closing(CommitLog(tmp_path, SIZE, files, pool=pool)) as log:
+        puts = RowBuffer(log, holds_rows=True)
+        commit = CommitLogCommit(_pool_config(tmp_path), log, puts)
+        seal = puts.seal
+        for end in (100, 200):
+            _append(log, b"a" * 100)
+            puts._publish((0, b"head", b""), end, 1)
+            assert puts.take_rows().rows == []
+            puts.wake.clear()
+            if when == "before the round":
+                log.sync()
+            else:
+
+                def seal_and_flush(durability: FlushFuture) -> tuple[FlushFuture, int]:
+                    sealed = seal(durability)
+                    log.sync()
+                    return sealed
+
+                monkeypatch.setattr(puts, "seal", seal_and_flush)
+            commit.commit()
+            assert puts.wake.is_set()
+            assert puts.take_rows().end_offset == end
+            puts.wake.clear()
+            commit.commit()
+            assert not puts.wake.is_set()
