@@ -46,7 +46,7 @@ def plain_text(name: str, value: object) -> str:
     if isinstance(value, list):
         value = " ".join(map(str, value))
     elif isinstance(value, Mapping):
-        value = " ".join(f"{key}={item}" for key, item in value.items())
+        value = ", ".join(f"{key}={plain_text(key, item)}" for key, item in value.items())
     return str(value)
 
 
@@ -80,6 +80,19 @@ def shorten(text: str, width: int, *, in_the_middle: bool) -> str:
     last = (width - 1) // 2 if in_the_middle else 0
     end = _take(text[::-1], last)[::-1]
     return f"{_take(text, width - 1 - last)}…{end}"
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Return a text as lines of so many cells, broken at blanks where a line has one. width: 2 at
+    least."""
+    lines = []
+    while len(text) > width or measure(text) > width:
+        end = len(_take(text, width))
+        if not text.startswith(" ", end):
+            end = text.rfind(" ", 1, end) if " " in text[1:end] else end
+        lines.append(text[:end])
+        text = text[end:].lstrip(" ")
+    return [*lines, text]
 
 
 def _take(text: str, width: int) -> str:

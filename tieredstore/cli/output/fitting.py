@@ -12,8 +12,12 @@ _LONG_TEXTS: Final = frozenset(
 """Columns whose texts are cut at their ends. The last of them takes what the others leave."""
 _LEAST_OF_LONG: Final = 20
 _LEAST: Final = 12
-_EXPENDABLE: Final = ("segments", "min_store_timestamp", "msg_id")
+_LEAST_OF_ALL: Final = 8
+"""Of ids and names where even columns that went made too little room."""
+_EXPENDABLE: Final = ("segments", "min_store_timestamp", "msg_id", "begin_timestamp")
 """Columns that go, in this order, where shortening is not enough."""
+_LAST_EXPENDABLE: Final = ("max_store_timestamp", "end_timestamp")
+"""Those that go when names are as short as they get."""
 
 
 class Column(NamedTuple):
@@ -39,7 +43,8 @@ def fit(
 ) -> list[Column]:
     """Choose the columns that are shown in `room` cells, and their widths. In this order, as far as
     it is needed: heads break into two lines, the last long text is cut, the widest texts are, some
-    columns go. Numbers and times are never cut: a table may still be wider.
+    columns go, ids and names are cut still shorter, the last times go. Numbers and times are never
+    cut: a table may still be wider.
 
     widths: of the contents, without the heads. texts: the columns that may be cut. keeps_all:
     whether each column was asked for.
@@ -54,13 +59,15 @@ def fit(
     for place, (name, width) in enumerate(zip(names, widths, strict=True)):
         head = _break(name) if len(name) > width else (name,)
         columns.append(Column(place, head, max(width, *map(len, head))))
-    leaving = [] if keeps_all else [name for name in _EXPENDABLE if name in names]
-    while True:
-        shrunk = _shrink(columns, names, texts, room)
-        if measure_columns(shrunk) <= room or not leaving:
-            return shrunk
-        name = leaving.pop(0)
-        columns = [column for column in columns if names[column.place] != name]
+    steps = [(_LEAST, None), *((_LEAST, name) for name in _EXPENDABLE)]
+    steps += [(_LEAST_OF_ALL, None), *((_LEAST_OF_ALL, name) for name in _LAST_EXPENDABLE)]
+    for least, leaving in steps:
+        if leaving is not None and not keeps_all:
+            columns = [column for column in columns if names[column.place] != leaving]
+        shrunk = _shrink(columns, names, texts, room, least)
+        if measure_columns(shrunk) <= room:
+            break
+    return shrunk
 
 
 def measure_columns(columns: Sequence[Column]) -> int:
@@ -76,7 +83,11 @@ def _break(name: str) -> tuple[str, ...]:
 
 
 def _shrink(
-    columns: Sequence[Column], names: Sequence[str], texts: Collection[str], room: int
+    columns: Sequence[Column],
+    names: Sequence[str],
+    texts: Collection[str],
+    room: int,
+    least: int,
 ) -> list[Column]:
     found = list(columns)
     able = [number for number, column in enumerate(found) if names[column.place] in texts]
@@ -84,11 +95,11 @@ def _shrink(
     if long:
         found[long[-1]] = _narrow(found[long[-1]], measure_columns(found) - room, _LEAST_OF_LONG)
     while measure_columns(found) > room:
-        able = [number for number in able if _narrow(found[number], 1, _LEAST) != found[number]]
+        able = [number for number in able if _narrow(found[number], 1, least) != found[number]]
         if not able:
             break
         widest = max(able, key=lambda number: found[number].width)
-        found[widest] = _narrow(found[widest], 1, _LEAST)
+        found[widest] = _narrow(found[widest], 1, least)
     return found
 
 

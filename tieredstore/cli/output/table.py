@@ -13,6 +13,7 @@ from tieredstore.cli.output.cells import (
     measure,
     pad,
     shorten,
+    wrap,
 )
 from tieredstore.cli.output.fitting import Column, fit, is_long_text, measure_columns
 from tieredstore.cli.output.screen import Screen
@@ -152,8 +153,7 @@ def field_lines(fields: Row, screen: Screen | None, *, is_whole: bool = False) -
         elif name.endswith("seconds") and isinstance(value, int | float) and value >= 120:
             text = f"{text} ({human_age(int(value * 1000))})"
         room = max(screen.width - head - len(_GAP), 20)
-        parts = [text[start : start + room] for start in range(0, max(len(text), 1), room)]
-        for number, part in enumerate(parts):
+        for number, part in enumerate(wrap(text, room)):
             start = screen.show_head(name) + " " * (head - len(name)) if not number else " " * head
             yield f"{start}{_GAP}{screen.show_cell(name, text, part)}"
 

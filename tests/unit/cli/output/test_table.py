@@ -46,10 +46,61 @@ def test_ids_are_shortened_in_the_middle_before_a_column_goes() -> None:
 
 
 def test_a_column_that_was_asked_for_stays() -> None:
-    lines, left_out = lay_out(50, keeps_all=True)
+    lines, left_out = lay_out(45, keeps_all=True)
     assert not left_out
     assert "…" in lines[-1]
-    assert len(lines[-1]) > 50
+    assert len(lines[-1]) > 45
+
+
+def test_a_list_of_queues_fits_eighty_cells_whatever_its_numbers() -> None:
+    """Names are cut shorter than they usually are, and then the last time goes."""
+    row: dict[str, object] = {
+        "broker": "labBroker",
+        "topic": "pub_normal",
+        "queue_id": 0,
+        "min_offset": 0,
+        "max_offset": 700,
+        "messages": 700,
+        "segments": 6,
+        "bytes": 2_658_193,
+        "min_store_timestamp": 1_795_266_316_182,
+        "max_store_timestamp": 1_795_266_316_182,
+    }
+    few = Table(tuple(row), Screen(80))
+    assert max(map(measure, few.lines([row], sample_rows=1))) <= 80
+    assert few.left_out == ["segments", "min_store_timestamp"]
+    large = row | dict.fromkeys(("min_offset", "max_offset", "messages"), 10**11)
+    many = Table(tuple(row), Screen(80))
+    assert max(map(measure, many.lines([large], sample_rows=1))) <= 80
+    assert many.left_out == ["segments", "min_store_timestamp", "max_store_timestamp"]
+
+
+def test_a_list_of_segments_fits_eighty_cells() -> None:
+    row: dict[str, object] = {
+        "path": "labBroker/pub_big/0",
+        "type": "CONSUME_QUEUE",
+        "base_offset": 1_216_893,
+        "bytes": 168_000,
+        "begin_timestamp": 1_795_266_316_182,
+        "end_timestamp": 1_795_266_316_182,
+    }
+    table = Table(tuple(row), Screen(80))
+    assert max(map(measure, table.lines([row], sample_rows=1))) <= 80
+    assert table.left_out == ["begin_timestamp"]
+
+
+def test_messages_of_several_topics_fit_eighty_cells() -> None:
+    row: dict[str, object] = {
+        "topic": "pub_expire",
+        "queue_id": 0,
+        "queue_offset": 403,
+        "store_timestamp": 1_795_266_316_182,
+        "tags": "标签D",
+        "keys": ["pube-K403", "pube-grp3", "shared"],
+        "msg_id": "F" * 32,
+        "body": "cluster group " * 9,
+    }
+    assert max(map(measure, Table(tuple(row), Screen(80)).lines([row], sample_rows=1))) <= 80
 
 
 def test_a_head_of_two_lines_stands_over_its_column() -> None:
@@ -111,6 +162,21 @@ def test_a_long_field_goes_on_below_itself_and_a_null_one_has_no_line() -> None:
         f"             {'x' * 23}",
     ]
     assert list(field_lines(fields, None))[1] == "none         "
+
+
+def test_a_long_field_is_broken_at_blanks_and_counts_cells() -> None:
+    fields: dict[str, object] = {
+        "skipped": {"%LMQ%all": "light message queue", "%LMQ%dev0": "light message queue"},
+        "behind": {"seconds": 0.0, "checkpoint": None},
+        "name": "订单" * 12,
+    }
+    assert list(field_lines(fields, Screen(40))) == [
+        "skipped  %LMQ%all=light message queue,",
+        "         %LMQ%dev0=light message queue",
+        "behind   seconds=0.000, checkpoint=",
+        f"name     {'订单' * 7}订",
+        f"         单{'订单' * 4}",
+    ]
 
 
 @pytest.mark.parametrize(
