@@ -8,6 +8,7 @@ import pytest
 
 from tests.kit.command_line import Ran, files_of, one_line, tieredstore
 from tests.kit.local_stores import plain, put_all, running, small_config
+from tests.kit.paths import ROOT
 from tests.kit.tier_builder import BROKER, BuiltTier, small_tier
 from tieredstore.cli.profiles import load_profiles, profile_path
 from tieredstore.errors import Invalid
@@ -182,3 +183,36 @@ def test_a_name_that_is_none_and_one_that_is_not_known(tier: BuiltTier) -> None:
     save("prod", tier)
     assert "did you mean 'prod'?" in one_line(tieredstore("ls", "--profile", "prd"))
     assert tieredstore("profile", "delete", "prd").code == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("s3://bucket/x?region=r&secret_key=abc", "secret_key"),
+        ("s3://bucket/x?access_key=abc", "access_key"),
+        ("gs://bucket/x?option.token=abc", "option.token"),
+    ],
+)
+def test_a_secret_in_the_url_of_a_tier_is_not_kept(url: str, name: str) -> None:
+    said = one_line(tieredstore("profile", "set", "prod", "--tier", url))
+    assert f"{name} " in said
+    assert "secret" in said
+    assert "abc" not in said
+    assert not profile_path().exists()
+
+
+def test_a_setting_that_nobody_knows_is_told_when_it_is_written(tier: BuiltTier) -> None:
+    ran = save("prod", tier, "--variable", "objectStoreSecretKye=KEY")
+    assert "objectStoreSecretKye: unknown; did you mean objectStoreSecretKey?" in ran.err
+    assert "warning" not in save("prod", tier, "--variable", "objectStoreSecretKey=KEY").err
+
+
+def test_the_page_has_settings_that_there_are() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    write(page.split("```toml\n", 1)[1].split("```", 1)[0])
+    [profile] = load_profiles().profiles.values()
+    places = [word for key, place in profile.places.items() for word in (f"--{key}", place)]
+    pairs = [f"--variable={key}={variable}" for key, variable in profile.variables.items()]
+    assert len(pairs) == 2
+    ran = tieredstore("profile", "set", "same", *places, *pairs)
+    assert (ran.code, "warning" in ran.err) == (0, False), ran.err
