@@ -79,9 +79,9 @@ def start_run(
     with Journal(path, identity) as journal:
         if journal.kept_ms is not None:
             _log.warning(
-                "%s: goes on after %d steps of a run that ended at %s: %s",
+                "%s: goes on after %s of a run that ended at %s: %s",
                 name,
-                journal.steps,
+                _count_steps(journal),
                 format_time(journal.kept_ms),
                 _describe(journal, is_users=is_users),
             )
@@ -91,12 +91,17 @@ def start_run(
             )
         except BaseException as error:
             if journal.path is not None and journal.steps:
+                verb = "is" if journal.steps == 1 else "are"
                 error.add_note(
-                    f"{name}: {journal.steps} steps are done, with which the same command goes on: "
-                    + _describe(journal, is_users=is_users)
+                    f"{name}: {_count_steps(journal)} {verb} done, with which the same command "
+                    f"goes on: {_describe(journal, is_users=is_users)}"
                 )
             raise
         journal.finish()
+
+
+def _count_steps(journal: Journal) -> str:
+    return "1 step" if journal.steps == 1 else f"{journal.steps} steps"
 
 
 def _describe(journal: Journal, *, is_users: bool) -> str:

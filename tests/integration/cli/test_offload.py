@@ -14,7 +14,7 @@ from tests.kit.command_line import files_of, one_line, tieredstore
 from tests.kit.followed import fill, options, put, tiered_bodies
 from tests.kit.offloaded import stored_messages
 from tieredstore.clock import ManualClock
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.offloading.job import offload_store, plan_offload
 from tieredstore.jobs.run import JobProgress
 from tieredstore.jobs.stopping import StopSignal
@@ -131,6 +131,18 @@ def test_topics_are_chosen_by_patterns(small: Path) -> None:
     assert report.messages + rest.messages == 19
     with pytest.raises(Exception, match="did you mean TopicTest"):
         offload_store(options(small, topics=["TopicTast"]))
+
+
+@pytest.mark.parametrize("how", ["offload", "plan"])
+def test_a_pattern_that_no_topic_matches_is_refused_before_a_folder_is_made(
+    small: Path, how: str
+) -> None:
+    before = files_of(small)
+    wanted = options(small, topics=["typo_*"])
+    with pytest.raises(Invalid, match="the store has no topic 'typo_\\*'"):
+        (offload_store if how == "offload" else plan_offload)(wanted)
+    assert not Path(wanted.state).exists()
+    assert files_of(small) == before
 
 
 def test_topics_that_no_tier_can_hold_are_named(small: Path) -> None:

@@ -30,6 +30,7 @@ from tieredstore.jobs.journals import (
     staging_beside,
 )
 from tieredstore.jobs.runner import LocalRunner
+from tieredstore.jobs.start import start_run
 from tieredstore.jobs.stopping import Stopped, StopSignal
 
 NOW_MS = 1_700_000_000_000
@@ -185,6 +186,20 @@ def test_a_job_that_ends_early_names_its_journal_and_so_does_the_one_that_goes_o
     [line] = caplog.messages
     assert line.startswith("report: goes on after 2 steps of a run that ended at 2")
     assert line.endswith(hint)
+
+
+def test_one_step_is_one_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def do_one_step() -> None:
+        with start_run("verify", {}, work=tmp_path) as run:
+            run.journal.record("pin", {})
+            raise Unavailable("gone")
+
+    with pytest.raises(Unavailable) as failed:
+        do_one_step()
+    assert failed.value.__notes__[0].startswith("verify: 1 step is done, with which the same")
+    with caplog.at_level(logging.WARNING, "tieredstore"), start_run("verify", {}, work=tmp_path):
+        pass
+    assert caplog.messages[0].startswith("verify: goes on after 1 step of a run that ended at 2")
 
 
 def test_a_stop_and_a_folder_of_ones_own_are_told(tier: BuiltTier, tmp_path: Path) -> None:

@@ -241,6 +241,7 @@ def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> Dry
             target.check_state(provider, metadata)
         topic_filter = TopicFilter(target.config)
         source = OffloadSource(store.dispatch_source, options.topics, topic_filter)
+        source.check_topics()
         return dry_run(target.config, source, provider)
 
 
@@ -304,6 +305,9 @@ def _open_job(
     with ExitStack() as stack:
         store = _open_store(options, target, clock)
         stack.callback(store.shutdown)
+        topic_filter = TopicFilter(config, metrics)
+        source = OffloadSource(store.dispatch_source, options.topics, topic_filter)
+        source.check_topics()  # what is refused leaves no folder behind
         opened = target.open_provider(create=True)
         assert opened is not None
         provider = LimitedProvider(MeasuredProvider(opened, metrics), config, clock, metrics)
@@ -333,8 +337,6 @@ def _open_job(
         )
         index.recover()
         stack.callback(index.stop, force=False)
-        topic_filter = TopicFilter(config, metrics)
-        source = OffloadSource(store.dispatch_source, options.topics, topic_filter)
         dispatcher = MessageStoreDispatcher(
             config, source, flat_files, index, topic_filter, clock, metrics
         )

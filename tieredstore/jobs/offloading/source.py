@@ -66,7 +66,6 @@ class OffloadSource:
         start: float,
     ) -> None:
         """Count what there is to do, and report from now on."""
-        self.check_topics()
         self._callback = callback
         self._start = start
         for key in self.queues():
