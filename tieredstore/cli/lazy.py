@@ -43,6 +43,7 @@ class LazyGroup(click.Group):
                 from tieredstore.cli.help.suggesting import offer_conf
 
                 command.callback = offer_conf(command.callback)
+        if command.epilog is None:
             command.epilog = _show_examples(self._prefix + cmd_name)
         return command
 
@@ -76,8 +77,9 @@ class LazyGroup(click.Group):
 def _show_examples(verb: str) -> str | None:
     from tieredstore.cli.help.examples import EXAMPLES
 
-    examples = EXAMPLES.get(verb)
-    if examples is None:
+    parts = [found[0] for part, found in EXAMPLES.items() if part.startswith(f"{verb} ")]
+    examples = EXAMPLES.get(verb) or parts  # of a group: one of each part
+    if not examples:
         return None
     lines = [line for example in examples for line in _break(f"tieredstore {example}")]
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

@@ -101,6 +101,7 @@ def run(arguments: list[str]) -> int:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     choice = LogChoice()
+    _open_closed_streams()
     try:
         result = cli.main(arguments, "tieredstore", standalone_mode=False, obj=choice)
         sys.stdout.flush()
@@ -129,6 +130,14 @@ def run(arguments: list[str]) -> int:
         say(describe_error(error), "error", choice)
         return int(exit_code_of(error))
     return int(result) if isinstance(result, int) else int(ExitCode.OK)
+
+
+def _open_closed_streams() -> None:
+    """Let what is printed go nowhere where whoever started the command has closed a stream: a
+    service does so, and works on."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def _text_of(error: click.ClickException) -> str:

@@ -34,7 +34,7 @@ class Journal:
         """path: a file, made with its folder where it is missing. identity: the job and its
         arguments; a journal of another job is an error (Invalid)."""
         self._steps: dict[str, Any] = {}
-        self._identity = orjson.dumps(identity)
+        self._identity = _encode(identity)
         self._file: int | None = None
         self._made_folder = False
         self.kept_ms: int | None = None
@@ -174,5 +174,22 @@ def _lock(path: Path) -> int:
 def journal_path(folder: Path, identity: dict[str, object]) -> Path:
     """Return the journal of a job in `folder`: the same job with the same arguments finds it
     again."""
-    digest = hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    digest = hashlib.sha256(_encode(identity, orjson.OPT_SORT_KEYS)).hexdigest()
     return folder / f"{identity['job']}-{digest[:16]}.jsonl"
+
+
+def _encode(identity: dict[str, object], option: int | None = None) -> bytes:
+    """A job's arguments as JSON. Raises Invalid for a name that JSON cannot have."""
+    try:
+        return orjson.dumps(identity, option=option)
+    except TypeError:
+        for key, value in identity.items():
+            if isinstance(value, str) and _is_foreign(value):
+                raise Invalid(
+                    f"{identity.get('job')}: {key} {value!r}: expected a name in UTF-8"
+                ) from None
+        raise
+
+
+def _is_foreign(text: str) -> bool:
+    return any("\udc80" <= character <= "\udcff" for character in text)

@@ -244,3 +244,30 @@ def test_permissions_are_named(tier: BuiltTier, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("tieredstore.scan.opening.load_catalogue", refused)
     assert "/tier/secret: Permission denied" in refuse("ls", "--tier", tier.url, code=4)
+
+
+def test_numbers_that_nothing_can_count_to_are_refused(tier: BuiltTier) -> None:
+    cat = ("cat", "--tier", tier.url, "--topic", "orders")
+    assert "is not in the range" in refuse(*cat, "--limit", 10**20)
+    line = refuse(*cat, "--format", "{queue_id:>99999999999}")
+    assert "--format" in line
+    assert "expected a width below 10000" in line
+
+
+def test_a_job_on_a_folder_whose_name_is_no_utf8_is_refused(
+    tier: BuiltTier, tmp_path: Path
+) -> None:
+    to = f"{tmp_path}/a\udcff"
+    line = refuse("export", "--tier", tier.url, "--format", "parquet", "--to", to)
+    assert "a\\udcff" in line
+    assert "expected a name in UTF-8" in line
+    assert not Path(to).exists()
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_closed_stream_stops_no_command(tier: BuiltTier, stream: int) -> None:
+    """As some services start what they run."""
+    command = f"{sys.executable} -m tieredstore ls --tier {tier.url} {stream}>&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("orders" in done.stdout) is (stream == 2)

@@ -161,6 +161,7 @@ def test_bodies_are_shown_as_asked_for(tier: BuiltTier) -> None:
     [
         ("select * from ordres", "no exist; did you mean 'orders'?"),
         ("select * from nothing_like_it", "`.tables` lists those of the tier"),
+        ("select * from orders where keys = 'a'", "; keys are a list: list_contains(keys, 'k')"),
         ("select x from orders", "x"),
         ("select cast(tags as int) from orders", "Tag0"),
         ("delete from orders", "expected a SELECT"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from tieredstore.cli.help.completing import complete_topics
 from tieredstore.cli.options.collecting import Command
+
+MOST_LIMIT: Final = 2**63 - 1
+"""What iterators can count to."""
 
 
 def time_options(command: Command) -> Command:

@@ -8,6 +8,8 @@ from string import Formatter
 
 from tieredstore.errors import Invalid
 
+_WIDTH = re.compile(r"\d{5,}")
+"""In a format: more cells than anyone looks at, and maybe than memory has."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
@@ -22,6 +24,8 @@ class Template:
             for literal, name, spec, conversion in Formatter().parse(text):
                 if conversion is not None or "{" in (spec or ""):
                     raise ValueError(f"{name}: expected a field, with a format behind ':' or not")
+                if _WIDTH.search(spec or ""):
+                    raise ValueError(f"{name}:{spec}: expected a width below 10000")
                 self._parts.append((_unescape(literal), name, spec or ""))
         except ValueError as error:
             raise Invalid(f"--format {text!r}: {error}") from None

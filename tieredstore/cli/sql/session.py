@@ -119,6 +119,8 @@ class SqlSession:
             hint = "".join(hint_at(name, topics) for name in unknown)
             text = text.partition("\n")[0].partition("!")[0]
             hint = hint or "; `.tables` lists those of the tier"
+        elif "VARCHAR[]" in text:
+            hint = "; keys are a list: list_contains(keys, 'k')"
         return Invalid(f"sql: {text}{hint}")
 
 

@@ -15,7 +15,7 @@ from tieredstore.cli.messages.choice import MessageChoice, choose_queues, names_
 from tieredstore.cli.messages.last import MOST_MESSAGES, last_rows
 from tieredstore.cli.messages.request import MessageRequest
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS, message_rows
-from tieredstore.cli.options.messages import required_topics_option, time_options
+from tieredstore.cli.options.messages import MOST_LIMIT, required_topics_option, time_options
 from tieredstore.cli.options.output import message_output_options
 from tieredstore.cli.options.tier import TierOptions, make_missing_option, tier_options
 from tieredstore.clock import SYSTEM_CLOCK
@@ -52,7 +52,12 @@ _TIER_EVERY_MS = 5_000
     metavar="EXPRESSION",
     help="Only messages for which it is true: \"keys = 'k' AND body CONTAINS 'paid'\".",
 )
-@click.option("--limit", metavar="N", type=click.IntRange(min=0), help="At most so many messages.")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=0, max=MOST_LIMIT),
+    help="At most so many messages.",
+)
 @click.option(
     "--tail", metavar="N", type=click.IntRange(1, MOST_MESSAGES), help="The N stored last, in all."
 )

@@ -12,6 +12,7 @@ import click
 from tieredstore.cli.logs.saying import say
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS
 from tieredstore.cli.options.broker import Place, broker_option, talk_to
+from tieredstore.cli.options.messages import MOST_LIMIT
 from tieredstore.cli.options.output import message_output_options
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ PAUSE_S = 0.25
 )
 @click.option("--from-start", is_flag=True, help="Begin at the first message, cold ones too.")
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), help="End after so many messages."
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1, max=MOST_LIMIT),
+    help="End after so many messages.",
 )
 @click.option("--no-follow", is_flag=True, help="End where the queues end now.")
 @message_output_options

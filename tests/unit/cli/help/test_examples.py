@@ -62,3 +62,10 @@ def test_they_stand_in_the_help_and_in_the_manual(capsys: pytest.CaptureFixture[
     ] == [f"tieredstore {line}" for line in EXAMPLES["tier expire"]]
     assert run(["man"]) == 0
     assert "tieredstore tier skip orders" in capsys.readouterr().out.replace("\\-", "-")
+
+
+def test_the_help_of_a_group_has_one_of_each_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["jobs", "--help"]) == 0
+    shown = capsys.readouterr().out.partition("Examples:\n")[2].split()
+    assert shown.count("list") == 1
+    assert shown.count("forget") == 1
