@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -22,7 +22,11 @@ POLL_S = 0.0002
 BATCH = 64
 
 LARGE_BODY_BYTES = 10 << 10
-WARM_BYTES = 512 << 20
+WARM: dict[str, Any] = {
+    "warm_mapped_file_enable": True,
+    "mapped_file_size_commit_log_bytes": 512 << 20,
+}
+POOL: dict[str, Any] = {"transient_store_pool_enable": True}
 LARGE_SHARE = 5
 """A pass with large bodies has a fifth of the messages."""
 WANTED = (
@@ -113,25 +117,27 @@ def _batches(store: DefaultMessageStore, first: int, stop: int) -> None:
 
 @contextmanager
 def live(
-    bench: Workbench, *, producer: Producer, share: int = 1, is_warm: bool = False
+    bench: Workbench,
+    *,
+    producer: Producer,
+    share: int = 1,
+    ready: Mapping[str, Any] | None = None,
 ) -> Iterator[Callable[[], Pass]]:
     """Puts with the dispatch behind them, as a broker runs. share: a pass has one such part of the
-    messages. is_warm: the log file was warmed before, by the put of the first message."""
+    messages. ready: settings of a store that gets the first log file or buffer ready by the put of
+    a message before the clock starts."""
     count = bench.sizes.put_messages // share // BATCH * BATCH
-    changes: dict[str, Any] = {}
-    if is_warm:
-        changes = {"warm_mapped_file_enable": True, "mapped_file_size_commit_log_bytes": WARM_BYTES}
 
     def run() -> Pass:
-        with _store(bench, **changes) as store:
-            if is_warm:
+        with _store(bench, **ready or {}) as store:
+            if ready:
                 assert store.put_message(_RING[0]).ok
             started = time.perf_counter()
             producer(store, 0, count)
             returned = time.perf_counter()
             _wait_dispatched(store)
             dispatched = time.perf_counter()
-            _check(store, count + is_warm)
+            _check(store, count + bool(ready))
         return {
             "count": count,
             "seconds": dispatched - started,
@@ -280,7 +286,17 @@ ROWS = (
         what="the same with log files warmed before (warmMapedFileEnable)",
         face=PUT,
         durability=FLUSH,
-        ours=partial(live, producer=_large, share=LARGE_SHARE, is_warm=True),
+        ours=partial(live, producer=_large, share=LARGE_SHARE, ready=WARM),
+        figures=LARGE_FIGURES,
+        no_peer="Java's side has no pass with it",
+        fresh_mib=FRESH_MIB,
+    ),
+    Row(
+        name="put-pool",
+        what="the same into the transient store pool (transientStorePoolEnable)",
+        face=PUT,
+        durability=f"{FLUSH}, once the pool is committed to it",
+        ours=partial(live, producer=_large, share=LARGE_SHARE, ready=POOL),
         figures=LARGE_FIGURES,
         no_peer="Java's side has no pass with it",
         fresh_mib=FRESH_MIB,
