@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from tests.kit.store_type import STORE_TYPE
 from tieredstore import registry
 from tieredstore.clock import ManualClock
 from tieredstore.config import (
@@ -41,6 +42,7 @@ FOREVER = (0, 2**63 - 1)
 
 SMALL: dict[str, object] = {
     "brokerName": "broker-a",
+    "storeType": STORE_TYPE,
     "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
     "tieredBackendServiceProvider": f"{__name__}:RecordingProvider",
     "mappedFileSizeCommitLog": 1 << 17,

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tests.kit.store_type import STORE_TYPE
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.local.message_store import DefaultMessageStore
@@ -33,6 +34,7 @@ def small_config(root: Path, **changes: Any) -> StoreConfig:
     """4 KiB commit log files, 10 units a queue file, 20 items an index file."""
     config = StoreConfig(
         store_path_root_dir=str(root),
+        store_type=STORE_TYPE,
         mapped_file_size_commit_log_bytes=4096,
         mapped_file_size_consume_queue_bytes=200,
         max_hash_slot_num=10,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.local_stores import START_MS
+from tests.kit.store_type import STORE_TYPE
 from tieredstore.broker.clients import ProducerManager, RebalanceLocks
 from tieredstore.broker.delay.hook import DelayHook
 from tieredstore.broker.delay.schedule import ScheduleMessageService
@@ -38,6 +39,7 @@ class Producing:
         self.clock = clock
         config = StoreConfig(
             store_path_root_dir=str(root),
+            store_type=STORE_TYPE,
             mapped_file_size_commit_log_bytes=8 << 20,
             mapped_file_size_consume_queue_bytes=20_000,
         )

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tests.kit.killable.driver import serve
+from tests.kit.store_type import STORE_TYPE
 from tieredstore.config import StoreConfig
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
@@ -26,6 +27,7 @@ def make_config(root: Path, **changes: Any) -> StoreConfig:
     """64 KiB commit log files, 100 units a queue file: a life rolls many."""
     config = StoreConfig(
         store_path_root_dir=str(root),
+        store_type=STORE_TYPE,
         mapped_file_size_commit_log_bytes=65536,
         mapped_file_size_consume_queue_bytes=2000,
         max_hash_slot_num=100,

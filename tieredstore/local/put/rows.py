@@ -196,7 +196,8 @@ class RowBuffer:
                 taken += 1
             pieces, self._sealed = self._sealed[:taken], self._sealed[taken:]
             if not pieces:
-                begin = min(self._begin_offset, end)
+                first = self._sealed[0].begin_offset if self._sealed else self._begin_offset
+                begin = min(first, end)
                 if not self._holds_rows:
                     self.wake_at_put(self.wake, end)
                 return WaitingRows([], begin, begin, False)

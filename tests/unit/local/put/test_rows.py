@@ -46,6 +46,22 @@ def test_what_is_not_flushed_is_not_dispatched(store: DefaultMessageStore) -> No
     assert _seen(store) == [["k0"], ["k1"], ["k2"], ["k3"]]
 
 
+def test_rows_that_are_confirmed_in_part_are_not_read_in_the_log_too(
+    store: DefaultMessageStore,
+) -> None:
+    """A commit moves file by file, so its end may lie between two rows that were sealed at once."""
+    log, appender = store.commit_log, store._appender
+    store.put_message(plain(number=0))
+    middle = log.max_offset
+    store.put_message(plain(number=1))
+    end = appender.seal(DURABLE)[1]
+    log.flushed_offset = middle
+    assert _seen(store) == []
+    assert store._reput.offset == 0
+    log.flushed_offset = end
+    assert appender.take_rows()[1:3] == (0, end)
+
+
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_rows_that_were_dropped_are_read_in_the_log_up_to_what_is_flushed(
     store: DefaultMessageStore, monkeypatch: pytest.MonkeyPatch, is_sealed: bool
