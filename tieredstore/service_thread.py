@@ -24,6 +24,8 @@ class ServiceState(Enum):
 
     STOPPED = "stopped"
     """Not started, or stopped."""
+    STARTING = "starting"
+    """On its way to its first round; nothing is known to be bad."""
     RUNNING = "running"
     """It lives, and its last round went well."""
     LATE = "late"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from tests.kit.command_line import tieredstore
 from tests.kit.followed import Steps, fill, options, put, tiered_bodies
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tests.kit.waiting import wait_for
-from tieredstore.cli.watching import write_health
+from tieredstore.cli.watching import serve_watch, write_health
 from tieredstore.config import StoreConfig, load_broker_conf
 from tieredstore.contracts.tier_status import TierStatus
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.jobs.offloading.job import follow_store, offload_store
+from tieredstore.jobs.offloading.source import OffloadSource
 from tieredstore.jobs.offloading.watch import BEHIND_MESSAGES, ROUNDS, OffloadWatch
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.local.message_store import DefaultMessageStore
@@ -225,7 +227,7 @@ def test_a_watched_offload_says_how_it_is(growing: DefaultMessageStore, tmp_path
 
     clock = Steps([look, stop.set])
     watch = OffloadWatch(clock)
-    assert watch.list_services()[0].state is ServiceState.STOPPED
+    assert watch.list_services()[0].state is ServiceState.STARTING
     follow_store(options(tmp_path / "store"), stop=stop, watch=watch, clock=clock)
     [(tier, behind, rounds, state)] = found
     assert tier is not None
@@ -235,6 +237,45 @@ def test_a_watched_offload_says_how_it_is(growing: DefaultMessageStore, tmp_path
     names = {name for name, _, _ in watch.metrics.snapshot()}
     assert "rocketmq_tiered_store_provider_rpc_latency" in names
     assert "rocketmq_tiered_store_dispatch_latency" in names
+
+
+def test_it_is_starting_until_its_first_round_takes_something(
+    growing: DefaultMessageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first round may take hours; it is late only while it takes nothing."""
+    stop = StopSignal()
+    put(growing, 0, 10)
+    growing.shutdown()
+    seen: list[tuple[ServiceState, int]] = []
+
+    def look() -> None:
+        assert watch.tier is not None
+        seen.append((watch.list_services()[0].state, watch.tier.behind_messages))
+
+    scan, read = MessageStoreDispatcher.scan, OffloadSource.read_records
+
+    def scan_watched(self: MessageStoreDispatcher, force: bool = False) -> Any:
+        look()
+        return scan(self, force)
+
+    def read_long(self: OffloadSource, units: Any) -> Any:
+        records = read(self, units)
+        look()
+        clock.advance(10 * StoreConfig().dispatch_interval_ms)
+        look()
+        return records
+
+    monkeypatch.setattr(MessageStoreDispatcher, "scan", scan_watched)
+    monkeypatch.setattr(OffloadSource, "read_records", read_long)
+    clock = Steps([look, stop.set])
+    watch = OffloadWatch(clock)
+    follow_store(options(tmp_path / "store"), stop=stop, watch=watch, clock=clock)
+    assert seen[:3] == [
+        (ServiceState.STARTING, 10),
+        (ServiceState.RUNNING, 10),
+        (ServiceState.LATE, 10),
+    ]
+    assert seen[-1] == (ServiceState.RUNNING, 0)
 
 
 def test_metrics_and_health_are_served_while_it_follows(small: Path) -> None:
@@ -264,9 +305,10 @@ def test_metrics_and_health_are_served_while_it_follows(small: Path) -> None:
 
     try:
         until = time.monotonic() + 60
-        while json.loads(ask("/health"))["tier"] is None and time.monotonic() < until:
-            time.sleep(0.05)
         health = json.loads(ask("/health"))
+        while health["tier"]["behind_messages"] and time.monotonic() < until:
+            time.sleep(0.05)
+            health = json.loads(ask("/health"))
         assert health["status"] == "up"
         assert health["tier"]["behind_messages"] == 0
         assert health["services"] == [{"name": "offload", "state": "running"}]
@@ -281,16 +323,30 @@ def test_metrics_and_health_are_served_while_it_follows(small: Path) -> None:
     assert list((root / "run").iterdir()) == []
 
 
+def test_who_asks_over_http_is_told_that_it_is_starting() -> None:
+    watch = OffloadWatch()
+    status = TierStatus("file:///t", True, None, None, 0, 0, None, 0, 0, 0, 1, None, None)
+    with serve_watch("127.0.0.1", 0, watch) as port:
+        place = f"http://127.0.0.1:{port}/health"
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            urllib.request.urlopen(place, timeout=30)
+        assert raised.value.code == 503
+        assert json.loads(raised.value.read())["status"] == "starting"
+        watch.begin(20_000, status)
+        watch.end_round(status, None, 0, None)
+        with urllib.request.urlopen(place, timeout=30) as answer:
+            assert json.loads(answer.read())["status"] == "up"
+
+
 def test_health_is_in_a_file_that_is_replaced_whole_and_gone_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "run" / "health.json"
     watch = OffloadWatch(Steps([]))
     with write_health(path, watch, every_seconds=0.01):
-        # Before the first round nothing is known to be bad.
-        assert json.loads(path.read_bytes())["services"] == [
-            {"name": "offload", "state": "stopped"}
-        ]
-        watch.begin(20_000)
+        found = json.loads(path.read_bytes())
+        assert found["services"] == [{"name": "offload", "state": "starting"}]
+        assert (found["status"], found["tier"]) == ("starting", None)
         status = TierStatus("file:///t", True, None, None, 0, 0, None, 0, 0, 0, 1, None, None)
+        watch.begin(20_000, status)
         watch.end_round(status, None, 0, Unavailable("the tier is away"))
         wait_for(lambda: json.loads(path.read_bytes())["status"] == "degraded")
         assert b'"status":"degraded"' in path.read_bytes(), "as the probe of the docs looks for it"

@@ -19,6 +19,7 @@ from tieredstore.jobs.offloading import standby as standby_module
 from tieredstore.jobs.offloading.job import offload_store, run_offload
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.offloading.standby import ORDER_FILE, PATIENCE_MS, TakeOverOrder
+from tieredstore.jobs.offloading.watch import OffloadWatch
 from tieredstore.jobs.run import JobProgress
 from tieredstore.jobs.start import start_run
 from tieredstore.jobs.stopping import StopSignal
@@ -67,7 +68,7 @@ class Site:
             **more,
         )
 
-    def run(self, *steps: Any) -> Any:
+    def run(self, *steps: Any, watch: OffloadWatch | None = None) -> Any:
         """Run a standby whose waits are the steps; the report."""
 
         def told(progress: JobProgress) -> None:
@@ -75,7 +76,11 @@ class Site:
 
         with start_run("offload", {}, progress=told, has_journal=False) as run:
             return run_offload(
-                run, self.options(), stop=self.stop, clock=Steps([*steps, self.stop.set])
+                run,
+                self.options(),
+                stop=self.stop,
+                watch=watch,
+                clock=Steps([*steps, self.stop.set]),
             )
 
     def give_order(self) -> None:
@@ -120,6 +125,19 @@ def test_a_standby_that_is_told_goes_on_where_the_tier_ends(site: Site) -> None:
         "query", "--tier", site.root / "tier", "--topic", "T", "--key", "k3", "--output", "ndjson"
     )
     assert [row["body"] for row in found.rows] == ["body 3"]
+
+
+def test_a_standby_that_waits_is_well(site: Site) -> None:
+    site.offload()
+    site.fill(site.replica, 10, 5)
+    watch = OffloadWatch()
+    seen: list[tuple[str, str]] = []
+
+    def look() -> None:
+        seen.extend((service.name, service.state.value) for service in watch.list_services())
+
+    site.run(look, site.give_order, look, watch=watch)
+    assert seen == [("standby", "running"), ("offload", "running")]
 
 
 def test_an_order_that_is_there_already_is_followed_at_once(site: Site) -> None:

@@ -20,6 +20,9 @@ import pytest
 from tests.kit.paths import ROOT
 from tieredstore.cli.logs.choice import LogFormat, find_choice
 from tieredstore.cli.main import cli
+from tieredstore.cli.watching import write_health
+from tieredstore.contracts.tier_status import TierStatus
+from tieredstore.jobs.offloading.watch import OffloadWatch
 
 DEPLOY = ROOT / "deploy"
 UNIT = (DEPLOY / "tieredstore-offload.service").read_text()
@@ -96,6 +99,29 @@ def test_all_places_have_the_probe_of_the_docs() -> None:
     there = probe.replace("FILE", "/run/tieredstore/health.json")
     assert there in CONTAINER
     assert there in (DEPLOY / "README.md").read_text()
+
+
+def test_the_probe_finds_a_daemon_well_once_it_works(tmp_path: Path) -> None:
+    path = tmp_path / "health.json"
+    [probe] = re.findall(r"HEALTHCHECK .*? CMD (.*)", joined(CONTAINER))
+    script = probe.replace("/run/tieredstore/health.json", str(path))
+
+    def is_well() -> bool:
+        return subprocess.run(["sh", "-c", script], check=False).returncode == 0
+
+    tier = TierStatus("file:///t", True, None, None, 0, 0, None, 0, 0, 0, 1, None, None)
+    watch = OffloadWatch()
+    assert not is_well()
+    with write_health(path, watch):
+        assert not is_well()
+    watch.begin(20_000, tier)
+    with write_health(path, watch):
+        assert not is_well()
+    watch.note_progress()
+    with write_health(path, watch):
+        assert is_well()
+        os.utime(path, (0, 0))
+        assert not is_well()
 
 
 def test_what_the_container_copies_is_there() -> None:

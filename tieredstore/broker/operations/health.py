@@ -12,6 +12,8 @@ from tieredstore.contracts.tier_status import DescribedTier, TierStatus
 from tieredstore.service_thread import ServiceHealth, ServiceState
 
 UP: Final = "up"
+STARTING: Final = "starting"
+"""It does not do its work yet."""
 DEGRADED: Final = "degraded"
 """Something needs a look: it serves all the same."""
 DOWN: Final = "down"
@@ -22,9 +24,12 @@ _BAD: Final = frozenset({ServiceState.FAILED, ServiceState.DEAD, ServiceState.LA
 def describe_health(services: Iterable[ServiceHealth], tier: TierStatus | None) -> dict[str, Any]:
     """Make the answer of `/health`: `status`, `tier` as `TierStatus` (null without one), and each
     background loop. A raised running flag of the store, and a loop that has ended, are DOWN; a loop
-    that fails or is late, and a tier that is fenced or whose uploads fail, are DEGRADED."""
+    that fails or is late, and a tier that is fenced or whose uploads fail, are DEGRADED; where all
+    else is well, a loop that has not worked yet is STARTING."""
     listed = list(services)
     status = UP
+    if any(service.state is ServiceState.STARTING for service in listed):
+        status = STARTING
     if any(service.state in _BAD for service in listed):
         status = DEGRADED
     if tier is not None and (tier.fenced is not None or tier.failing_queues):

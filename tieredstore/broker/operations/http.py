@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from tieredstore.broker.operations.health import DOWN
+from tieredstore.broker.operations.health import DOWN, STARTING
 from tieredstore.errors import Unavailable
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
@@ -54,7 +54,8 @@ class OperationsServer:
 
     async def _answer_health(self, request: web.Request) -> web.Response:  # noqa: ARG002
         health = await self._find_health()
-        status = HTTPStatus.SERVICE_UNAVAILABLE if health["status"] == DOWN else HTTPStatus.OK
+        is_serving = health["status"] not in {DOWN, STARTING}
+        status = HTTPStatus.OK if is_serving else HTTPStatus.SERVICE_UNAVAILABLE
         body = orjson.dumps(health, option=orjson.OPT_APPEND_NEWLINE)
         return web.Response(body=body, status=status, content_type="application/json")
 

@@ -95,8 +95,11 @@ def _stand_by(
     # What would refuse the store then does now.
     open_read_only(options.store, target.config, clock).shutdown()
     order = TakeOverOrder(options.state)
+    watch = watch or OffloadWatch(clock)
+    watch.is_standby = True
     if not order.await_it(stop, clock, run.on_progress):
         return OffloadReport(stopped=True)
+    watch.is_standby = False
     if not order.is_done:
         learn_tier(run, target, clock)
     return follow_store(options, run.on_progress, stop=stop, watch=watch, clock=clock)
@@ -156,14 +159,14 @@ def follow_store(
     with _open_job(options, target, clock, watch.metrics) as job:
         stop.on_set(job.stop)
         total = job.new_report()
-        job.source.begin(job.flat_files, None, start)
+        job.source.begin(job.flat_files, lambda _: watch.note_progress(), start)
         order = TakeOverOrder(options.state)
         if options.standby and not order.is_done:
             await_coverage(job.store, job.source, job.flat_files, stop, clock)
             if not stop.event.is_set():
                 order.note_done(clock.now_ms())
         stuck: dict[QueueKey, TieredStoreError] = {}
-        watch.begin(target.config.dispatch_interval_ms)
+        watch.begin(target.config.dispatch_interval_ms, job.describe_tier())
         while not stop.event.is_set():
             problem: Unavailable | None = None
             try:

@@ -33,6 +33,7 @@ TIER = TierStatus(
     [
         ("reput", ServiceState.RUNNING, "up"),
         ("reput", ServiceState.STOPPED, "up"),
+        ("offload", ServiceState.STARTING, "starting"),
         ("reput", ServiceState.LATE, "degraded"),
         ("reput", ServiceState.FAILED, "degraded"),
         ("reput", ServiceState.DEAD, "down"),
@@ -48,6 +49,13 @@ def test_the_worst_service_decides(name: str, state: ServiceState, status: str) 
 def test_a_tier_that_takes_nothing_is_degraded(wrong: dict[str, Any]) -> None:
     health = describe_health([], replace(TIER, **wrong))
     assert health["status"] == "degraded"
+
+
+def test_what_starts_is_no_excuse_for_what_is_wrong() -> None:
+    starting = ServiceHealth("offload", ServiceState.STARTING)
+    assert describe_health([starting], replace(TIER, failing_queues=1))["status"] == "degraded"
+    dead = ServiceHealth("flush", ServiceState.DEAD)
+    assert describe_health([dead, starting], TIER)["status"] == "down"
 
 
 def test_all_is_told() -> None:
