@@ -6,6 +6,7 @@ Layout and algorithms: `docs/formats/chunk-log.md`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tieredstore.contracts.backups import BackupName
@@ -36,6 +37,7 @@ from tieredstore.providers.chunks.upkeep.garbage import GarbageBin
 from tieredstore.providers.chunks.upkeep.group_garbage import GroupGarbage
 from tieredstore.providers.chunks.upkeep.grouping import GroupUpkeep
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance, MaintenanceReport
+from tieredstore.providers.chunks.upkeep.sorting import GroupSorting
 from tieredstore.providers.chunks.writing.append import ChunkAppender
 from tieredstore.providers.chunks.writing.carrying import CarryingAppender
 from tieredstore.providers.chunks.writing.gathering import Gatherer
@@ -61,7 +63,10 @@ class ChunkProvider:
     ) -> None:
         self._client = client
         maintained = maintenance_client if maintenance_client is not None else client
-        self._settings = settings = settings if settings is not None else ChunkSettings()
+        settings = settings if settings is not None else ChunkSettings()
+        if not client.limits.conditional:  # each write is by itself, and nobody shares a look
+            settings = replace(settings, group_bytes=0)
+        self._settings = settings
         self._fencing_checked = not settings.fencing
         self._stop_limit = StopLimit(settings, client.close)
         self._cluster_folder = naming.cluster_directory_name(cluster)
@@ -103,7 +108,7 @@ class ChunkProvider:
             settings,
             compactor,
             garbage,
-            self._groups,
+            GroupSorting(maintained, settings, self._groups, self._views, self._stop_limit),
             group_garbage,
             self._states,
             self._writers,

@@ -24,6 +24,7 @@ from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
 from tieredstore.providers.chunks.lives.extents import Extent, ExtentsBuilder
 from tieredstore.providers.chunks.lives.groups import (
+    WRITES_LEVEL,
     Group,
     GroupName,
     parse_group_name,
@@ -73,6 +74,13 @@ class GroupListings:
         folder = f"{self.folder(broker_name)}/"
         listed = ((parse_group_name(o.key[len(folder) :]), o) for o in self._client.list(folder))
         return [(name, info) for name, info in listed if name is not None]
+
+    def find_oldest_write_ms(self, broker_name: str) -> int | None:
+        """Find when the oldest group of writes was made, server's clock; None without any. Raises
+        Unavailable."""
+        names = self.list_names(broker_name)
+        made = (info.modified_ms for name, info in names if name.level == WRITES_LEVEL)
+        return min(made, default=None)
 
     def note_writers(self, broker_name: str, inheritance: Inheritance) -> None:
         """Look for groups of epochs later than that of an inheritance without any, once. Raises

@@ -37,6 +37,7 @@ class GroupGarbage:
         self._gatherer = gatherer
         self._views = views
         self._unused: dict[str, dict[str, int]] = {}
+        self._inherited: dict[str, tuple[int, set[str]]] = {}
 
     def collect(
         self,
@@ -54,6 +55,12 @@ class GroupGarbage:
             for name, since_ms in before.items()
             if now_ms - since_ms >= self._settings.grace_ms
         }
+        former, inherited = self._inherited.get(broker_name, (0, set()))
+        due |= {
+            str(name)
+            for name, _ in listed
+            if name.life.epoch < former and str(name) not in inherited
+        }
         if not self._settings.grace_ms:
             due |= {str(name) for name, _ in listed}
         self._views.doom(broker_name, due)
@@ -61,7 +68,7 @@ class GroupGarbage:
         needed = set(self._gatherer.list_sent(authority))
         holes: dict[SegmentId, Sequence[Hole]] = {}
         for id, chain in find_chains():  # noqa: A001 - the contract's name
-            needed.update(find_group(e.name) for e in chain.extents if e.is_grouped)
+            needed |= _find_needed([(id, chain)])
             if chain.holes:
                 holes[id] = chain.holes
         self._views.doom(broker_name, due - needed)
@@ -72,6 +79,18 @@ class GroupGarbage:
         ]
         self._unused[broker_name] = {str(name): before.get(str(name), now_ms) for name, _ in unused}
         return self._delete([found for found in unused if str(found[0]) in due], holes, authority)
+
+    def note_inherited(
+        self,
+        broker_name: str,
+        authority: Authority,
+        find_chains: Callable[[], Iterable[tuple[SegmentId, Chain]]],
+    ) -> None:
+        """Know, before this epoch sorts anything, which groups of former ones a segment needs: of
+        all others the cover has been there since before its claim, so they may go the first time.
+        Each of many processes may live for less than the time between two."""
+        if broker_name not in self._inherited:
+            self._inherited[broker_name] = authority.number, _find_needed(find_chains())
 
     def reap(self, broker_name: str, authority: Authority) -> int:
         """Delete the groups of former epochs where nothing is in groups: what they have is deleted,
@@ -105,3 +124,12 @@ class GroupGarbage:
             for piece in group.pieces
             for hole in holes.get(piece.id, ())
         )
+
+
+def _find_needed(chains: Iterable[tuple[SegmentId, Chain]]) -> set[str]:
+    return {
+        find_group(extent.name)
+        for _, chain in chains
+        for extent in chain.extents
+        if extent.is_grouped
+    }

@@ -136,11 +136,16 @@ class GroupUpkeep:
         done = GroupWork()
         if not self._views.has_groups(broker_name):
             return done
+        self._garbage.note_inherited(
+            broker_name, authority, lambda: self._find_chains(broker_name).items()
+        )
         batch: list[_Part] = []
         size = 0
+        is_ending = False
         for path, ids in self._find_queues(broker_name):
-            if is_stopping():
-                return done
+            is_ending = is_stopping()
+            if is_ending:
+                break
             report_progress()
             for part in self._work_on(path, ids, authority, done):
                 batch.append(part)
@@ -152,6 +157,8 @@ class GroupUpkeep:
         if batch:
             self._store(broker_name, batch, authority)
             done.regrouped_count += 1
+        if is_ending:
+            return done
         done.deleted_count += self._garbage.collect(
             broker_name, authority, lambda: self._find_chains(broker_name).items()
         )

@@ -26,7 +26,7 @@ from tieredstore.providers.chunks.stopping import StopLimit
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS, GarbageBin
 from tieredstore.providers.chunks.upkeep.group_garbage import GroupGarbage
-from tieredstore.providers.chunks.upkeep.grouping import GroupUpkeep
+from tieredstore.providers.chunks.upkeep.sorting import GroupSorting
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 
 _MAX_WAITING = 200_000
@@ -78,7 +78,7 @@ class Maintenance:
         settings: ChunkSettings,
         compactor: Compactor,
         garbage: GarbageBin,
-        groups: GroupUpkeep,
+        sorting: GroupSorting,
         group_garbage: GroupGarbage,
         states: SegmentStates,
         writers: Writers,
@@ -90,7 +90,7 @@ class Maintenance:
         self._settings = settings
         self._compactor = compactor
         self._garbage = garbage
-        self._groups = groups
+        self._sorting = sorting
         self._group_garbage = group_garbage
         self._states = states
         self._writers = writers
@@ -105,7 +105,6 @@ class Maintenance:
         self._busy_count = 0
         self._undeleted_count = 0  # times that garbage could not be deleted, one after the other
         self._next_sweep_ms: dict[str, int] = {}
-        self._next_regroup_ms: dict[str, int] = {}
         self._reaped: set[str] = set()
         self._services: list[ServiceThread] = []  # the housekeeper, then the workers
         self._regrouping: ServiceThread | None = None
@@ -162,7 +161,7 @@ class Maintenance:
         for broker_name, epoch in held.items():
             if sweep:
                 self._sweep_broker(broker_name, epoch, report)
-            self._regroup_if_due(broker_name, epoch, report)
+            self._sort(broker_name, epoch, report)
         self._take_due()
         while (state := self._take()) is not None:
             self._work(state, report, is_background=False)
@@ -182,22 +181,11 @@ class Maintenance:
                 self._enqueue(state)
         self._reap(broker_name, epoch, report)
 
-    def _regroup_if_due(
-        self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport
-    ) -> None:
-        """Sort what is in group objects; not before its time, as each time takes requests. With a
-        great many queues it takes minutes."""
-        now_ms = self._settings.monotonic_ms()
-        if now_ms < self._next_regroup_ms.get(broker_name, now_ms):
-            return
-        self._next_regroup_ms[broker_name] = now_ms + self._settings.regroup_interval_ms
+    def _sort(self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport) -> None:
+        """Sort what is in group objects, where it is time."""
         service = self._regrouping
-        done = self._groups.work(
-            broker_name,
-            epoch,
-            is_stopping=self._stopping.is_set,
-            report_progress=service.report_progress if service is not None else lambda: None,
-        )
+        report_progress = service.report_progress if service is not None else lambda: None
+        done = self._sorting.work(broker_name, epoch, report_progress)
         report.regrouped_count += done.regrouped_count
         report.deleted_count += done.deleted_count
         for state in done.changed:
@@ -224,9 +212,9 @@ class Maintenance:
     def start(self, broker_name: str) -> None:
         """Start the loops, as an epoch was acquired."""
         now_ms = self._settings.monotonic_ms()
+        self._sorting.start(broker_name)
         with self._changed:
             self._next_sweep_ms[broker_name] = now_ms + self._settings.sweep_interval_ms
-            self._next_regroup_ms[broker_name] = now_ms + self._settings.regroup_interval_ms
             count = self._settings.maintenance_threads
             if self._services or not count or self._stopping.is_set():
                 return
@@ -267,12 +255,16 @@ class Maintenance:
             )
 
     def leave(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
-        """Drain, before an epoch is released, and reap where no loop came to it: each of many
-        processes that live for a moment would leave what it inherits to all readers' listings."""
+        """Drain, before an epoch is released, and reap and sort where no loop came to it: each of
+        many processes that live for a moment would leave what it inherits to all readers'
+        listings."""
         self.drain()
+        self._sorting.leave(broker_name)
         if self._services and self._stop_limit.left_ms():
             try:
                 self._reap_once(broker_name, epoch)
+                self._sorting.look(broker_name)
+                self._sort(broker_name, epoch, MaintenanceReport())
             except TieredStoreError as error:
                 _log.warning("%s: %s", self._client.url, error)
 
@@ -280,6 +272,7 @@ class Maintenance:
         """Drain and stop. What is under way is waited for, as long as there is time."""
         self.drain()
         self._stopping.set()
+        self._sorting.stop()
         with self._changed:
             self._ready.clear()
             self._waiting.clear()
@@ -323,7 +316,8 @@ class Maintenance:
         for broker_name, epoch in self._writers.get_held_epochs().items():
             try:
                 epoch.check()
-                self._regroup_if_due(broker_name, epoch, MaintenanceReport())
+                self._sorting.look(broker_name)
+                self._sort(broker_name, epoch, MaintenanceReport())
             except Fenced as error:
                 _log.error("%s: %s", self._client.url, error)
             except TieredStoreError as error:

@@ -24,11 +24,12 @@ from tieredstore.jobs.advising.local_disk import (
 from tieredstore.jobs.advising.uploads.costs import model_upload_costs
 from tieredstore.jobs.advising.weighing import Limits
 from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
+from tieredstore.providers.chunks.settings import ChunkSettings
 
 HOUR_MS = 3_600_000
 END_MS = 1_700_000_000_000.0
 BEGIN_MS = END_MS - 2 * HOUR_MS
-MODEL = ChunkRequestModel()
+MODEL = ChunkRequestModel(ChunkSettings(group_bytes=0))
 CONFIG = StoreConfig(local_file_reserved_time_hours=24, read_ahead_cache_size_bytes=256 << 20)
 
 

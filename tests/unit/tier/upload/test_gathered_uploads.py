@@ -84,7 +84,7 @@ class Node:
         )
         outermost = LimitedProvider(MeasuredProvider(self.tier, Metrics()), keys, self.clock)
         self.store = FlatFileStore(keys, outermost, self.metadata, self.clock)
-        become_writer(self.store, take_over=beside is not None)
+        self.writer = become_writer(self.store, take_over=beside is not None)
         self.store.load()
         self.index = ListIndex()
         topics = TopicFilter(keys)
@@ -184,6 +184,36 @@ def test_a_topic_that_is_deleted_while_its_upload_waits_does_not_come_back(node:
     node.source.tables.clear()
     heir = Node(beside=node)
     assert list(heir.store.files()) == []
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("sizes", [(0, 1 << 20, 0), (1 << 20, 0, 1 << 20)], ids=["on", "off"])
+def test_a_tier_goes_on_when_groups_are_switched(sizes: tuple[int, ...], is_clean: bool) -> None:
+    """What was written otherwise stays what it is, and is sorted and merged with the rest."""
+    node: Node | None = None
+    count = 0
+    for group_bytes in (*sizes, sizes[-1]):
+        if node is not None and is_clean:
+            node.store.close()
+            node.writer.release()
+        node = Node(beside=node, group_bytes=group_bytes)
+        if count:
+            node.assert_all(count)
+        for _ in range(3):
+            node.put(count, 2)
+            assert node.scan() == 2 * QUEUES
+            count += 2
+        assert ("PUT group" in node.client.take()) == bool(group_bytes)
+        node.assert_all(count)
+        node.keep()
+        node.put(count, 1)
+        assert node.scan() == QUEUES
+        count += 1
+        node.keep()
+        node.assert_all(count)
+    assert node is not None
+    has_groups = any("/.groups/" in info.key for info in node.client.list(""))
+    assert has_groups == bool(sizes[-1])
 
 
 @pytest.mark.parametrize("split_bytes", [1, 16 << 20])
