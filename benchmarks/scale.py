@@ -177,7 +177,7 @@ class TimedLock:
 
 
 def hold_lock(folder: Path, queues: int) -> Found:
-    """As on an object store: snapshots while sizes change and segments come."""
+    """As on an object store: snapshots while sizes change, and segments and topics come."""
     copied = shutil.copytree(folder / "store" / "config", folder / "held" / "config").parent
     metadata = DefaultMetadataStore(copied / "config" / "tieredStoreMetadata.json", BROKER)
     metadata.load()
@@ -199,6 +199,9 @@ def hold_lock(folder: Path, queues: int) -> Found:
         metadata.put_segment(entry)
         if number % 100 == 0:
             metadata.put_segment(replace(entry, base_offset=1 << 40, size=0))
+    with metadata.batch():
+        for number in range(queues):
+            metadata.add_topic(f"another-{number:06d}")
     snapshots.set()
     writer.join()
     metadata.close()

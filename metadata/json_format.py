@@ -93,7 +93,7 @@ class _Parser:
         self._topics(tables, self._table(root, TOPIC_TABLE))
         if TOPIC_SERIAL in root:
             tables.topic_serial = self._int(root, TOPIC_SERIAL, "the file", minimum=-1)
-        highest = max((row.value.topic_id for row in tables.topics.values()), default=-1)
+        highest = max((row.value.topic_id for _, row in tables.topics.items()), default=-1)
         tables.topic_serial = max(tables.topic_serial, highest)
         tables.extra = (
             self._extra(

@@ -12,12 +12,12 @@ import orjson
 import pytest
 
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.metadata_store import FileSegmentMetadata, TopicMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.metadata import kept_tables, parts
 from tieredstore.metadata.json_format import Limits, parse
 from tieredstore.metadata.json_store import DefaultMetadataStore
-from tieredstore.metadata.parts import CapturedPart
+from tieredstore.metadata.parts import CapturedPart, Row
 
 
 @pytest.fixture
@@ -97,7 +97,22 @@ def test_whatever_changes_the_file_is_what_the_store_says(
     every: list[Any] = [tables.topics, tables.queues, *tables.segments.values()]
     for table in every:
         assert all(part.names for part in table.parts)
-        assert {name for part in table.parts for name in part.names} == set(table)
+        names = [name for part in table.parts for name in part.names]
+        assert len(set(names)) == len(names) == len(table)
+        assert all(table.get(name) is content for name, content in table.items())
+
+
+def test_no_dict_grows_with_a_table() -> None:
+    """It would hold up all who read, for milliseconds, each time that it is made larger."""
+    table: parts.Table[Row[TopicMetadata]] = parts.Table()
+    for number in range(20_000):
+        table.add(f"topic-{number}", Row(TopicMetadata(number, f"topic-{number}")))
+    assert len(table) == 20_000
+    dicts = [*table._buckets, *(part.names for part in table.parts)]
+    assert max(map(len, dicts)) <= 500
+    assert table["topic-19999"].value.topic_id == 19_999
+    assert table.get("topic-20000") is None
+    assert not table.remove("topic-20000")
 
 
 def test_a_change_is_encoded_with_its_part_alone(
