@@ -13,7 +13,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.errors import Fenced, Invalid, Unnamed
 from tieredstore.local.recovery.store_lock import is_owned
-from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.catalogue import compare_state
 from tieredstore.scan.location import TierLocation, load_config, place_tier
 from tieredstore.tier.writing import TierWriter, begin_stop
 from tieredstore.tier_url import as_url, show_url
@@ -61,9 +61,9 @@ class TierTarget:
     def check_state(self, provider: SegmentProvider, metadata: MetadataStore) -> None:
         """Load the metadata; raise Invalid when tier and state do not belong together."""
         broker = self.config.broker_name
-        catalogue = load_catalogue(provider, metadata, broker=broker)
-        unknown = [str(f.segment) for f in catalogue.findings if f.kind == "segment-unknown"]
-        missing = [str(f.segment) for f in catalogue.findings if f.kind == "segment-missing"]
+        found = compare_state(provider, metadata, broker)
+        unknown = [str(f.segment) for f in found if f.kind == "segment-unknown"]
+        missing = [str(f.segment) for f in found if f.kind == "segment-missing"]
         if unknown:
             raise Invalid(
                 f"tier {show_url(self.url)}: holds {len(unknown)} segments of broker {broker!r} "

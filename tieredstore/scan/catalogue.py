@@ -291,17 +291,35 @@ def gather(
         if (broker is None or entry.path.split("/", 1)[0] == broker)
         and (topics is None or entry.path.split("/")[1] in topics)
     ]
-    ahead = [entry.id for entry in facts.segments if entry.size > _listed_bytes(listings, entry.id)]
-    # They may have been made, or have grown, since the listing.
+    grown = _find_grown(provider, listings, facts.segments)
+    if grown:
+        facts.listed = [_row(one.id, one.size_bytes) for one in {**listings, **grown}.values()]
+    return facts
+
+
+def compare_state(provider: SegmentProvider, metadata: MetadataStore, broker: str) -> list[Finding]:
+    """List the segments of a broker and load the metadata; find what the two disagree on, as a
+    catalogue of them would tell. Raises Unavailable, Corrupt."""
+    listings = list_tier(provider, broker)
+    metadata.load()
+    known = {
+        entry.id: entry for entry in metadata.segments() if entry.path.split("/", 1)[0] == broker
+    }
+    listings.update(_find_grown(provider, listings, known.values()))
+    return list(compare_with_metadata(listings, known))
+
+
+def _find_grown(
+    provider: SegmentProvider, listings: Listings, entries: Iterable[FileSegmentMetadata]
+) -> Listings:
+    """Find segments that were made, or have grown, since they were listed."""
+    ahead = [entry.id for entry in entries if entry.size > _listed_bytes(listings, entry.id)]
     sizes = map_ahead(provider, lambda segment: provider.open(segment).size(), ahead)
-    grown = {
+    return {
         segment: SegmentListing(segment, size)
         for segment, size in zip(ahead, sizes, strict=True)
         if size
     }
-    if grown:
-        facts.listed = [_row(one.id, one.size_bytes) for one in {**listings, **grown}.values()]
-    return facts
 
 
 def _listed_bytes(listings: Listings, id: SegmentId) -> int:
