@@ -152,6 +152,7 @@ class World:
             monotonic_ms=self.clock.now_ms,
             max_tries=2,
             preferred_batch_bytes=3 * SIZE,
+            group_bytes=0,
         )
 
     def start(self) -> None:

@@ -106,7 +106,7 @@ class Rig:
 
     def open(self) -> None:
         self.chunks: ChunkProvider = chunk_provider(
-            self.client, clock=self.clock, monotonic_ms=self.clock.now_ms
+            self.client, clock=self.clock, monotonic_ms=self.clock.now_ms, group_bytes=0
         )
         self.provider = CountedProvider(self.chunks)
         self.store = FlatFileStore(self.settings, self.provider, self.metadata, self.clock)

@@ -42,7 +42,7 @@ class Broker:
         self, store: MemoryObjectClient, state: Path, *, take_over: bool = False, **settings: Any
     ) -> None:
         self.client = CountingClient(store)
-        self.provider = chunk_provider(self.client, **settings)
+        self.provider = chunk_provider(self.client, **{"group_bytes": 0} | settings)
         self.metadata = DefaultMetadataStore(
             state / "config" / "tieredStoreMetadata.json", BROKER, ManualClock(T0)
         )

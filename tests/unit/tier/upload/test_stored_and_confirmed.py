@@ -86,7 +86,7 @@ class Node:
     def start(self) -> None:
         settings = config(group_commit_count=4, dispatch_threads=1)
         self.tier = chunk_provider(
-            self.client, clock=self.clock, monotonic_ms=self.monotonic.now_ms
+            self.client, clock=self.clock, monotonic_ms=self.monotonic.now_ms, group_bytes=0
         )
         self.store = FlatFileStore(settings, self.tier, self.metadata, self.clock)
         self.writer = become_writer(self.store, take_over=self.take_over)
