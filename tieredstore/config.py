@@ -647,14 +647,20 @@ class LoadedConfig:
 
 
 def config_from_properties(
-    properties: Mapping[str, str], *, origin: str, serving: bool = False
+    properties: Mapping[str, str],
+    *,
+    origin: str,
+    origins: Mapping[str, str] | None = None,
+    serving: bool = False,
 ) -> LoadedConfig:
     """Build a StoreConfig from string properties.
+
+    origin: where they are from, for messages; origins: of those that are from elsewhere.
 
     Unknown `tiered…` and `readAhead…` keys are warnings with the nearest match, except those of
     plugins, which the registry checks; all other keys of Java's that nothing here reads are named
     in one warning; what neither Java nor this project knows is ignored. Raises Invalid on a bad
-    value, naming key and `origin`; with `serving` (a process that accepts messages) also on the
+    value, naming key and origin; with `serving` (a process that accepts messages) also on the
     settings of `REFUSED_VALUES`.
     """
     known: dict[str, Any] = {}
@@ -662,31 +668,35 @@ def config_from_properties(
     warnings: list[str] = []
     refused: list[str] = []
     for key, value in properties.items():
+        where = (origins or {}).get(key, origin)
         if not isinstance(cast("object", value), str):  # not shown: it may be a secret
             kind = type(value).__name__
             raise Invalid(
-                f"{origin}: {key}: expected text, as in a broker.conf, found {kind}", path=origin
+                f"{where}: {key}: expected text, as in a broker.conf, found {kind}", path=where
             )
         if key in FIELDS_BY_KEY:
-            known[key] = parse_setting(key, value, origin)
+            known[key] = parse_setting(key, value, where)
         elif key in DECLINED_SETTINGS:
-            warnings.append(f"{origin}: {key} is declined: {DECLINED_SETTINGS[key]}")
+            warnings.append(f"{where}: {key} is declined: {DECLINED_SETTINGS[key]}")
         elif key in UNUSED_SETTINGS:
-            warnings.append(f"{origin}: {key} has no effect: {UNUSED_SETTINGS[key]}")
+            warnings.append(f"{where}: {key} has no effect: {UNUSED_SETTINGS[key]}")
         else:
             rest[key] = value
         # Java reads TRUE as true.
         if key in REFUSED_VALUES and value.lower() == REFUSED_VALUES[key][0].lower():
-            refused.append(f"{origin}: {key}={value} is refused: {REFUSED_VALUES[key][1]}")
+            refused.append(f"{where}: {key}={value} is refused: {REFUSED_VALUES[key][1]}")
     if serving and refused:
         raise Invalid(refused[0], path=origin)
+    others = PluginProperties(rest, origin, origins)
     core = (key for key in rest if not key.startswith(PLUGIN_PREFIXES))
-    warnings += find_unknown_settings(core, ("tiered", "readAhead"), FIELDS_BY_KEY, origin)
+    find_origin = others.find_origin
+    warnings += find_unknown_settings(core, ("tiered", "readAhead"), FIELDS_BY_KEY, find_origin)
     unsupported = find_unsupported(rest)
-    if unsupported:
-        warnings.append(f"{origin}: keys that are not supported: {', '.join(unsupported)}")
+    for where in dict.fromkeys(map(find_origin, unsupported)):
+        keys = ", ".join(key for key in unsupported if find_origin(key) == where)
+        warnings.append(f"{where}: keys that are not supported: {keys}")
     names = {FIELDS_BY_KEY[key].name: value for key, value in known.items()}
-    config = StoreConfig(**names, plugin_properties=PluginProperties(rest, origin))
+    config = StoreConfig(**names, plugin_properties=others)
     return LoadedConfig(config, frozenset(known), tuple(warnings), tuple(refused))
 
 
@@ -710,12 +720,16 @@ def parse_setting(key: str, value: str, origin: str) -> object:
 
 
 def load_broker_conf(
-    path: Path, overrides: Mapping[str, str] | None = None, *, serving: bool = False
+    path: Path,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    origins: Mapping[str, str] | None = None,
+    serving: bool = False,
 ) -> LoadedConfig:
-    """Read a Java properties file as a Java broker would; `overrides` win over it. Raises Invalid
-    when the file is missing, cannot be read or holds a bad value."""
+    """Read a Java properties file as a Java broker would; `overrides`, which are from `origins`,
+    win over it. Raises Invalid when the file is missing, cannot be read or holds a bad value."""
     properties = read_broker_conf(path) | dict(overrides or {})
-    return config_from_properties(properties, origin=str(path), serving=serving)
+    return config_from_properties(properties, origin=str(path), origins=origins, serving=serving)
 
 
 class ConfLine(NamedTuple):

@@ -21,7 +21,7 @@ import difflib
 import enum
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -42,12 +42,18 @@ _JAVA_LITERALS = {
 class PluginProperties(Mapping[str, str]):
     """The properties that are not the core's. Values may be secrets: the repr has the keys alone.
 
-    origin: where they are from, for messages.
+    origin: where they are from, for messages; origins: of those that are from elsewhere.
     """
 
-    def __init__(self, values: Mapping[str, str] | None = None, origin: str = "config") -> None:
+    def __init__(
+        self,
+        values: Mapping[str, str] | None = None,
+        origin: str = "config",
+        origins: Mapping[str, str] | None = None,
+    ) -> None:
         self._values = dict(values or {})
         self.origin = origin
+        self._origins = dict(origins or {})
 
     def __getitem__(self, key: str) -> str:
         return self._values[key]
@@ -68,8 +74,13 @@ class PluginProperties(Mapping[str, str]):
         return f"PluginProperties({', '.join(sorted(self._values))})"
 
     def with_values(self, values: Mapping[str, str], origin: str) -> PluginProperties:
-        """Return a copy in which `values` win."""
-        return PluginProperties({**self._values, **values}, origin)
+        """Return a copy in which `values`, which are from `origin`, win."""
+        origins = {**self._origins, **dict.fromkeys(values, origin)}
+        return PluginProperties({**self._values, **values}, self.origin, origins)
+
+    def find_origin(self, key: str) -> str:
+        """Find where a property is from."""
+        return self._origins.get(key, self.origin)
 
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
@@ -106,7 +117,7 @@ def read_settings(declared: type[_Settings], properties: PluginProperties) -> _S
     """Read the declared settings with the values that the properties have. Raises Invalid."""
     known = fields_by_key(declared)
     values = {
-        known[key].name: parse_value(known[key], value, properties.origin)
+        known[key].name: parse_value(known[key], value, properties.find_origin(key))
         for key, value in properties.items()
         if key in known
     }
@@ -114,17 +125,20 @@ def read_settings(declared: type[_Settings], properties: PluginProperties) -> _S
 
 
 def find_unknown_settings(
-    names: Iterable[str], prefixes: tuple[str, ...], known: Iterable[str], origin: str
+    names: Iterable[str],
+    prefixes: tuple[str, ...],
+    known: Iterable[str],
+    find_origin: Callable[[str], str],
 ) -> list[str]:
     """Return a line for each name with one of the prefixes that is not known, with the nearest
-    match."""
+    match. find_origin: tells where a name is from."""
     candidates = sorted(known)
     lines = []
     for name in names:
         if name.startswith(prefixes) and name not in candidates:
             close = difflib.get_close_matches(name, candidates, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            lines.append(f"{origin}: unknown key {name}{hint}")
+            lines.append(f"{find_origin(name)}: unknown key {name}{hint}")
     return lines
 
 

@@ -196,7 +196,9 @@ def _find_unknown_settings(provider: Any, config: StoreConfig) -> list[str]:
         return []
     properties = config.plugin_properties
     known = [*FIELDS_BY_KEY, *fields_by_key(declared)]
-    return find_unknown_settings(properties, tuple(declared.PREFIXES), known, properties.origin)
+    return find_unknown_settings(
+        properties, tuple(declared.PREFIXES), known, properties.find_origin
+    )
 
 
 def plugin_settings(name: str) -> type[msgspec.Struct] | None:

@@ -87,10 +87,11 @@ class PosixProvider:
         the path is not set and a key is almost this one: the tier would be in the working
         directory."""
         if not config.tier_file_path:
-            near = find_near_setting("tieredStoreFilePath", config.plugin_properties)
+            given = config.plugin_properties
+            near = find_near_setting("tieredStoreFilePath", given)
             if near is not None:
                 raise Invalid(
-                    f"{config.plugin_properties.origin}: tieredStoreFilePath is not set, and "
+                    f"{given.find_origin(near)}: tieredStoreFilePath is not set, and "
                     f"{near} is no key: did you mean tieredStoreFilePath?"
                 )
         return cls(

@@ -115,7 +115,7 @@ def test_properties_show_their_keys_alone() -> None:
     assert repr(properties) == "PluginProperties(a, b)"
     more = properties.with_values({"b": "2", "c": "3"}, "tier")
     assert dict(more) == {"a": "hush", "b": "2", "c": "3"}
-    assert more.origin == "tier"
+    assert [more.find_origin(key) for key in "abc"] == ["config", "tier", "tier"]
     assert dict(properties) == {"a": "hush", "b": "hush"}
     assert hash(properties) == hash(PluginProperties({"a": "hush", "b": "hush"}))
     assert properties != more

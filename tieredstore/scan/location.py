@@ -14,6 +14,7 @@ import msgspec
 from tieredstore import registry
 from tieredstore.config import LoadedConfig, StoreConfig, config_from_properties, load_broker_conf
 from tieredstore.errors import Invalid, Unnamed
+from tieredstore.properties import PluginProperties
 from tieredstore.tier_url import as_url, show_url
 
 if TYPE_CHECKING:
@@ -88,17 +89,21 @@ def load_config(
     broker: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
-    """Load a configuration file, beaten by what is given here. What loading it warned of is logged.
-    Raises Invalid."""
-    overrides = dict(properties or {})
-    if broker is not None:
-        overrides["brokerName"] = broker
-    if cluster is not None:
-        overrides["brokerClusterName"] = cluster
+    """Load a configuration file, beaten by what is given here. properties: as `PluginProperties`
+    where messages shall say what they are from. What loading it warned of is logged. Raises
+    Invalid."""
+    given = PluginProperties(properties, "properties")
+    if isinstance(properties, PluginProperties):
+        given = properties
+    names = {"brokerName": broker, "brokerClusterName": cluster}
+    given = given.with_values(
+        {key: name for key, name in names.items() if name is not None}, "command line"
+    )
+    origins = {key: given.find_origin(key) for key in given}
     if path is None:
-        loaded = config_from_properties(overrides, origin="command line")
+        loaded = config_from_properties(given, origin=given.origin, origins=origins)
     else:
-        loaded = load_broker_conf(path, overrides)
+        loaded = load_broker_conf(path, given, origins=origins)
     for line in loaded.warnings:
         _log.warning("%s", line)
     return loaded

@@ -207,6 +207,37 @@ def test_a_setting_that_nobody_knows_is_told_when_it_is_written(tier: BuiltTier)
     assert "warning" not in save("prod", tier, "--variable", "objectStoreSecretKey=KEY").err
 
 
+def test_a_warning_names_the_profile_that_a_setting_is_from(
+    tier: BuiltTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = {"tieredStorGroupCommit": "X1", "readAheadNone": "X2", "objectStoreRegoin": "X3"}
+    monkeypatch.setenv("X1", "1")
+    monkeypatch.setenv("X2", "2")
+    monkeypatch.setenv("X3", "3")
+    save("prod", tier, *(f"--variable={key}={variable}" for key, variable in pairs.items()))
+    start = "tieredstore: warning: profile prod: unknown key "
+    said = tieredstore("ls", "--profile", "prod").err.splitlines()
+    assert sorted(line[: len(start) + 10] for line in said) == [
+        f"{start}readAheadN", f"{start}tieredStor",
+    ]  # fmt: skip
+    conf = tier.root / "broker.conf"
+    conf.write_text("brokerName=nobody\ntieredStoreNothing=1\n")
+    ran = tieredstore("ls", "--profile", "prod", "--config", conf, "--broker", BROKER)
+    others = [line for line in ran.err.splitlines() if line not in said]
+    assert [line.partition(": unknown key")[0] for line in others] == [
+        f"tieredstore: warning: {conf}"
+    ]
+
+
+def test_a_bad_value_names_the_profile_that_it_is_from(
+    tier: BuiltTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIZE", "much")
+    save("prod", tier, "--variable", "tieredStoreCommitLogMaxSize=SIZE")
+    error = one_line(tieredstore("ls", "--profile", "prod"))
+    assert "error: profile prod: tieredStoreCommitLogMaxSize: expected a int" in error
+
+
 def test_the_page_has_settings_that_there_are() -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     write(page.split("```toml\n", 1)[1].split("```", 1)[0])

@@ -123,7 +123,13 @@ def find_topics(tier: TierOptions) -> Iterator[str]:
     from tieredstore.scan.location import locate
 
     logging.disable()
-    place = locate(tier.tier, cluster=tier.cluster, broker=tier.broker, config=tier.config)
+    place = locate(
+        tier.tier,
+        cluster=tier.cluster,
+        broker=tier.broker,
+        config=tier.config,
+        properties=tier.properties,
+    )
     for listing in place.connect().list():
         topic = listing.id.path.split("/")[1]
         if topic != _INDEX_FOLDER:

@@ -34,7 +34,8 @@ def add_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     `origins` says what comes from where, `properties` which settings come with it. A source that
     names another tier has nothing to say: its state and its configuration are that tier's. Raises
     Invalid for profiles that cannot be read, and for a --profile of another tier."""
-    found, origins, properties = dict(given), dict[str, str](), dict[str, str]()
+    properties: Mapping[str, str] = {}
+    found, origins = dict(given), dict[str, str]()
     profile = found.pop("profile", None)
     for source in _sources(profile):
         tier = source.values.get("tier")
@@ -49,7 +50,8 @@ def add_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
             if name in found and found[name] is None:
                 found[name] = Path(value) if name in _PATHS else value
                 origins[name] = source.origins[name]
-        properties = {**source.settings, **properties}
+        if source.settings:
+            properties = source.settings
     return {**found, "origins": origins, "properties": properties}
 
 
@@ -80,7 +82,9 @@ def _usual_profile() -> Iterator[Source]:
 
 def _read_profile(name: str) -> Source:
     from tieredstore.cli.profiles import load_profiles
+    from tieredstore.properties import PluginProperties
 
     found = load_profiles().find(name)
-    origins = dict.fromkeys(found.places, f"profile {name}")
-    return Source(found.places, origins, found.read_settings())
+    origin = f"profile {name}"
+    settings = PluginProperties(found.read_settings(), origin)
+    return Source(found.places, dict.fromkeys(found.places, origin), settings)
