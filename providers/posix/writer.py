@@ -11,6 +11,7 @@ import time
 
 import orjson
 
+from tieredstore.clock import format_time
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
 from tieredstore.errors import Fenced, Invalid
@@ -123,7 +124,9 @@ def _describe_owner(path: str) -> str:
     content = _read_owner(path)
     if "pid" not in content:
         return "unknown to its lock file"
-    return f"process {content['pid']} on {content.get('host')} since {content.get('since_ms')} ms"
+    since = content.get("since_ms")
+    when = format_time(since) if isinstance(since, int) else "an unknown time"
+    return f"process {content['pid']} on {content.get('host')} since {when}"
 
 
 def _read_number(path: str) -> int:

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from tieredstore.scan.times import format_time
+from tieredstore.clock import format_time
 
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
+_TIMES: Final = frozenset(
+    {
+        "checkpoint",
+        "commit_log_flushed_until",
+        "consume_queues_flushed_until",
+        "from_ms",
+        "held_back_since",
+        "served_until",
+        "started_ms",
+        "statistics_since",
+        "statistics_written",
+        "until_ms",
+    }
+)
+"""Fields that are times though their names do not end so."""
 _SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 
@@ -43,4 +58,4 @@ def is_size(name: str) -> bool:
 
 def is_time(name: str) -> bool:
     """Tell whether a field of this name is a time in epoch ms."""
-    return name.endswith("timestamp") or name == "started_ms"
+    return name.endswith(("timestamp", "timestamp_ms")) or name in _TIMES

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, TypeAlias
 from zoneinfo import ZoneInfo
 
+from tieredstore.clock import format_time
 from tieredstore.errors import Invalid
 
 if TYPE_CHECKING:
@@ -133,18 +134,3 @@ def _require_no_seconds(time_ms: int) -> int:
 def _is_compact_date(value: str) -> bool:
     """`20261121` is read as a date: as epoch ms it would be six hours into 1970."""
     return len(value) == 8 and value[:2] in {"19", "20"}
-
-
-_LAST_FORMATTED_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
-
-
-def format_time(timestamp_ms: int | None) -> str:
-    """Format a time in ISO 8601 in UTC with milliseconds, or as the number itself where no calendar
-    reaches."""
-    if timestamp_ms is None:
-        return ""
-    if not 0 <= timestamp_ms <= _LAST_FORMATTED_MS:
-        return str(timestamp_ms)
-    moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from tieredstore.clock import format_time
 from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient
@@ -271,7 +272,9 @@ def describe_last_writer(client: ObjectClient, folder: str) -> str | None:
     if not number:
         return None
     holder = _holder(client, folder, number)
-    return f"{holder['owner']} since {holder.get('since_ms')} ms"
+    since = holder.get("since_ms")
+    when = format_time(since) if isinstance(since, int) else "an unknown time"
+    return f"{holder['owner']} since {when}"
 
 
 def _name_claim(number: int, token: object) -> str:

@@ -10,7 +10,7 @@ import pytest
 from tests.kit.command_line import files_of, one_line, tieredstore
 from tests.kit.local_stores import START_MS, plain, put_all, running, small_config
 from tests.kit.recovered import leave_unclean, reopen
-from tieredstore.clock import ManualClock
+from tieredstore.clock import ManualClock, format_time
 from tieredstore.errors import Corrupt
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import Checkpoint
@@ -153,6 +153,8 @@ def test_stat_says_how_much_a_store_holds(root: Path) -> None:
     table = tieredstore("store", "stat", root)
     assert (table.code, table.err) == (0, "")
     assert "messages" in table.out
+    flushed = format_time(found["commit_log_flushed_until"])
+    assert f"commit_log_flushed_until      {flushed}\n" in table.out
     nothing = tieredstore("store", "stat", root / "nowhere")
     assert nothing.code != 0
     assert "no message store" in nothing.err

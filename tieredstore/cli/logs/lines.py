@@ -10,8 +10,7 @@ import click
 
 from tieredstore.cli.logs.choice import DEFAULT_LEVEL, LogChoice, LogFormat, find_choice
 from tieredstore.cli.output.rows import encode
-from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.scan.times import format_time
+from tieredstore.clock import SYSTEM_CLOCK, format_time
 
 _PROJECT: Final = "tieredstore"
 _ONCE: Final = frozenset({"tieredstore.scan.location", "tieredstore.registry"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tieredstore.cli.output.cells import plain_text
 from tieredstore.cli.output.rows import Output, OutputFormat
 from tieredstore.cli.output.tables import Tables
 
@@ -25,7 +26,9 @@ def write_plan(out: Output, plan: RecoveryPlan) -> None:
         out.record(fields)
         return
     for name in ("checkpoint_before", "checkpoint_after"):
-        fields[name] = " ".join(f"{key}={value}" for key, value in fields[name].items() if value)
+        fields[name] = " ".join(
+            f"{key}={plain_text(key, value)}" for key, value in fields[name].items() if value
+        )
     for name in ("delete_log_files", "delete_index_files"):
         fields[name] = " ".join(fields[name])
     out.record({name: value for name, value in fields.items() if name not in _HIDDEN}, _TABLES)

@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from tieredstore.clock import format_time
 from tieredstore.errors import Invalid
-from tieredstore.scan.times import format_time
 from tieredstore.spark.offsets import QueueKey, leaves_of, parse_object, parse_offsets
 
 BROKERS, NEXT = "@brokers", "@next"

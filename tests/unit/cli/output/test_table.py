@@ -180,6 +180,17 @@ def test_a_long_field_is_broken_at_blanks_and_counts_cells() -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    ["served_until", "held_back_since", "commit_log_flushed_until", "statistics_written",
+     "newest_timestamp", "from_ms", "until_ms"],
+)  # fmt: skip
+def test_a_field_that_is_a_time_is_shown_as_one(name: str) -> None:
+    for screen in (Screen(80), None):
+        [line] = field_lines({name: 1_795_266_316_182}, screen)
+        assert line == f"{name}  2026-11-21T13:05:16.182Z"
+
+
+@pytest.mark.parametrize(
     ("size_bytes", "text"),
     [
         (0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (9_949, "9.9 kB"), (9_950, "10 kB"),

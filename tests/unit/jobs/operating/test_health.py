@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ def test_a_good_tier_is_up_and_nothing_is_changed(
     files = [path for topic in ("T", "K", "rmq_sys_INDEX") for path in world.tier_files(topic)]
     assert report["bytes"] == sum(path.stat().st_size for path in files)
     assert str(world.store.flat_files.provider.url) in report["tier"]
-    assert report["writer"].startswith("process ")
+    assert re.fullmatch(r"process \d+ on \S+ since \d{4}-\d\d-\d\dT[\d:.]{12}Z", report["writer"])
 
 
 def test_a_newest_message_that_is_too_old_is_told(world: TieredLocal) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.kit.chunks import Store
 from tests.kit.paths import ROOT
+from tieredstore.clock import format_time
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.providers.chunks.client import ObjectInfo
 from tieredstore.providers.chunks.epochs import processes
@@ -46,6 +47,15 @@ def test_an_owner_names_host_process_and_time(store: Store) -> None:
         os.getpid(),
         store.clock.now_ms(),
     )
+
+
+def test_the_last_writer_is_described_with_its_time(store: Store) -> None:
+    tier = store.process("first").tier
+    tier.acquire_writer("broker-a")
+    described = f"first since {format_time(store.clock.now_ms())}"
+    assert tier.find_last_writer("broker-a") == described
+    put_epoch(store, 2, owner="other")
+    assert tier.find_last_writer("broker-a") == "other since an unknown time"
 
 
 def test_w01_a_live_owner_is_named(store: Store) -> None:
