@@ -66,6 +66,48 @@ def test_the_variables_beat_the_profile_that_nobody_named_on_the_command_line(
     assert origins() == {"tier": "TIEREDSTORE_TIER", "state": "profile prod"}
 
 
+BROKEN = ["[profiles", 'default = "a"\n[profiles.b]\ntier = "/b"', "x = 1"]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_file_is_no_matter_where_nobody_needs_it(
+    tier: BuiltTier, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(text)
+    names = ["--tier", tier.url, "--state", str(tier.state)]
+    for verb in (
+        ["ls"],
+        ["stat"],
+        ["cat", "--topic", "orders"],
+        ["query", "--topic", "orders", "--key", "no"],
+    ):
+        ran = tieredstore(*verb, *names)
+        assert ran.code == (3 if "--key" in verb else 0)
+        assert ran.err.startswith(
+            f"tieredstore: warning: no default profile: {profile_path()}: "
+        ), ran.err
+    monkeypatch.setenv("TIEREDSTORE_TIER", tier.url)
+    assert tieredstore("ls").code == 0
+    for more in (["--profile", "a"], []):
+        monkeypatch.setenv("TIEREDSTORE_PROFILE", "" if more else "a")
+        asked = tieredstore("ls", *names, *more)
+        assert str(profile_path()) in one_line(asked)
+    monkeypatch.delenv("TIEREDSTORE_PROFILE")
+    monkeypatch.delenv("TIEREDSTORE_TIER")
+    assert str(profile_path()) in one_line(tieredstore("ls"))
+
+
+def test_variables_of_a_default_profile_are_those_of_its_tier(
+    tier: BuiltTier, tmp_path: Path
+) -> None:
+    save("prod", tier, "--variable", "brokerName=NOT_SET")
+    write(f'default = "prod"\n{profile_path().read_text()}')
+    other = small_tier(tmp_path / "other")
+    ran = tieredstore("ls", "--tier", other.url)
+    assert (ran.code, ran.err) == (0, "")
+    assert "NOT_SET, which is not set" in one_line(tieredstore("ls"))
+
+
 def test_a_tier_beside_the_profile_of_another_one_is_refused(tier: BuiltTier) -> None:
     save("prod", tier)
     ran = tieredstore("ls", "--profile", "prod", "--tier", "/somewhere")

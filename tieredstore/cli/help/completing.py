@@ -71,7 +71,7 @@ def _given_tier(context: click.Context) -> TierOptions | None:
     if not any(one.required for one in context.command.params if one.name == f"{group}tier"):
         given["profile"] = context.params.get(f"{group}profile")
         try:
-            given = add_defaults(given)
+            given = add_defaults(given, lambda _: None)
         except TieredStoreError:
             return None
     return TierOptions(**given) if given["tier"] else None  # type: ignore[arg-type]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.tier_url import as_url, show_url
 
 VARIABLES: Final = {
@@ -21,23 +22,36 @@ _PATHS: Final = frozenset({"state", "config"})
 
 
 class Source(NamedTuple):
-    """Options that belong together, and for each where it stands, for people. settings: of a
-    broker.conf, as variables of the environment have them."""
+    """Options that belong together, and for each where it stands, for people. read_settings: those
+    of a broker.conf, as variables of the environment have them."""
 
     values: Mapping[str, str]
     origins: Mapping[str, str]
-    settings: Mapping[str, str]
+    read_settings: Callable[[], Mapping[str, str]]
 
 
-def add_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+def add_defaults(
+    given: Mapping[str, Any], on_problem: Callable[[TieredStoreError], None]
+) -> dict[str, Any]:
     """Return the options of the command line, and of those that are None what the sources have;
     `origins` says what comes from where, `properties` which settings come with it. A source that
-    names another tier has nothing to say: its state and its configuration are that tier's. Raises
-    Invalid for profiles that cannot be read, and for a --profile of another tier."""
+    names another tier has nothing to say: its state and its configuration are that tier's. Where a
+    tier is known without them, on_problem is told of profiles that nobody asked for and that cannot
+    be read. Raises Invalid and Unavailable for others that cannot, and Invalid for a --profile of
+    another tier."""
     properties: Mapping[str, str] = {}
     found, origins = dict(given), dict[str, str]()
     profile = found.pop("profile", None)
-    for source in _sources(profile):
+    for read_source in _list_sources(profile):
+        try:
+            source = read_source()
+        except TieredStoreError as error:
+            if found.get("tier") is None or read_source is not _read_default_profile:
+                raise
+            on_problem(error)
+            continue
+        if source is None:
+            continue
         tier = source.values.get("tier")
         if _is_of_another(tier, found.get("tier")):
             if profile is not None and "tier" not in origins:
@@ -50,8 +64,7 @@ def add_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
             if name in found and found[name] is None:
                 found[name] = Path(value) if name in _PATHS else value
                 origins[name] = source.origins[name]
-        if source.settings:
-            properties = source.settings
+        properties = source.read_settings() or properties
     return {**found, "origins": origins, "properties": properties}
 
 
@@ -59,25 +72,24 @@ def _is_of_another(tier: str | None, chosen: str | None) -> bool:
     return tier is not None and chosen is not None and as_url(tier) != as_url(chosen)
 
 
-def _sources(profile: str | None) -> Iterator[Source]:
+def _list_sources(profile: str | None) -> list[Callable[[], Source | None]]:
     """What is asked for by name comes first, what counts for want of that last."""
     if profile is not None:
-        yield _read_profile(profile)
-    named = {name: variable for name, variable in VARIABLES.items() if os.environ.get(variable)}
-    yield Source({name: os.environ[variable] for name, variable in named.items()}, named, {})
-    if profile is None:
-        yield from _usual_profile()
-
-
-def _usual_profile() -> Iterator[Source]:
-    from tieredstore.cli.profiles import load_profiles, profile_path
-
+        return [partial(_read_profile, profile), _read_environment]
     name = os.environ.get(PROFILE_VARIABLE)
-    if not name and not profile_path().exists():
-        return
-    name = name or load_profiles().default
-    if name:
-        yield _read_profile(name)
+    return [_read_environment, partial(_read_profile, name) if name else _read_default_profile]
+
+
+def _read_environment() -> Source:
+    named = {name: variable for name, variable in VARIABLES.items() if os.environ.get(variable)}
+    return Source({name: os.environ[variable] for name, variable in named.items()}, named, dict)
+
+
+def _read_default_profile() -> Source | None:
+    from tieredstore.cli.profiles import load_profiles
+
+    name = load_profiles().default
+    return None if name is None else _read_profile(name)
 
 
 def _read_profile(name: str) -> Source:
@@ -86,5 +98,8 @@ def _read_profile(name: str) -> Source:
 
     found = load_profiles().find(name)
     origin = f"profile {name}"
-    settings = PluginProperties(found.read_settings(), origin)
-    return Source(found.places, dict.fromkeys(found.places, origin), settings)
+    return Source(
+        found.places,
+        dict.fromkeys(found.places, origin),
+        lambda: PluginProperties(found.read_settings(), origin),
+    )

@@ -11,6 +11,7 @@ import click
 
 from tieredstore.cli.help.completing import complete_profiles
 from tieredstore.cli.help.suggesting import UnnamedOption
+from tieredstore.cli.logs.saying import say
 from tieredstore.cli.options.collecting import Command, Settings, collect
 from tieredstore.cli.options.defaults import VARIABLES, add_defaults
 
@@ -104,7 +105,7 @@ def tier_options(
 def _complete(given: dict[str, Any], required: Sequence[str]) -> TierOptions:
     """Take what the command line does not have from its defaults. Raises a usage error for what is
     in none of them."""
-    found = add_defaults(given)
+    found = add_defaults(given, lambda error: say(f"no default profile: {error}", "warning"))
     for name in required:
         if found.get(name) is None:
             raise make_missing_option(name)
