@@ -20,6 +20,29 @@ def time_options(command: Command) -> Command:
     return click.option("--since", metavar="TIME", help="Stored at this time or later.")(command)
 
 
+def tag_option(**settings: Any) -> Callable[[Command], Command]:
+    """Add --tag: an expression as consumers subscribe with. settings: as `click.option` takes
+    them."""
+    return click.option(
+        "--tag",
+        metavar="T",
+        callback=_require_tags,
+        help="Only messages with this tag; `A || B`: both.",
+        **settings,
+    )
+
+
+def _require_tags(
+    context: click.Context,  # noqa: ARG001
+    option: click.Parameter,  # noqa: ARG001
+    given: str | None,
+) -> str | None:
+    """Refuse an expression of empty parts, as Java's clients do: it would mean all messages."""
+    if given and not any(part.strip() for part in given.split("||")):
+        raise click.UsageError(f"--tag {given!r}: no tag in it; expected T, `A || B`, or * for all")
+    return given
+
+
 def topic_option(**settings: Any) -> Callable[[Command], Command]:
     """Add --topic, which shells complete with the topics of the tier. settings: as `click.option`
     takes them."""

@@ -15,7 +15,12 @@ from tieredstore.cli.messages.choice import MessageChoice, choose_queues, names_
 from tieredstore.cli.messages.last import MOST_MESSAGES, last_rows
 from tieredstore.cli.messages.request import MessageRequest
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS, message_rows
-from tieredstore.cli.options.messages import MOST_LIMIT, required_topics_option, time_options
+from tieredstore.cli.options.messages import (
+    MOST_LIMIT,
+    required_topics_option,
+    tag_option,
+    time_options,
+)
 from tieredstore.cli.options.output import message_output_options
 from tieredstore.cli.options.tier import TierOptions, make_missing_option, tier_options
 from tieredstore.clock import SYSTEM_CLOCK
@@ -46,7 +51,7 @@ _TIER_EVERY_MS = 5_000
     "--until-offset", metavar="N", type=click.IntRange(min=0), help="Queue offset behind the last."
 )
 @time_options
-@click.option("--tag", metavar="T", help="Only messages with this tag; `A || B`: both.")
+@tag_option()
 @click.option(
     "--where",
     metavar="EXPRESSION",

@@ -12,7 +12,7 @@ import click
 from tieredstore.cli.logs.saying import say
 from tieredstore.cli.messages.rows import MESSAGE_COLUMNS
 from tieredstore.cli.options.broker import Place, broker_option, talk_to
-from tieredstore.cli.options.messages import MOST_LIMIT
+from tieredstore.cli.options.messages import MOST_LIMIT, tag_option
 from tieredstore.cli.options.output import message_output_options
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ PAUSE_S = 0.25
 @click.command("tail")
 @click.argument("topic")
 @broker_option
-@click.option(
-    "--tag", metavar="T", default="*", help="Only messages with this tag; `A || B`: both."
-)
+@tag_option(default="*")
 @click.option("--from-start", is_flag=True, help="Begin at the first message, cold ones too.")
 @click.option(
     "--limit",

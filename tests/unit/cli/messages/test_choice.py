@@ -72,12 +72,22 @@ def test_what_the_tier_does_not_have_is_refused(tier: str, given: list[str], pro
         (" T2||none ", [2, 5]),
         ("*", [0, 1, 2, 3, 4, 5]),
         ("T1 || *", [0, 1, 2, 3, 4, 5]),
+        ("", [0, 1, 2, 3, 4, 5]),
+        ("T1 ||", [1, 4]),
         ("none", []),
     ],
 )
 def test_tags_are_those_of_a_subscription(tier: str, expression: str, offsets: list[int]) -> None:
     rows = found(tier, "--topic", "other", "--tag", expression)
     assert [offset for _, _, offset in rows] == offsets
+
+
+@pytest.mark.parametrize("verb", [["cat", "--topic"], ["tail"]])
+@pytest.mark.parametrize("expression", ["||", " || ", " ", "||||"])
+def test_an_expression_without_a_tag_is_refused(verb: list[str], expression: str) -> None:
+    ran = tieredstore(*verb, "other", "--tag", expression)
+    assert f"--tag {expression!r}: no tag in it" in one_line(ran)
+    assert ran.code == 2
 
 
 def test_tags_of_one_hash_are_told_apart(tmp_path: Path) -> None:
