@@ -11,10 +11,10 @@ import time
 
 import orjson
 
-from tieredstore.clock import format_time
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
 from tieredstore.errors import Fenced, Invalid
+from tieredstore.timestamps import format_time
 
 WRITER_FILE_NAME = ".writer"
 FORMAT_VERSION = 1

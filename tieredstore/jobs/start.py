@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from tieredstore.clock import format_time
 from tieredstore.jobs.journal import Journal, journal_path
 from tieredstore.jobs.journals import forget_old_journals, keep_days, state_directory
 from tieredstore.jobs.run import JobRun, ProgressCallback, ignore_progress
@@ -17,6 +16,7 @@ from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.scan.location import TierLocation, locate
 from tieredstore.tier_url import show_url
+from tieredstore.timestamps import format_time
 
 _log = logging.getLogger(__name__)
 

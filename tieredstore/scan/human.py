@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tieredstore.clock import format_time
+from tieredstore.timestamps import format_time
 
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
 _TIMES: Final = frozenset(

@@ -7,8 +7,8 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, TypeAlias
 from zoneinfo import ZoneInfo
 
-from tieredstore.clock import format_time
 from tieredstore.errors import Invalid
+from tieredstore.timestamps import format_time
 
 if TYPE_CHECKING:
     import numpy as np

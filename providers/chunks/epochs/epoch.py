@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from tieredstore.clock import format_time
 from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient
@@ -35,6 +34,7 @@ from tieredstore.providers.chunks.lives.inheritance import (
 )
 from tieredstore.providers.chunks.lives.own import Lives, OwnLives, SharedLife
 from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.timestamps import format_time
 
 WRITER_FOLDER = ".writer"
 _KEPT_EPOCHS = 16

@@ -10,12 +10,13 @@ import pytest
 from tests.kit.command_line import files_of, one_line, tieredstore
 from tests.kit.local_stores import START_MS, plain, put_all, running, small_config
 from tests.kit.recovered import leave_unclean, reopen
-from tieredstore.clock import ManualClock, format_time
+from tieredstore.clock import ManualClock
 from tieredstore.errors import Corrupt
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import Checkpoint
 from tieredstore.local.statistics.kept import STATISTICS_FILE
 from tieredstore.local.statistics.put_statistics import TIME_BOUNDS_MS
+from tieredstore.timestamps import format_time
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.clock import format_time
 from tieredstore.errors import Invalid
 from tieredstore.scan.times import epoch_ms, parse_time, parse_zone
+from tieredstore.timestamps import format_time
 
 NOW = 1_795_266_316_182
 

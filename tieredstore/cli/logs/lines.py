@@ -10,7 +10,8 @@ import click
 
 from tieredstore.cli.logs.choice import DEFAULT_LEVEL, LogChoice, LogFormat, find_choice
 from tieredstore.cli.output.rows import encode
-from tieredstore.clock import SYSTEM_CLOCK, format_time
+from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.timestamps import format_time
 
 _PROJECT: Final = "tieredstore"
 _ONCE: Final = frozenset({"tieredstore.scan.location", "tieredstore.registry"})

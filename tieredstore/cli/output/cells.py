@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tieredstore.clock import format_time
 from tieredstore.scan.human import human_size, human_time, is_size, is_time
+from tieredstore.timestamps import format_time
 
 CELL_CHARACTERS: Final = 100
 """Of a table that no terminal shows."""

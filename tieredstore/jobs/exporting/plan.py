@@ -10,7 +10,6 @@ from itertools import chain
 
 import msgspec
 
-from tieredstore.clock import format_time
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.exporting.request import Accept, ExportRequest
@@ -27,6 +26,7 @@ from tieredstore.scan.plan import ScanBounds, ScanRange, plan_queue
 from tieredstore.scan.segments.tail import find_committed_end
 from tieredstore.scan.time_search.search import find_first, narrow_by_time
 from tieredstore.scan.time_search.store_times import read_times
+from tieredstore.timestamps import format_time
 
 
 class PlannedRange(msgspec.Struct, frozen=True, array_like=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tieredstore.clock import format_time
 from tieredstore.errors import TieredStoreError
+from tieredstore.timestamps import format_time
 
 if TYPE_CHECKING:
     from tieredstore.clock import Clock

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tieredstore.clock import format_time
 from tieredstore.config import StorageLevel, read_broker_conf
 from tieredstore.errors import Invalid
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.target import TierTarget, resolve_target
 from tieredstore.scan.location import find_conf_beside, refuse_memory
+from tieredstore.timestamps import format_time
 
 if TYPE_CHECKING:
     from tieredstore.local.read_only import ReadOnlyMessageStore

@@ -29,9 +29,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from tieredstore.clock import format_time
 from tieredstore.errors import Invalid
 from tieredstore.spark.offsets import QueueKey, leaves_of, parse_object, parse_offsets
+from tieredstore.timestamps import format_time
 
 BROKERS, NEXT = "@brokers", "@next"
 INCARNATIONS, BEGINS = "@incarnations", "@begins"

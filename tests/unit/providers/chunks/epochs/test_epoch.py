@@ -15,11 +15,11 @@ import pytest
 
 from tests.kit.chunks import Store
 from tests.kit.paths import ROOT
-from tieredstore.clock import format_time
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.providers.chunks.client import ObjectInfo
 from tieredstore.providers.chunks.epochs import processes
 from tieredstore.testing.object_faults import ObjectFault
+from tieredstore.timestamps import format_time
 
 FOLDER = "212d6b50_DefaultCluster/broker-a/.writer"
 
