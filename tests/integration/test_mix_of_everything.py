@@ -20,6 +20,8 @@ from tieredstore.message.record import Message, StoredMessage
 HOUR_MS = 3_600_000
 TOPICS = ("A", "B", "C")
 DELETED = ("C",)
+AHEAD = 20_000
+"""Messages of a queue that wait for the tier at most: small segments are made slower than puts."""
 SECONDS = [2, pytest.param(600, marks=pytest.mark.slow)]
 SMALL: dict[str, object] = {
     "tieredStorageLevel": "FORCE",
@@ -75,8 +77,15 @@ class Mix:
                 self.ends[topic] = result.queue_offset + 1
             self.world.clock.advance(1_000)
             time.sleep(0.01)
+            while self.count_waiting(topic) > AHEAD and not self.stop.is_set():
+                time.sleep(0.05)
 
         return act
+
+    def count_waiting(self, topic: str) -> int:
+        """Count messages that wait for the tier; none where it has nothing of the queue."""
+        file = self.world.store.flat_files.get(topic, 0)
+        return 0 if file is None else self.ends[topic] - file.consume_queue_commit_offset
 
     def get(self, chance: random.Random) -> None:
         topic = chance.choice(TOPICS)
