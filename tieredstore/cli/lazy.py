@@ -20,15 +20,19 @@ _EXAMPLE_CELLS: Final = 74
 class LazyGroup(click.Group):
     """Knows its commands by name. The module of each holds the command `command`."""
 
-    def __init__(self, *, lines: Mapping[str, str], modules: str, **settings: object) -> None:
-        """lines: command -> its line in `--help`. modules: a format such as
-        `tieredstore.cli.verbs.{}`."""
+    def __init__(self, *, lines: Mapping[str, str], package: str, **settings: object) -> None:
+        """lines: command -> its line in `--help`. package: where the modules are."""
         super().__init__(**settings)  # type: ignore[arg-type]
         self._lines = lines
-        self._modules = modules
-        # As examples name the commands of a group; those of the command itself have no group.
-        parts = modules.removeprefix("tieredstore.cli.verbs.").removesuffix("{}")
-        self._prefix = parts.replace(".", " ")
+        self._package = package
+
+    def find_module(self, name: str) -> str:
+        """Return the name of the module of a command."""
+        return f"{self._package}.{name}"
+
+    def find_full_name(self, name: str) -> str:
+        """Return what one types to call a command."""
+        return f"{self.name} {name}"
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self._lines)
@@ -36,7 +40,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in self._lines:
             return None
-        command: click.Command = import_module(self._modules.format(cmd_name)).command
+        command: click.Command = import_module(self.find_module(cmd_name)).command
         if not isinstance(command, click.Group) and not _has_log_options(command):
             command.params.extend(log_options())
             if command.callback is not None:
@@ -44,7 +48,7 @@ class LazyGroup(click.Group):
 
                 command.callback = offer_conf(command.callback)
         if command.epilog is None:
-            command.epilog = _show_examples(self._prefix + cmd_name)
+            command.epilog = _show_examples(self.find_full_name(cmd_name))
         return command
 
     def resolve_command(

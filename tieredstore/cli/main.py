@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import click
 
@@ -23,39 +23,47 @@ from tieredstore.cli.lazy import LazyGroup
 from tieredstore.cli.logs.choice import LogChoice, log_options
 from tieredstore.cli.logs.saying import say
 
-VERBS = {
-    "advise": "Say which settings suit what a broker and its consumers did.",
-    "backfill": "Write the messages of a Parquet table into a tier.",
-    "broker": "Run a broker.",
-    "cat": "Print messages of topics.",
-    "compact": "Put what is in many small files into few.",
-    "completion": "Print what makes a shell complete this command.",
-    "config": "Check and show a configuration; back up what a broker keeps.",
-    "copy": "Copy a tier to another place.",
-    "dev": "Run a broker for the development of applications.",
-    "doctor": "Try what a place for a tier really does.",
-    "export": "Write messages as Parquet, Iceberg or Delta.",
-    "jobs": "List and forget what interrupted jobs have kept.",
-    "health": "Say how a tier is, for probes.",
-    "ls": "List the queues of a tier.",
-    "man": "Print all of the help as a manual page.",
-    "offload": "Copy a broker's store into a tier.",
-    "profile": "Name tiers, so that verbs which delete nothing find them.",
-    "query": "Find messages by key or message id.",
-    "rebuild": "Make anew what a tier or its state has lost.",
-    "report": "Say what a tier holds and costs, as a page and tables.",
-    "restore": "Make a broker's store from its tier, when its disk was lost.",
-    "send": "Send messages to a running broker.",
-    "sql": "Query the topics of a tier as tables.",
-    "stat": "Summarise a tier.",
-    "store": "Check and recover a broker's local store.",
-    "tail": "Print messages of a running broker as they come.",
-    "tier": "Delete, expire or move on by hand what a tier has.",
-    "topic": "Make, list and delete topics of a running broker.",
-    "verify": "Check every byte of a tier and report all damage.",
-}
-"""Verb -> its line in `--help`; the module of the same name holds the command `command`."""
 
+class Verb(NamedTuple):
+    """Where a verb is, and what it does. room: the folder below `verbs/` that has the module of its
+    name, which holds the command `command`. line: its line in `--help`."""
+
+    room: str
+    line: str
+
+
+VERBS = {
+    "advise": Verb("checking", "Say which settings suit what a broker and its consumers did."),
+    "backfill": Verb("copying", "Write the messages of a Parquet table into a tier."),
+    "broker": Verb("brokers", "Run a broker."),
+    "cat": Verb("reading", "Print messages of topics."),
+    "compact": Verb("upkeep", "Put what is in many small files into few."),
+    "completion": Verb("settings", "Print what makes a shell complete this command."),
+    "config": Verb("settings", "Check and show a configuration; back up what a broker keeps."),
+    "copy": Verb("copying", "Copy a tier to another place."),
+    "dev": Verb("brokers", "Run a broker for the development of applications."),
+    "doctor": Verb("checking", "Try what a place for a tier really does."),
+    "export": Verb("copying", "Write messages as Parquet, Iceberg or Delta."),
+    "jobs": Verb("upkeep", "List and forget what interrupted jobs have kept."),
+    "health": Verb("checking", "Say how a tier is, for probes."),
+    "ls": Verb("reading", "List the queues of a tier."),
+    "man": Verb("settings", "Print all of the help as a manual page."),
+    "offload": Verb("copying", "Copy a broker's store into a tier."),
+    "profile": Verb("settings", "Name tiers, so that verbs which delete nothing find them."),
+    "query": Verb("reading", "Find messages by key or message id."),
+    "rebuild": Verb("upkeep", "Make anew what a tier or its state has lost."),
+    "report": Verb("checking", "Say what a tier holds and costs, as a page and tables."),
+    "restore": Verb("copying", "Make a broker's store from its tier, when its disk was lost."),
+    "send": Verb("brokers", "Send messages to a running broker."),
+    "sql": Verb("reading", "Query the topics of a tier as tables."),
+    "stat": Verb("reading", "Summarise a tier."),
+    "store": Verb("upkeep", "Check and recover a broker's local store."),
+    "tail": Verb("brokers", "Print messages of a running broker as they come."),
+    "tier": Verb("upkeep", "Delete, expire or move on by hand what a tier has."),
+    "topic": Verb("brokers", "Make, list and delete topics of a running broker."),
+    "verify": Verb("checking", "Check every byte of a tier and report all damage."),
+}
+"""In the order of `--help`."""
 
 NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """A group without a verb: the error's text is the whole help. Older clicks print it themselves."""
@@ -64,6 +72,12 @@ NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 class Verbs(LazyGroup):
     """The command itself, whose help ends with the exit codes of all verbs."""
 
+    def find_module(self, name: str) -> str:
+        return f"tieredstore.cli.verbs.{VERBS[name].room}.{name}"
+
+    def find_full_name(self, name: str) -> str:
+        return name
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(int(code)), text) for code, text in MEANINGS.items()])
@@ -71,8 +85,8 @@ class Verbs(LazyGroup):
 
 @click.group(
     cls=Verbs,
-    lines=VERBS,
-    modules="tieredstore.cli.verbs.{}",
+    lines={name: verb.line for name, verb in VERBS.items()},
+    package="tieredstore.cli.verbs",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, "-V", "--version", prog_name="tieredstore")

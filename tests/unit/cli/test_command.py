@@ -109,7 +109,7 @@ def test_every_field_of_a_message_is_documented() -> None:
 def test_every_kind_of_finding_is_documented() -> None:
     scan = ROOT / "tieredstore" / "scan"
     source = "".join(path.read_text() for path in scan.rglob("*.py"))
-    source += (scan.parent / "cli" / "verbs" / "verify.py").read_text()
+    source += (scan.parent / "cli" / "verbs" / "checking" / "verify.py").read_text()
     kinds = set(
         re.findall(
             r'"((?:segment|record|unit|units|index|metadata|bytes|queue|store-time|path)-[a-z-]+)"',

@@ -54,7 +54,7 @@ def as_before() -> Iterator[None]:
 
 
 def logged(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    group = Group(name="tieredstore", lines={"say": "Log."}, modules="{}", params=log_options())
+    group = Group(name="tieredstore", lines={"say": "Log."}, package="no", params=log_options())
     group.main([*arguments], standalone_mode=False)
     return capsys.readouterr().err.splitlines()
 

@@ -142,7 +142,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, str], problem: str) -
 
 def test_the_command_takes_every_form() -> None:
     """The list is written twice, since the command's start loads no output."""
-    from tieredstore.cli.verbs import cat
+    from tieredstore.cli.verbs.reading import cat
 
     option = next(one for one in cat.command.params if one.name == "out__output")
     assert tuple(option.type.choices) == tuple(Form)  # type: ignore[attr-defined]

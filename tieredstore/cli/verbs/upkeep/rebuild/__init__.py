@@ -13,6 +13,6 @@ PARTS = {
 """Part -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
-@click.group("rebuild", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.rebuild.{}")
+@click.group("rebuild", cls=LazyGroup, lines=PARTS, package=__name__)
 def command() -> None:
     """Make anew what was lost beside the messages themselves."""

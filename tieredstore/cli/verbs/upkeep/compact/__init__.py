@@ -13,6 +13,6 @@ PARTS = {
 """Part -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
-@click.group("compact", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.compact.{}")
+@click.group("compact", cls=LazyGroup, lines=PARTS, package=__name__)
 def command() -> None:
     """Put what is in many small files into few."""

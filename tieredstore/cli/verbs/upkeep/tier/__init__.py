@@ -16,7 +16,7 @@ PARTS = {
 """Part -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
-@click.group("tier", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.tier.{}")
+@click.group("tier", cls=LazyGroup, lines=PARTS, package=__name__)
 def command() -> None:
     """Ways out: change by hand what a tier has.
 

@@ -15,7 +15,7 @@ PARTS = {
 """Part -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
-@click.group("config", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.config.{}")
+@click.group("config", cls=LazyGroup, lines=PARTS, package=__name__)
 def command() -> None:
     """Check and show a configuration. Back up what a broker keeps in config/ (of its
     storePathRootDir), and restore it."""

@@ -9,7 +9,7 @@ from tieredstore.cli.options.job import JobOptions, job_options, staging_option,
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, take_over_option, tier_options
 from tieredstore.cli.output.rows import Output
-from tieredstore.cli.verbs.rebuild.index import TABLES
+from tieredstore.cli.verbs.upkeep.rebuild.index import TABLES
 
 
 @click.command("index")

@@ -15,7 +15,7 @@ PARTS = {
 """Part -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
-@click.group("profile", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.profile.{}")
+@click.group("profile", cls=LazyGroup, lines=PARTS, package=__name__)
 def command() -> None:
     """Name tiers, for --profile NAME and TIEREDSTORE_PROFILE.
 

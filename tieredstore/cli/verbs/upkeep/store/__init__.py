@@ -14,6 +14,6 @@ PARTS = {
 """Part -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
-@click.group("store", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.store.{}")
+@click.group("store", cls=LazyGroup, lines=PARTS, package=__name__)
 def command() -> None:
     """Look at a broker's local store (its storePathRootDir), and recover it."""

@@ -14,6 +14,6 @@ PARTS = {
 """Part -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
-@click.group("topic", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.topic.{}")
+@click.group("topic", cls=LazyGroup, lines=PARTS, package=__name__)
 def command() -> None:
     """Make, list and delete topics of a running broker."""

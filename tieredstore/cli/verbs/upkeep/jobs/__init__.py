@@ -13,6 +13,6 @@ PARTS = {
 """Part -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
-@click.group("jobs", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.jobs.{}")
+@click.group("jobs", cls=LazyGroup, lines=PARTS, package=__name__)
 def command() -> None:
     """List and forget the journals by which interrupted jobs go on."""

@@ -1,0 +1,1 @@
+"""Verbs that run a broker, or talk to one."""

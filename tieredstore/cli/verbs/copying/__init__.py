@@ -1,0 +1,1 @@
+"""Verbs that take messages from one place to another."""

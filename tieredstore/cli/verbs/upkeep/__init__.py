@@ -1,0 +1,1 @@
+"""Verbs that mend, delete and tidy up by hand."""
