@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,12 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Metrics
 from tieredstore.testing.fault_proxy.faults import (
     answer,
-    corrupt_body,
+    change_reply,
     cut_body,
     lose_reply,
     slow_down,
 )
-from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
+from tieredstore.testing.fault_proxy.http import Fault, Forward, Reply, Request
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
 from tieredstore.tier.store import TieredMessageStore
 
@@ -129,20 +130,40 @@ def test_o05_what_is_read_comes_right_through_broken_connections(
     assert goes_on > 5
 
 
+def damage(content: bytes) -> Fault:
+    """Change the last byte of `content` wherever it is read."""
+
+    def change(reply: Reply) -> Reply:
+        wrong = content[:-1] + bytes([content[-1] ^ 1])
+        return replace(reply, body=reply.body.replace(content, wrong))
+
+    return change_reply(change)
+
+
+@pytest.mark.parametrize(
+    ("group_bytes", "part"),
+    # properties have no checksum in the format of messages; a piece of a group has one of all of it
+    [("0", "body"), ("16777216", "body"), ("16777216", "properties")],
+    ids=["body-by-itself", "body-in-a-group", "properties-in-a-group"],
+)
 def test_o06_wrong_bytes_are_damage_and_never_a_message(
-    source: Path, versitygw: ObjectStore, proxy: FaultProxy
+    source: Path, versitygw: ObjectStore, proxy: FaultProxy, group_bytes: str, part: str
 ) -> None:
-    assert offload(source, versitygw).code == 0
-    cat = ["--topic", "TopicTest", "--body", "sha256", "--output", "ndjson"]
-    right = {row["body"] for row in tieredstore("cat", "--tier", versitygw.url(), *cat).rows}
-    assert right
-    # a byte of the first body; properties have no checksum in the format
-    proxy.inject(corrupt_body(90), "GetObject", key="COMMIT_LOG")
-    damaged = ["--tier", versitygw.through(proxy.endpoint).url()]
-    verified = tieredstore("verify", *damaged, "--output", "json")
-    assert (verified.code, bool(verified.record["findings"])) == (1, True)
-    shown = tieredstore("cat", *damaged, *cat)
-    assert {row["body"] for row in shown.rows} < right
+    assert offload(source, versitygw, group_bytes=group_bytes).code == 0
+    assert any("/.groups/" in key for key in versitygw.keys("tier")) == (group_bytes != "0")
+    cat = ["--topic", "TopicTest", "--output", "ndjson"]
+    right = tieredstore("cat", "--tier", versitygw.url(), *cat).rows
+    first = right[0]
+    content = first["body"] if part == "body" else first["properties"]["UNIQ_KEY"]
+    damaged = proxy.inject(damage(content.encode()), "GetObject")
+    behind = ["--tier", versitygw.through(proxy.endpoint).url()]
+    verified = tieredstore("verify", *behind, "--output", "json")
+    assert damaged.hits
+    assert verified.code == 1
+    assert any("TopicTest" in str(finding) for finding in verified.record["findings"])
+    shown = tieredstore("cat", *behind, *cat)
+    assert first not in shown.rows
+    assert all(row in right for row in shown.rows)
     assert "Traceback" not in shown.err
 
 

@@ -1,7 +1,7 @@
 """Runs at the start of each Python process, where this folder is in PYTHONPATH: other defaults for
 all tiers that suites make, also in processes of their own.
 
-    TIEREDSTORE_TEST_GROUP_SIZE=16777216 PYTHONPATH=tests/kit/every_process scripts/test …
+    TIEREDSTORE_TEST_GROUP_SIZE=16777216 PYTHONPATH="$PWD/tests/kit/every_process" scripts/test …
 
 TIEREDSTORE_TEST_GROUP_SIZE: `tieredStoreChunkGroupSize`, 0 for no group objects.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from importlib.util import find_spec
 
 
 def _set_group_bytes(group_bytes: int) -> None:
@@ -26,5 +27,6 @@ def _set_group_bytes(group_bytes: int) -> None:
     assert ChunkSettings().group_bytes == group_bytes
 
 
-if "TIEREDSTORE_TEST_GROUP_SIZE" in os.environ:
+# Other programs' Pythons, such as a server's, have no tieredstore.
+if "TIEREDSTORE_TEST_GROUP_SIZE" in os.environ and find_spec("tieredstore") is not None:
     _set_group_bytes(int(os.environ["TIEREDSTORE_TEST_GROUP_SIZE"]))
