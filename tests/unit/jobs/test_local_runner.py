@@ -114,7 +114,7 @@ def test_a_run_ends_when_a_worker_is_killed_while_another_works(tmp_path: Path) 
 
 
 LONG_JOB = """
-import sys, time, os
+import signal, sys, time, os
 from pathlib import Path
 from tieredstore.jobs.runner import LocalRunner
 
@@ -123,6 +123,8 @@ def hold(folder):
     time.sleep(60)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever runs the tests
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     LocalRunner(3).run(hold, [sys.argv[1]] * 3, print)
 """
 
