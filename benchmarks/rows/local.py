@@ -211,6 +211,7 @@ def _java_put(**more: Any) -> Callable[[Sizes], dict[str, Any]]:
 
 
 FRESH_MIB = 768
+LARGE_FRESH_MIB = 3_072
 FLUSH = "ASYNC_FLUSH (page cache)"
 PUT = "DefaultMessageStore.put_message"
 PUTS = "DefaultMessageStore.put_messages"
@@ -279,7 +280,7 @@ ROWS = (
             "messages": sizes.put_messages // LARGE_SHARE,
             "body": LARGE_BODY_BYTES,
         },
-        fresh_mib=FRESH_MIB,
+        fresh_mib=LARGE_FRESH_MIB,
     ),
     Row(
         name="put-warm",
@@ -289,7 +290,7 @@ ROWS = (
         ours=partial(live, producer=_large, share=LARGE_SHARE, ready=WARM),
         figures=LARGE_FIGURES,
         no_peer="Java's side has no pass with it",
-        fresh_mib=FRESH_MIB,
+        fresh_mib=LARGE_FRESH_MIB,
     ),
     Row(
         name="put-pool",
@@ -299,7 +300,7 @@ ROWS = (
         ours=partial(live, producer=_large, share=LARGE_SHARE, ready=POOL),
         figures=LARGE_FIGURES,
         no_peer="Java's side has no pass with it",
-        fresh_mib=FRESH_MIB,
+        fresh_mib=LARGE_FRESH_MIB,
     ),
     Row(
         name="put-raw",
@@ -309,7 +310,7 @@ ROWS = (
         ours=raw_copies,
         figures=(Figure("copied", "msg/s"),),
         no_peer="a bound, not a store",
-        fresh_mib=FRESH_MIB,
+        fresh_mib=LARGE_FRESH_MIB,
     ),
     Row(
         name="put-batch",
