@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,13 @@ SETTINGS = config(
     group_commit_size_bytes=8 * SIZE + 1,
     dispatch_threads=8,
 )
+PLAIN: dict[str, Any] = {"group_bytes": 0}
+GROUPED: dict[str, Any] = {
+    "group_bytes": 1 << 20,
+    "regroup_interval_ms": 0,
+    "split_bytes": 40 * SIZE,
+}
+"""Group objects are sorted, and queues moved out of them, all the time."""
 
 
 class ChaoticClient(HostileClient):
@@ -63,10 +72,17 @@ class ChaoticClient(HostileClient):
 class Process:
     """A dispatcher over a chunk log with maintenance in the background."""
 
-    def __init__(self, client: ChaoticClient, metadata: TableMetadata, source: ListSource) -> None:
+    def __init__(
+        self,
+        client: ChaoticClient,
+        metadata: TableMetadata,
+        source: ListSource,
+        settings: dict[str, Any],
+    ) -> None:
         self.client = client
         self.chunks = chunk_provider(
             client,
+            **settings,
             max_tries=3,
             preferred_batch_bytes=10 * SIZE,
             maintenance_threads=2,
@@ -79,6 +95,18 @@ class Process:
             SETTINGS, source, self.store, ListIndex(), TopicFilter(SETTINGS), SystemClock()
         )
 
+    def upload(self) -> None:
+        """Upload, and do maintenance that is due beside it; both as far as the store lets them."""
+
+        def maintain() -> None:
+            with contextlib.suppress(TieredStoreError):
+                self.chunks.run_maintenance()
+
+        with ThreadPoolExecutor(1) as pool, contextlib.suppress(TieredStoreError):
+            maintenance = pool.submit(maintain)
+            self.dispatcher.scan(force=True)
+        maintenance.result()
+
     def end(self) -> None:
         """The epoch is not given back: the process was killed."""
         self.client.is_calm = True
@@ -87,22 +115,24 @@ class Process:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_every_message_of_every_queue_is_in_the_tier_exactly_once(seed: int) -> None:
+@pytest.mark.parametrize("settings", [PLAIN, GROUPED], ids=["plain", "groups"])
+def test_every_message_of_every_queue_is_in_the_tier_exactly_once(
+    settings: dict[str, Any], seed: int
+) -> None:
     client, metadata, source = ChaoticClient(seed), TableMetadata(), ListSource()
     counts = dict.fromkeys(KEYS, 0)
-    process = Process(client, metadata, source)
+    process = Process(client, metadata, source, settings)
     for turn in range(12):
         client.share = client.random.choice([0, 0.05, 0.2])
         for key in KEYS:
             more = client.random.randrange(30)
             source.put(key, counts[key], more)
             counts[key] += more
-        with contextlib.suppress(TieredStoreError):
-            process.dispatcher.scan(force=True)
+        process.upload()
         if turn % 4 == 3:
             client.share = 0
             process.end()
-            process = Process(client, metadata, source)
+            process = Process(client, metadata, source, settings)
     client.is_calm = True
     client.land(1 << 60)
     for _ in range(3):
@@ -110,7 +140,7 @@ def test_every_message_of_every_queue_is_in_the_tier_exactly_once(seed: int) -> 
     assert [outcome.error for outcome in outcomes if outcome.error is not None] == []
     process.end()
     client.is_calm = True
-    process = Process(client, metadata, source)
+    process = Process(client, metadata, source, settings)
     for key, count in counts.items():
         texts = [f"{key.topic}-{key.queue_id}-{offset}-" for offset in range(count)]
         wanted = [(offset, text.encode().ljust(20, b"x")) for offset, text in enumerate(texts)]
