@@ -28,6 +28,7 @@ from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.compared import compare_with_metadata
 from tieredstore.scan.findings import Finding, note
 from tieredstore.scan.intervals import Interval, add_interval, subtract_intervals
+from tieredstore.tier.flat.segment import STATUS_DELETED
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,8 @@ def load_catalogue(
     """List a tier once and sort what is there into queues.
 
     With `metadata` (which is loaded here, after the listing) only the segments that it knows
-    count: others are findings, as are segments that it knows and the tier lacks. Writers announce
+    count, but for those whose deletion it announces: others are findings, as are segments that it
+    knows and the tier lacks. Writers announce
     a segment before they make it, so one that works meanwhile does not look like damage. Raises
     Unavailable when the listing fails, Corrupt when the metadata does not parse.
     """
@@ -355,13 +357,13 @@ def catalogue_of(url: str, facts: TierFacts, listings: Listings) -> TierCatalogu
                 times=_times_of(known[one.id]),
             )
             for one in listed.values()
-            if one.id in known
+            if one.id in known and known[one.id].status != STATUS_DELETED
         ]
         # A missing segment stays in the catalogue, empty, so that readers name it.
         extents += [
             SegmentExtent(entry.id, 0, recorded_bytes=entry.size)
             for entry in known.values()
-            if entry.id not in listed and entry.size > 0
+            if entry.id not in listed and entry.size > 0 and entry.status != STATUS_DELETED
         ]
     else:
         extents = [SegmentExtent(one.id, one.size_bytes, one) for one in listed.values()]

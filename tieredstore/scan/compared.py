@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing
 from tieredstore.scan.findings import Finding, damage, note
+from tieredstore.tier.flat.segment import STATUS_DELETED
 
 
 def compare_with_metadata(
@@ -35,7 +36,15 @@ def compare_with_metadata(
                 found=f"{listing.size_bytes} bytes",
             )
     for entry in known.values():
-        if entry.id not in listed and entry.size > 0:
+        if entry.status == STATUS_DELETED:
+            if entry.id in listed:
+                yield note(
+                    "segment-deleted",
+                    "the deletion of the segment is announced and not done yet (the writer's next "
+                    "expiry does it); nobody reads the segment",
+                    segment=entry.id,
+                )
+        elif entry.id not in listed and entry.size > 0:
             yield damage(
                 "segment-missing",
                 "the metadata knows a segment that the tier lacks",

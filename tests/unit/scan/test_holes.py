@@ -15,9 +15,10 @@ from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import catalogue_of, gather
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.findings import Finding
+from tieredstore.scan.findings import Finding, Severity
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.segments.tail import find_committed_end
+from tieredstore.tier.flat.segment import STATUS_DELETED
 
 PATH = f"{BROKER}/orders/0"
 COLUMNS = [["queue_offset"], ["queue_offset", "body"]]
@@ -205,6 +206,30 @@ def test_a_segment_that_grows_between_listing_and_metadata_is_whole(tier: BuiltT
     catalogue = catalogue_of(tier.url, gather(tier.provider, listed, tier.metadata), listed)
     assert catalogue.findings == ()
     assert catalogue.queues[0].consume_queue_max_offset == 20
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_segments_that_are_announced_as_deleted_are_nobody_s(
+    tier: BuiltTier, is_there: bool
+) -> None:
+    """A writer that stops within an expiry leaves them to its next one; Java's entry keeps the
+    size."""
+    gone = [units(0), units(5), log(tier, 0)]
+    for number, segment in enumerate(gone):
+        entry = tier.metadata.segment(segment)
+        assert entry is not None
+        entry.status = STATUS_DELETED
+        entry.size = 0 if number else entry.size
+        tier.metadata.put_segment(entry)
+        if not is_there:
+            tier.path(segment).unlink()
+    tier.metadata.flush()
+    report, findings = tier.verify(with_state=True)
+    assert report.messages == 10
+    assert [found for found in findings if found.severity is Severity.DAMAGE] == []
+    told = {found.segment for found in findings if found.kind == "segment-deleted"}
+    assert told == (set(gone) if is_there else set())
+    assert read(tier, with_state=True) == list(range(10, 20))
 
 
 @pytest.mark.parametrize("first", [0, 5, 15])
