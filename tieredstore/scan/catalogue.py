@@ -238,9 +238,9 @@ def load_catalogue(
 
     With `metadata` (which is loaded here, after the listing) only the segments that it knows
     count, but for those whose deletion it announces: others are findings, as are segments that it
-    knows and the tier lacks. Writers announce
-    a segment before they make it, so one that works meanwhile does not look like damage. Raises
-    Unavailable when the listing fails, Corrupt when the metadata does not parse.
+    knows and the tier lacks. Writers announce a segment before they make it, so one that works
+    meanwhile does not look like damage. Raises Unavailable when the listing fails, Corrupt when the
+    metadata does not parse.
     """
     listings = list_tier(provider, broker)
     return catalogue_of(provider.url, gather(provider, listings, metadata, broker), listings)
@@ -348,22 +348,23 @@ def catalogue_of(url: str, facts: TierFacts, listings: Listings) -> TierCatalogu
     if facts.segments is not None:
         known = {entry.id: entry for entry in facts.segments}
         findings.extend(compare_with_metadata(listed, known))
+        living = {key: one for key, one in known.items() if one.status != STATUS_DELETED}
         extents = [
             SegmentExtent(
                 one.id,
                 one.size_bytes,
                 one,
-                recorded_bytes=known[one.id].size,
-                times=_times_of(known[one.id]),
+                recorded_bytes=living[one.id].size,
+                times=_times_of(living[one.id]),
             )
             for one in listed.values()
-            if one.id in known and known[one.id].status != STATUS_DELETED
+            if one.id in living
         ]
         # A missing segment stays in the catalogue, empty, so that readers name it.
         extents += [
             SegmentExtent(entry.id, 0, recorded_bytes=entry.size)
-            for entry in known.values()
-            if entry.id not in listed and entry.size > 0 and entry.status != STATUS_DELETED
+            for entry in living.values()
+            if entry.id not in listed and entry.size > 0
         ]
     else:
         extents = [SegmentExtent(one.id, one.size_bytes, one) for one in listed.values()]

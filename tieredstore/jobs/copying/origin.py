@@ -7,8 +7,7 @@ a queue's commit log is looked at again where its consume queue names more than 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tieredstore.contracts.metadata_store import (
     FileSegmentMetadata,
@@ -27,7 +26,6 @@ from tieredstore.scan.catalogue import (
 )
 from tieredstore.scan.findings import Severity
 from tieredstore.scan.segments.topic_ids import find_topic_ids
-from tieredstore.tier.flat.segment import STATUS_DELETED
 from tieredstore.tier.index.uploaded_file import check_whole, header_of
 
 
@@ -60,7 +58,7 @@ def load_origin(
     index = []
     for extent in catalogue.indexes.get(broker, ()):
         listing = listed.get(extent.id)
-        if listing is None or _is_deleted(known, extent.id):
+        if listing is None:
             continue
         whole = SegmentExtent(extent.id, listing.size_bytes, listing)
         if known is not None:
@@ -69,9 +67,7 @@ def load_origin(
                 index.append(SegmentExtent(extent.id, size, listing))
         elif _is_whole_index(provider, whole):
             index.append(whole)
-    queues = tuple(
-        _leave_out_deleted(queue, known) for queue in catalogue.queues if queue.broker == broker
-    )
+    queues = tuple(queue for queue in catalogue.queues if queue.broker == broker)
     if catalogue.topics is not None:
         topics = tuple(catalogue.topics.values())
     else:
@@ -87,24 +83,6 @@ def load_origin(
         str(finding) for finding in catalogue.findings if finding.severity is Severity.DAMAGE
     )
     return CopyOrigin(broker, catalogue, queues, tuple(index), topics, damage)
-
-
-def _is_deleted(known: Mapping[SegmentId, FileSegmentMetadata] | None, id: SegmentId) -> bool:
-    entry = None if known is None else known.get(id)
-    return entry is not None and entry.status == STATUS_DELETED
-
-
-def _leave_out_deleted(
-    queue: QueueFiles, known: Mapping[SegmentId, FileSegmentMetadata] | None
-) -> QueueFiles:
-    def keep_present(extents: tuple[SegmentExtent, ...]) -> tuple[SegmentExtent, ...]:
-        return tuple(extent for extent in extents if not _is_deleted(known, extent.id))
-
-    return replace(
-        queue,
-        commit_log=keep_present(queue.commit_log),
-        consume_queue=keep_present(queue.consume_queue),
-    )
 
 
 def _is_whole_index(provider: SegmentProvider, extent: SegmentExtent) -> bool:
