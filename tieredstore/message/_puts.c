@@ -9,7 +9,8 @@ lock, the clock and the state stay objects of Python, which other code reads and
 
 #define HEAD_SIZE 88 /* in front of the body, with two IPv4 hosts */
 #define MAX_ROW_PROPERTIES 4096
-#define RELEASING 5120 /* message/crc.py */
+#define RELEASING 5120          /* message/crc.py */
+#define HELD_AT_MOST (64 << 10) /* there too */
 #define NOT_PLAIN (0x1 << 4 | 0x1 << 5 | 0x3 << 2 | 0x1 << 7)
 
 static int contains(PyObject *data, const char *text) {
@@ -30,6 +31,22 @@ typedef struct {
     uint32_t crc;
     Py_ssize_t size;
 } Record;
+
+/* The CRC of a body, as large_crc32 computes it: in pieces for which the library keeps the GIL. */
+static PyObject *compute_crc(PyObject *body, Py_ssize_t size) {
+    if (size <= RELEASING || size > HELD_AT_MOST)
+        return PyObject_CallOneArg(size <= RELEASING ? crc32 : large_crc32, body);
+    PyObject *value = Py_NewRef(zero);
+    for (Py_ssize_t start = 0; value != NULL && start < size; start += RELEASING) {
+        Py_ssize_t length = size - start < RELEASING ? size - start : RELEASING;
+        PyObject *piece =
+            PyMemoryView_FromMemory(PyBytes_AS_STRING(body) + start, length, PyBUF_READ);
+        PyObject *given[] = {piece, value};
+        Py_SETREF(value, piece == NULL ? NULL : PyObject_Vectorcall(crc32, given, 2, NULL));
+        Py_XDECREF(piece);
+    }
+    return value;
+}
 
 /* What a message becomes: 1 when it is plain, else 0; -1 with an exception. `record` is to be
 released by end_append whatever the answer is. */
@@ -56,7 +73,7 @@ static int read_message(PyObject *message, const Append *append, Record *record)
         return 0;
     Py_ssize_t size = PyBytes_GET_SIZE(body);
     record->size = append->template_size + size + 2 + PyBytes_GET_SIZE(properties);
-    PyObject *crc = PyObject_CallOneArg(size > RELEASING ? large_crc32 : crc32, body);
+    PyObject *crc = compute_crc(body, size);
     if (crc == NULL)
         return -1;
     record->crc = (uint32_t)PyLong_AsUnsignedLongMask(crc) & 0x7FFFFFFF;

@@ -408,6 +408,20 @@ def make_ready() -> Any:
 PLAIN = Message("T", b"body", 7)
 
 
+@pytest.mark.parametrize("size", [5120, 5121, 10_240, 10_241, 64 << 10, (64 << 10) + 1])
+def test_a_large_body(put_places: None, size: int) -> None:
+    body = bytes(range(251)) * (size // 251) + bytes(size % 251)
+    message = Message("T", body, 7)
+    place = bytearray(size + 400)
+    appender = make_appender(memoryview(place), 0, len(place), 1000)
+    appender._max_plain_body_bytes = size
+    references = sys.getrefcount(body)
+    assert appender.put(message).ok
+    record = encode_record(message, 5, 1000, 77)
+    assert place[: len(record)] == record
+    assert sys.getrefcount(body) == references
+
+
 def test_a_put_wakes_those_who_wait_and_helps_a_late_dispatch(put_places: None) -> None:
     calls: list[object] = []
     appender = make_ready()
@@ -561,15 +575,15 @@ def test_arguments_of_other_kinds_are_declined_or_refused(call: Callable[[], obj
         assert call() is None
 
 
-def test_a_crc_that_fails_is_an_error() -> None:
-    def fail(body: bytes) -> int:
+@pytest.mark.parametrize("size", [0, 6_000, 70_000])
+def test_a_crc_that_fails_is_an_error(size: int) -> None:
+    def fail(body: bytes, value: int = 0) -> int:
         raise MemoryError
 
+    message, place = Message("T", bytes(size), 7), bytearray(size + 999)
     core.configure(Message, fail, fail, *CONFIGURED[3:])
     try:
         with pytest.raises(MemoryError):
-            core.append_records(
-                bytearray(999), 0, 999, RECORD, 9, [Message("T", b"", 7)], 0, 0, 0, 0, "T"
-            )
+            core.append_records(place, 0, len(place), RECORD, size, [message], 0, 0, 0, 0, "T")
     finally:
         core.configure(*CONFIGURED)
