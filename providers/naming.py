@@ -71,6 +71,7 @@ def parse_segment_file_name(name: str) -> int | None:
     return base_offset
 
 
+@functools.lru_cache(maxsize=64)
 def parse_type_name(name: str) -> FileSegmentType | None:
     """Return the type whose folder has that name, else None."""
     return FileSegmentType.__members__.get(name)

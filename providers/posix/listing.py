@@ -52,10 +52,15 @@ def list_segments(
                 if _fits(entry.name, depth) and _is_directory(entry)
             ]
             continue
+        segment_type = naming.parse_type_name(above[3])
+        if segment_type is None:
+            continue
+        path = "/".join(above[:3])
         for entry in entries:
-            listing = _listing(entry, above)
-            if listing is not None:
-                yield listing
+            base_offset = naming.parse_segment_file_name(entry.name)
+            size_bytes = None if base_offset is None else _size_of_file(entry)
+            if base_offset is not None and size_bytes is not None:
+                yield SegmentListing(SegmentId(path, segment_type, base_offset), size_bytes)
 
 
 def _entries(directory: str, calls: PosixCalls) -> list[os.DirEntry[str]]:
@@ -81,18 +86,12 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         raise translate_os_error(error, "list", entry.path, invalid=RETRY_LATER) from error
 
 
-def _listing(entry: os.DirEntry[str], above: tuple[str, ...]) -> SegmentListing | None:
-    """None for what is no segment, or was deleted since the folder was read."""
-    base_offset = naming.parse_segment_file_name(entry.name)
-    segment_type = naming.parse_type_name(above[3])
-    if base_offset is None or segment_type is None:
-        return None
+def _size_of_file(entry: os.DirEntry[str]) -> int | None:
+    """None for what is no file, or was deleted since the folder was read."""
     try:
         found = entry.stat()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise translate_os_error(error, "list", entry.path, invalid=RETRY_LATER) from error
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    return SegmentListing(SegmentId("/".join(above[:3]), segment_type, base_offset), found.st_size)
+    return found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -26,6 +26,7 @@ from tieredstore.jobs.offloading.plan import DryRun, dry_run
 from tieredstore.jobs.offloading.report import OffloadReport
 from tieredstore.jobs.offloading.source import OffloadSource, list_skipped_topics
 from tieredstore.jobs.offloading.standby import TakeOverOrder, await_coverage, learn_tier
+from tieredstore.jobs.offloading.unchanged import LastLook, find_unchanged
 from tieredstore.jobs.offloading.watch import OffloadWatch
 from tieredstore.jobs.run import FailureCallback, JobProgress, JobRun, ProgressCallback
 from tieredstore.jobs.stopping import StopSignal
@@ -114,12 +115,17 @@ def offload_store(
 ) -> OffloadReport:
     """Make one forced pass over the store: all messages, then their keys, are in the tier.
 
-    What could not be copied is in `failed`; the other queues are. Raises Invalid (bad options, a
+    What could not be copied is in `failed`; the other queues are. Where nothing has changed since a
+    run that left nothing, no queue is opened and no right is taken. Raises Invalid (bad options, a
     tier and a state that do not belong together), Fenced (another writer), Corrupt, Unavailable.
     """
     stop = stop or StopSignal()
     target = offload_target(options)
     start = time.monotonic()
+    unchanged = None if stop.event.is_set() else find_unchanged(options, target)
+    if unchanged is not None:
+        unchanged.seconds = time.monotonic() - start
+        return unchanged
     with _open_job(options, target, clock) as job:
         stop.on_set(job.stop)
         report = job.new_report()
@@ -129,7 +135,10 @@ def offload_store(
         if not report.stopped:
             job.index.seal_and_upload(force=True)
         report.segments = job.segment_count() - job.segments_before
+        job.last_look.see(job.store, job.source)
         report.behind = job.measure_behind(report, "left")
+        if report.is_whole and not job.dispatcher.lacks_keys and not job.index.problems:
+            job.last_look.leave(report)
     # Only now: giving the writer epoch back ends with the maintenance that was due.
     report.usage = read_usage(job.flat_files.provider)
     report.seconds = time.monotonic() - start
@@ -268,6 +277,7 @@ class _Job:
     metadata: MetadataStore
     topic_filter: TopicFilter
     clock: Clock
+    last_look: LastLook
     segments_before: int = 0
 
     def stop(self) -> None:
@@ -322,6 +332,9 @@ def _open_job(
             own_tier(provider, config, options.state, take_over=options.take_over, clock=clock)
         )
         metadata = writer.metadata
+        last_look = LastLook(options, target, provider, metadata)
+        last_look.forget()
+        stack.callback(last_look.keep)
         target.check_state(provider, metadata)
         flat_files = FlatFileStore(config, provider, metadata, clock)
         stack.callback(flat_files.close)
@@ -343,7 +356,9 @@ def _open_job(
         dispatcher = MessageStoreDispatcher(
             config, source, flat_files, index, topic_filter, clock, metrics
         )
-        job = _Job(store, source, flat_files, index, dispatcher, metadata, topic_filter, clock)
+        job = _Job(
+            store, source, flat_files, index, dispatcher, metadata, topic_filter, clock, last_look
+        )
         job.segments_before = job.segment_count()
         yield job
 

@@ -33,6 +33,13 @@ class OffloadReport:
     behind: Behind | None = None
     usage: Usage | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that the store has is in the tier, and a run behind this one has nothing else
+        to tell."""
+        is_good = not (self.holes or self.failed or self.damaged or self.stopped)
+        return is_good and self.behind is not None and not self.behind.messages
+
     def fields(self) -> dict[str, object]:
         """Return the fields of the JSON report (`docs/cli.md`)."""
         rate = self.messages / self.seconds if self.seconds > 0 else 0.0

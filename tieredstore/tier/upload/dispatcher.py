@@ -118,6 +118,12 @@ class MessageStoreDispatcher:
         return {key: text for key, (text, _) in dict(self._failing).items()}
 
     @property
+    def lacks_keys(self) -> bool:
+        """Whether the index may lack keys of the queues that were visited."""
+        is_wanted = self._find_keys() is not None
+        return is_wanted and not all(state.indexed for state in self._states.values())
+
+    @property
     def fenced_reason(self) -> str | None:
         """Why nothing is uploaded any more; None while that is not so."""
         return None if self._fenced is None else str(self._fenced)
