@@ -248,8 +248,9 @@ class TieredMessageStore(TieredReads):
         if self._provider.capabilities.conditional:
             return
         self._metadata.load()
-        if any(True for _ in self._metadata.segments()):
-            any(True for _ in self._provider.list(self._config.broker_name))
+        first = next(iter(self._metadata.segments()), None)
+        if first is not None:
+            any(True for _ in self._provider.list(first.path))
 
     def start(self) -> None:
         """Begin to serve, upload and expire. Raises Fenced, Unavailable."""

@@ -80,7 +80,7 @@ def list_files(
     size = file_size or found[0][1]
     start = expected = found[0][0]
     for offset, length in found:
-        path = str(directory / file_name(offset))
+        path = f"{directory}/{file_name(offset)}"
         if length != size or size == 0 or size % unit_size:
             raise Corrupt(f"{path}: expected a file of {size} bytes, found {length}", path=path)
         if offset != expected and not (directory / file_name(expected - size)).exists():

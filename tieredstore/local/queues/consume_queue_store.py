@@ -70,7 +70,7 @@ class ConsumeQueueStore:
         """Find the queues that have a folder, and delete what is left of those that were deleted:
         one look for both."""
         for topic in _folders(directory):
-            for name in _folders(directory / topic):
+            for name in _folders(f"{directory}/{topic}"):
                 if name.endswith(REMOVED_SUFFIX):
                     self._files.delete_removed_folder(directory / topic / name)
                 elif _is_queue(name):

@@ -203,10 +203,11 @@ class FlatFileStore:
 
     def record_recovered(self) -> None:
         """Write to the metadata what `load` found of segments that a killed run did not record."""
+        entries = {entry.id: entry for entry in self.metadata.segments()}
         with self.metadata.batch():
             for file in self.files():
                 for segment in (*file.commit_log.segments, *file.consume_queue.segments):
-                    known = self.metadata.segment(segment.file.id)
+                    known = entries.get(segment.file.id)
                     if known is None:
                         continue
                     is_empty = segment.begin_ms == NEVER_WRITTEN_MS  # the end says nothing then
