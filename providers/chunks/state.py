@@ -12,6 +12,7 @@ from typing import Protocol
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.names import make_key
 from tieredstore.providers.chunks.lives.own import Lives
 from tieredstore.providers.chunks.lives.views import Views
@@ -116,6 +117,19 @@ class SegmentState:
                 self._chain = changed
                 self._changed_at = self._views.count_change()
             return self._chain
+
+    def note_write(self, extent: Extent) -> None:
+        """Let the chain have a write that was stored at its end. Where the chain is not known, or
+        ends elsewhere, the next use lists it: no listing that began before is remembered."""
+        with self._chain_lock:
+            chain = self._chain
+            if chain is not None:
+                shown = chain.find_extents(extent.start, 1)
+                if shown and shown[0].name == extent.name:
+                    return  # by a listing that was made meanwhile
+                fits = chain.size_bytes == extent.start and not chain.is_closed
+                self._chain = chain.append_extent(extent) if fits else None
+            self._changed_at = self._views.count_change()
 
     def list_chain(self) -> Chain:
         """List the chain; remember it unless the remembered one changed meanwhile. Raises

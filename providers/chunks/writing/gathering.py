@@ -17,8 +17,6 @@ from tieredstore.contracts.segment import Buffer, SegmentId, Written
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.message.crc import raw_crc32
 from tieredstore.providers.chunks.client import ObjectClient
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.extents import Extent
 from tieredstore.providers.chunks.lives.groups import (
     WRITES_LEVEL,
     Group,
@@ -97,7 +95,9 @@ class Gatherer:
             return None
         gathered = self._get_gathered(authority)
         length = log.length + units.length
-        if gathered.taken_bytes + length > _MOST_TIMES * self._settings.group_bytes:
+        is_much = gathered.taken_bytes + length > _MOST_TIMES * self._settings.group_bytes
+        # A queue that goes on in other segments than those it waits for
+        if is_much or log.state.id.path in gathered.taken:
             self.flush(authority)
         with self._lock:
             gathered.taken[log.state.id.path] = log, units
@@ -142,8 +142,7 @@ class Gatherer:
 
     def _make_group(self, gathered: _Gathered, authority: Authority) -> None:
         with self._lock:
-            taken, gathered.taken, gathered.taken_bytes = gathered.taken, {}, 0
-            writes = [write for pair in taken.values() for write in pair]
+            writes = [write for pair in gathered.taken.values() for write in pair]
             writes.sort(key=lambda write: sort_key(write.state.id))
             pieces = [
                 GroupPiece(
@@ -165,6 +164,8 @@ class Gatherer:
                 [*content, group.packed_index],
                 [write.state for write in writes],
             )
+            # Only now: had any of that failed, as for want of memory, they would still be taken.
+            gathered.taken, gathered.taken_bytes = {}, 0
 
     def _store(self, sent: _Sent, authority: Authority) -> None:
         """Make the object. Nobody else makes one of its name."""
@@ -191,7 +192,7 @@ class Gatherer:
         assert sent is not None
         extents = sent.group.make_extents(self._client.now_ms())
         for state, (_, extent) in zip(sent.states, extents, strict=True):
-            state.change_chain(lambda chain, extent=extent: _append(chain, extent))  # type: ignore[misc]
+            state.note_write(extent)
         self._end(gathered, sent)
 
     def _forget(self, gathered: _Gathered) -> None:
@@ -219,8 +220,3 @@ def find_crc(buffers: Sequence[Buffer]) -> int:
     for buffer in buffers:
         crc = raw_crc32(buffer, crc)
     return crc
-
-
-def _append(chain: Chain, extent: Extent) -> Chain | None:
-    """A listing that was made meanwhile may have shown it already."""
-    return chain.append_extent(extent) if chain.size_bytes == extent.start else None

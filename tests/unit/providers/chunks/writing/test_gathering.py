@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.kit.chunks import Store
+from tests.kit.chunks import GRACE_MS, Store
 from tests.kit.gathered import (
     BROKER,
     GROUP_BYTES,
+    REGROUP_MS,
     Gathering,
     attempt,
     list_groups,
@@ -180,6 +182,60 @@ def test_a_write_behind_a_group_without_an_answer_is_refused(
     writer.process.client.fault_of = None
     assert writer.segment(log).write(11, [b"more"]) == Written(15)
     assert read_queue(store, "A") == (A[0] + b"more", A[1])
+
+
+@pytest.mark.parametrize("ends", ["stop", "keep"])
+def test_a_listing_made_while_a_commit_waits_is_not_what_is_there(store: Store, ends: str) -> None:
+    writer = Gathering(store, split_age_ms=0)
+    writer.write("A")
+    store.clock.advance(REGROUP_MS)
+    writer.take("A", *A)
+    # Nobody knows the chain after a run that got no answer
+    writer.process.client.fault_of = lambda _, key: FAIL if "/m." in key else None
+    assert attempt(lambda: writer.process.tier.run_maintenance(sweep=False)) == "Unavailable"
+    writer.process.client.fault_of = None
+    writer.segment(queue_ids("A")[0]).size()
+    writer.epoch.confirm()
+    if ends == "stop":
+        writer.epoch.release()
+        Gathering(store)
+    else:
+        writer.write("B")
+        for _ in range(3):
+            writer.keep(store, REGROUP_MS + GRACE_MS)
+    assert read_queue(store, "A") == (A[0] * 2, A[1] * 2)
+
+
+def test_what_is_taken_stays_so_where_no_group_can_be_made(
+    store: Store, writer: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Group:
+        raise MemoryError
+
+    writer.take("A", *A)
+    with monkeypatch.context() as patch:
+        patch.setattr(gathering, "make_group", fail)
+        with pytest.raises(MemoryError):
+            writer.epoch.confirm()
+    writer.take("B", *B)
+    writer.epoch.confirm()
+    assert read_queue(store, "A") == A
+    assert read_queue(store, "B") == B
+
+
+def test_a_queue_that_goes_on_in_other_segments_loses_nothing_that_waits(
+    store: Store, writer: Gathering
+) -> None:
+    writer.take("A", *A)
+    log, queue = (
+        writer.process.tier.open(later, SegmentListing(later, 0))
+        for later in (replace(former, base_offset=100) for former in queue_ids("A"))
+    )
+    place = Companion(queue, 0, [B[1]], may_wait=True)
+    assert log.write_with(0, [B[0]], place) == (Written(11), Written(2))
+    writer.epoch.confirm()
+    assert read_queue(store, "A") == A
+    assert bytes(store.process().content(log.id)) == B[0]
 
 
 def test_a_sealed_segment_has_what_was_taken(store: Store, writer: Gathering) -> None:
