@@ -137,6 +137,14 @@ class Views:
             return False
         return own.inheritance.find(id) == NOTHING_INHERITED and not own.epoch.lives.has(id)
 
+    def is_inherited(self, id: SegmentId) -> bool:
+        """Tell, without a request, whether the epoch held inherits bytes of a segment, be they
+        readable or not."""
+        own = self._find_own(id.path.partition("/")[0])
+        if own is None or own.inheritance is None:
+            return False
+        return own.inheritance.find(id) != NOTHING_INHERITED
+
     # What this process changes
 
     def count_change(self) -> int:

@@ -321,3 +321,19 @@ class TestLostInheritance:
         with pytest.raises(Corrupt, match=told):
             Gathering(store, group_bytes=0)
         assert len(list_groups(store)) >= 1
+
+
+def test_what_is_deleted_while_its_group_cannot_be_read_does_not_come_back(store: Store) -> None:
+    writer = Gathering(store)
+    writer.write("A", "B")
+    writer.epoch.release()
+    writer = Gathering(store)  # which goes by what the first one left, and reads no group
+    [group] = group_keys(store)
+    damage_index(store, group)
+    for id in queue_ids("A")[::-1]:  # noqa: A001 - the contract's name
+        writer.segment(id).delete()
+    damage_index(store, group)  # it was so for a while
+    assert read_queue(store, "A") == (b"", b"")
+    successor = Gathering(store)
+    assert not [id for id in successor.ends if id in queue_ids("A")]  # noqa: A001
+    assert read_queue(store, "B") == (b"B" + TEXT, b"01")
