@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 
 CORE = Extension(
     "tieredstore.message._core",
-    [f"tieredstore/message/{name}.c" for name in ("_core", "_puts")],
+    [f"tieredstore/message/{name}.c" for name in ("_core", "_index", "_puts")],
     depends=["tieredstore/message/_core.h"],
     optional=True,
 )

@@ -26,12 +26,34 @@ extern HIDDEN PyObject *zero;
 exception. */
 HIDDEN Py_ssize_t find_place(PyTypeObject *type, const char *name);
 
+#define MIN_RECORD_SIZE 91
+#define MAGIC_V1 0xDAA320A7u
+#define MAGIC_V2 0xDAA320ABu
+
+/* Columns of int64 rows (or positions) and int32 hashes that grow. */
+typedef struct {
+    int64_t *rows;
+    int32_t *hashes;
+    Py_ssize_t count, room;
+} Entries;
+
+/* -1 without memory, with an exception. */
+HIDDEN int add_entry(Entries *entries, Py_ssize_t row, uint32_t hash);
+
+HIDDEN PyObject *index_entries(PyObject *self, PyObject *args);
+HIDDEN PyObject *put_items(PyObject *self, PyObject *args);
+HIDDEN PyObject *key_hashes(PyObject *self, PyObject *args);
+HIDDEN PyObject *put_tiered_items(PyObject *self, PyObject *args);
 HIDDEN PyObject *configure_puts(PyObject *self, PyObject *args);
 HIDDEN PyObject *append_records(PyObject *self, PyObject *const *args, Py_ssize_t count);
 HIDDEN PyObject *put_message(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 static inline uint32_t get32(const uint8_t *p) {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static inline uint64_t get64(const uint8_t *p) {
+    return (uint64_t)get32(p) << 32 | get32(p + 4);
 }
 
 static inline void put32(uint8_t *p, uint32_t value) {

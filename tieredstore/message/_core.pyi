@@ -1,4 +1,5 @@
-"""The compiled core (`_core.c`): each function makes the bytes that its twin in Python makes.
+"""The compiled core (`_core.c`, `_index.c`, `_puts.c`): each function makes the bytes that its twin
+in Python makes.
 
 None: not plain, or wrong; the twin has to do it, or to say what is wrong (`create_message` calls
 its twin itself).
@@ -95,3 +96,22 @@ def put_items(
 ) -> int | None:
     """Put items in an index file: int32, int64 and int64 [n]; returns how many fitted. The twin is
     `message.index.local.put_items`."""
+
+def key_hashes(buffer: object, positions: object, before: int, /) -> tuple[bytes, bytes] | None:
+    """Find the keys that the tier indexes, of good records with ASCII keys at those positions
+    (int64): the row of each (int64) and its hash (int32). The twin is
+    `message.columns.keys.key_hashes`. before: the hash of `topic#`, modulo 2^32."""
+
+def put_tiered_items(
+    buffer: bytearray | memoryview,
+    slots: int,
+    topic_id: int,
+    queue_id: int,
+    hashes: object,
+    offsets: object,
+    sizes: object,
+    store_timestamps: object,
+    /,
+) -> int | None:
+    """Put items of one queue in an unsealed index file of a tier, all or none: int32, int64, int32
+    and int64 [n]; returns how many. The twin is `message.index.tiered.put_items`."""

@@ -10,7 +10,7 @@ import os
 from importlib import import_module
 from typing import Final
 
-CORE_VERSION: Final = 5
+CORE_VERSION: Final = 6
 """Of the extension that this code calls."""
 
 

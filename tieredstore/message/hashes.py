@@ -113,7 +113,8 @@ def _hash_block(
 
 
 @functools.lru_cache(maxsize=8192)
-def _topic_prefix_hash(topic: str) -> int:
+def topic_prefix_hash(topic: str) -> int:
+    """Compute the hash of `topic#`, modulo 2^32."""
     return java_string_hash(topic + "#") & _MASK
 
 
@@ -124,7 +125,7 @@ def _hash_topic_keys(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
     hashes, lengths = _hash_many(keys)
     too_long = lengths >= _UNITS
     shifts = _POWERS[np.where(too_long, 0, lengths)]
-    hashes += np.uint32(_topic_prefix_hash(topic)) * shifts
+    hashes += np.uint32(topic_prefix_hash(topic)) * shifts
     for index in np.flatnonzero(too_long).tolist():
         hashes[index] = java_string_hash(f"{topic}#{keys[index]}") & _MASK
     return hashes.view(np.int32)

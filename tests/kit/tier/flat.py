@@ -22,6 +22,7 @@ from tieredstore.contracts.metadata_store import (
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.record import Message, StoredMessage, decode_record, encode_record
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -31,6 +32,8 @@ from tieredstore.tier.reading import run
 T0 = 1_700_000_000_000
 BROKER = "broker-a"
 KEY = QueueKey("TopicA", 0)
+_KEYS: dict[int, str] = {}
+"""Of all records that were made, by hash."""
 
 
 class TableMetadata:
@@ -151,6 +154,7 @@ def record(
     """A stored record and its tags code, as a local store would have them."""
     if body is None:
         body = f"{topic}-{queue_id}-{queue_offset}-".encode().ljust(body_size, b"x")
+    _KEYS.update((tiered_key_hash(topic, key), key) for key in (*keys, uniq_key) if key)
     message = Message.create(
         topic,
         body,
@@ -403,25 +407,23 @@ class ListIndex:
         self.durable_marks: dict[tuple[int, int], int] = {}
         self.fail = False
 
-    def put_keys(
+    def put_hashes(
         self,
         topic_id: int,
-        topic: str,
         queue_id: int,
-        keys: Sequence[str],
+        hashes: npt.NDArray[np.int32],
         offsets: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int32],
         store_timestamps: npt.NDArray[np.int64],
-        *,
-        indexed_until: int | None = None,
+        indexed_until: int,
     ) -> int:
         if self.fail:
             raise Unavailable("index disk")
-        for row in zip(keys, offsets, sizes, store_timestamps, strict=True):
-            self.rows.append((topic_id, queue_id, row[0], int(row[1]), int(row[2]), int(row[3])))
-        assert indexed_until is not None
+        columns = (column.tolist() for column in (hashes, offsets, sizes, store_timestamps))
+        for key_hash, *row in zip(*columns, strict=True):
+            self.rows.append((topic_id, queue_id, _KEYS[key_hash], *row))
         self.mark_indexed(topic_id, queue_id, indexed_until)
-        return len(keys)
+        return len(hashes)
 
     def check_takes_keys(self) -> None:
         if self.fail:

@@ -24,6 +24,7 @@ from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.queues import QueueState
 from tieredstore.message import properties
+from tieredstore.message.columns import keys as columns_keys
 from tieredstore.message.columns import walk
 from tieredstore.message.core import CORE_VERSION, IS_COMPILED
 from tieredstore.message.crc import large_crc32, raw_crc32
@@ -33,8 +34,9 @@ from tieredstore.message.encoding import (
     create_in_python,
     encode_record,
 )
+from tieredstore.message.hashes import tiered_key_hashes, topic_prefix_hash
 from tieredstore.message.hosts import LOCALHOST
-from tieredstore.message.index import local
+from tieredstore.message.index import local, tiered
 from tieredstore.message.layout import MAGIC_BLANK, MAGICS
 
 core: Any = pytest.importorskip("tieredstore.message._core")
@@ -229,6 +231,109 @@ def test_index_items_of_a_file_that_is_none(slots: int, data: bytes) -> None:
     count = core.put_items(buffer, slots, ones.astype(np.int32), ones, ones)
     assert count is None or 0 <= count <= 2
     assert len(buffer) == len(data)
+
+
+TIERED_ITEMS = st.tuples(
+    st.one_of(st.integers(-6, 6), INT32), INT64, INT32, st.integers(-(2**43), 2**43) | INT64
+)
+
+
+@FUZZ
+@given(
+    st.integers(1, 5),
+    st.integers(0, 8),
+    st.tuples(st.integers(-(2**43), 2**43) | INT64, st.integers(0, 2**62), st.integers(0, 3)),
+    st.lists(st.integers(-3, 9), min_size=5, max_size=5),
+    st.lists(st.lists(TIERED_ITEMS, min_size=1, max_size=6), max_size=3),
+)
+def test_tiered_index_items(
+    slots: int,
+    max_items: int,
+    header: tuple[int, int, int],
+    heads: list[int],
+    batches: list[list[tuple[int, int, int, int]]],
+) -> None:
+    size = tiered.unsealed_size(slots, max_items)
+    ours = bytearray(size + GUARD)
+    ours[: tiered.HEADER_SIZE] = tiered.pack_header(tiered.IndexHeader(*header[:2], 0, header[2]))
+    tiered.slots_view(ours, slots)[:] = heads[:slots]
+    ours[size:] = b"\xa5" * GUARD
+    twin = bytearray(ours)
+    for rows in batches:
+        columns = [
+            np.array([row[place] for row in rows], kind)
+            for place, kind in enumerate((np.int32, np.int64, np.int32, np.int64))
+        ]
+        count = core.put_tiered_items(memoryview(ours)[:size], slots, -7, 3, *columns)
+        try:
+            tiered.put_few_items(memoryview(twin)[:size], slots, -7, 3, rows)
+        except Invalid:
+            assert count is None
+        else:
+            assert count == len(rows)
+        assert ours == twin
+
+
+@FUZZ
+@given(st.integers(-(2**63), 2**63 - 1), st.binary(max_size=120))
+def test_tiered_index_items_of_a_file_that_is_none(slots: int, data: bytes) -> None:
+    for made in (bytearray(data), bytearray(tiered.pack_header(tiered.IndexHeader(0)) + data)):
+        before = bytes(made)
+        ones = np.ones(2, np.int64)
+        items, sizes = ones.astype(np.int32), ones.astype(np.int32)
+        if core.put_tiered_items(made, slots, 0, 0, items, ones, sizes, ones) is None:
+            assert made == before
+
+
+@FUZZ
+@given(
+    st.lists(st.tuples(RAW, st.sampled_from([0, 16, 32, 48]), st.sampled_from(["T", "x" * 200]))),
+    st.lists(st.tuples(st.integers(0, 900), st.integers(0, 255)), max_size=2),
+    st.lists(st.integers(-9, 2000), max_size=2),
+)
+def test_key_hashes(
+    made: list[tuple[bytes, int, str]], flips: list[tuple[int, int]], strays: list[int]
+) -> None:
+    records = [
+        encode_record(
+            Message(
+                topic, b"body", 7, found, sys_flag=flag, born_host=bytes(8 + 3 * (flag & 16) // 4)
+            ),
+            0,
+            0,
+            1,
+            store_host=bytes(8 + 3 * (flag & 32) // 8),
+        )
+        for found, flag, topic in made
+    ]
+    data = bytearray(b"".join(records))
+    for place, value in flips:
+        if place < len(data):
+            data[place] = value
+    ends = np.cumsum([0, *map(len, records)])
+    positions = np.array([*ends[:-1], *strays], np.int64)
+    compiled = core.key_hashes(data, positions, topic_prefix_hash("T"))
+    if compiled is None:
+        return
+    with in_python(columns_keys):
+        rows, hashes = columns_keys.key_hashes(data, positions, "T")
+    assert compiled == (rows.tobytes(), hashes.tobytes())
+
+
+def test_key_hashes_of_plain_records_need_no_python() -> None:
+    keys_value = " ".join(f"k{number % 40}" for number in range(90))
+    records = [
+        encode_record(
+            Message("T", b"b", 7, f"KEYS\x01{keys_value}\x02UNIQ_KEY\x01u".encode()), 0, 0, 1
+        ),
+        encode_record(Message("T", b"b", 7, b"UNIQ_KEY\x01a\x02KEYS\x01a  b a"), 1, 0, 1),
+    ]
+    compiled = core.key_hashes(
+        b"".join(records), np.array([0, len(records[0])]), topic_prefix_hash("T")
+    )
+    wanted = ["u", *(f"k{number}" for number in range(40)), "a", "b"]
+    assert np.frombuffer(compiled[0], np.int64).tolist() == [0] * 41 + [1] * 2
+    assert compiled[1] == tiered_key_hashes("T", wanted).tobytes()
 
 
 MESSAGES = st.builds(
@@ -563,6 +668,10 @@ def test_records_of_a_batch(
         lambda: core.index_entries([None], bytes(8), bytes(8)),
         lambda: core.put_items(b"", 1, b"", b"", b""),
         lambda: core.put_items(bytearray(60), 1, bytes(4), bytes(7), bytes(8)),
+        lambda: core.put_tiered_items(b"", 1, 0, 0, b"", b"", b"", b""),
+        lambda: core.put_tiered_items(bytearray(92), 1, 0, 0, bytes(4), bytes(7), bytes(4), b""),
+        lambda: core.key_hashes(None, b"", 0),
+        lambda: core.key_hashes(bytes(91), bytes(8), 0),
         lambda: core.configure(int, *CONFIGURED[1:]),
         lambda: core.configure(5, 5, 5, 5, 5),
         lambda: core.configure(*CONFIGURED[:4], "no bytes"),

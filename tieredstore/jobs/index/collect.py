@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.jobs.index.rows import KeyRows, StagedRows, key_rows, stage_rows
 from tieredstore.jobs.index.staging import Staging
-from tieredstore.message.columns.keys import keys_of_batch
-from tieredstore.message.hashes import tiered_key_hashes
+from tieredstore.message.columns.keys import key_hashes
 from tieredstore.scan.findings import Finding, OnFinding, Severity
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
@@ -98,11 +97,11 @@ def _collect_range(
     for batch in read_batches(provider, scan_range, on_finding=on_finding, body_crcs=False):
         messages += len(batch)
         columns = batch.columns
-        found, keys = keys_of_batch(batch.buffer, columns)
-        if len(keys):
+        found, hashes = key_hashes(batch.buffer, columns.positions, queue.topic, columns)
+        if len(hashes):
             parts.append(
                 key_rows(
-                    tiered_key_hashes(queue.topic, keys),
+                    hashes,
                     topic_id,
                     queue.queue_id,
                     (batch.base_offset + columns.positions)[found],

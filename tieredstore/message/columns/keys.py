@@ -13,10 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.message.buffers import Buffer, view_unaligned
-from tieredstore.message.columns.records import RecordColumns, index_keys
+from tieredstore.message.columns.records import RecordColumns, index_keys, record_columns
+from tieredstore.message.columns.walk import Positions
+from tieredstore.message.core import IS_COMPILED
+from tieredstore.message.hashes import tiered_key_hashes, topic_prefix_hash
 from tieredstore.message.properties import split_keys
 
+if IS_COMPILED:
+    from tieredstore.message import _core
+
 Int64s: TypeAlias = npt.NDArray[np.int64]
+Int32s: TypeAlias = npt.NDArray[np.int32]
 
 
 class _Values(NamedTuple):
@@ -32,6 +39,25 @@ SCALAR_LIMIT = 64
 _SEPARATOR = b"\x02"
 _KEYS = int.from_bytes(b"KEYS", "big")
 _UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
+
+
+def key_hashes(
+    buffer: Buffer, positions: Positions, topic: str, columns: RecordColumns | None = None
+) -> tuple[Int64s, Int32s]:
+    """Find what the tier's index keeps of the keys of a topic's records: (row of the record
+    int64[k], `tiered_key_hash` int32[k]). columns: of these records, if at hand. Raises Corrupt,
+    which names the first bad record."""
+    if IS_COMPILED:
+        compiled = _core.key_hashes(
+            buffer, np.ascontiguousarray(positions, dtype=np.int64), topic_prefix_hash(topic)
+        )
+        if compiled is not None:
+            rows, hashes = compiled
+            return np.frombuffer(rows, np.int64), np.frombuffer(hashes, np.int32)
+    if columns is None:
+        columns = record_columns(buffer, positions)
+    found, keys = keys_of_batch(buffer, columns)
+    return found, tiered_key_hashes(topic, keys)
 
 
 def keys_of_batch(buffer: Buffer, columns: RecordColumns) -> tuple[Int64s, list[str]]:

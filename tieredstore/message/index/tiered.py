@@ -16,8 +16,12 @@ import numpy.typing as npt
 
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.buffers import Buffer
+from tieredstore.message.core import IS_COMPILED
 from tieredstore.message.index.chains import Int32s, Int64s, Links, link_items, link_previous
 from tieredstore.message.index.compaction import compact_items
+
+if IS_COMPILED:
+    from tieredstore.message import _core
 
 __all__ = [
     "COMPACTED_ITEM_DTYPE",
@@ -300,6 +304,19 @@ def put_items(
 
     Raises Invalid, and puts nothing, when there is no room for all.
     """
+    if IS_COMPILED and isinstance(topic_ids, int) and isinstance(queue_ids, int):
+        compiled = _core.put_tiered_items(
+            buffer,
+            slots,
+            topic_ids,
+            queue_ids,
+            np.ascontiguousarray(key_hashes, dtype=np.int32),
+            np.ascontiguousarray(offsets, dtype=np.int64),
+            np.ascontiguousarray(sizes, dtype=np.int32),
+            np.ascontiguousarray(store_timestamps, dtype=np.int64),
+        )
+        if compiled is not None:
+            return unpack_header(buffer)
     header = unpack_header(buffer)
     count = len(key_hashes)
     if count == 0:

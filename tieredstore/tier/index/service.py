@@ -196,37 +196,51 @@ class IndexStoreService:
         *,
         indexed_until: int | None = None,
     ) -> int:
+        """Do `put_hashes` of these keys of a topic. indexed_until: by default the end of the last
+        message."""
+        if not topic.strip():
+            raise Invalid(f"index: blank topic {topic!r}", topic=topic, queue_id=queue_id)
+        if indexed_until is None and len(keys):
+            indexed_until = int((np.asarray(offsets) + np.asarray(sizes)).max())
+        hashes = tiered_key_hashes(topic, keys)
+        return self.put_hashes(
+            topic_id, queue_id, hashes, offsets, sizes, store_timestamps, indexed_until
+        )
+
+    def put_hashes(
+        self,
+        topic_id: int,
+        queue_id: int,
+        hashes: npt.NDArray[np.int32],
+        offsets: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int32],
+        store_timestamps: npt.NDArray[np.int64],
+        indexed_until: int | None,
+    ) -> int:
         """Index messages of one queue, one row per key of a message; returns the rows added.
 
-        offsets and sizes: bytes, in the queue's tiered commit log; store_timestamps: epoch ms.
-        indexed_until: commit log offset up to which this call completes the queue's keys (default:
-        the end of its last message). Calls for one queue come in the order of its commit log; a
+        hashes: `tiered_key_hash` of the keys; offsets and sizes: bytes, in the queue's tiered
+        commit log; store_timestamps: epoch ms. indexed_until: commit log offset up to which this
+        call completes the queue's keys. Calls for one queue come in the order of its commit log; a
         batch that failed is put again as a whole. Raises Invalid on bad arguments, Unavailable
         when the disk fails or is full.
         """
-        if not topic.strip():
-            raise Invalid(f"index: blank topic {topic!r}", topic=topic, queue_id=queue_id)
-        if not len(keys) == len(offsets) == len(sizes) == len(store_timestamps):
+        if not len(hashes) == len(offsets) == len(sizes) == len(store_timestamps):
             raise Invalid(
-                f"index: {len(keys)} keys, {len(offsets)} offsets, {len(sizes)} sizes and "
+                f"index: {len(hashes)} keys, {len(offsets)} offsets, {len(sizes)} sizes and "
                 f"{len(store_timestamps)} timestamps",
-                topic=topic,
                 queue_id=queue_id,
             )
-        if len(keys) and (int(np.min(sizes)) <= 0 or int(np.min(offsets)) < 0):
+        if len(hashes) and (int(np.min(sizes)) <= 0 or int(np.min(offsets)) < 0):
             raise Invalid(
-                "index: offsets must not be negative, sizes must be positive",
-                topic=topic,
-                queue_id=queue_id,
+                "index: offsets must not be negative, sizes must be positive", queue_id=queue_id
             )
         rows = IndexRows(
-            tiered_key_hashes(topic, keys),
+            np.asarray(hashes, dtype=np.int32),
             np.asarray(offsets, dtype=np.int64),
             np.asarray(sizes, dtype=np.int32),
             np.asarray(store_timestamps, dtype=np.int64),
         )
-        if indexed_until is None and len(rows):
-            indexed_until = int((rows.offsets + rows.sizes).max())
         writer = self._open_writer()
         added = writer.put((topic_id, queue_id), rows, indexed_until)
         due = max(CHECKPOINT_BATCHES, writer.mark_count // MARKS_A_BATCH)

@@ -8,7 +8,7 @@ crash is exactly what has to be put again; it is read back from the tier.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.message.columns import records as columns
-from tieredstore.message.columns.keys import keys_of_batch
+from tieredstore.message.columns.keys import key_hashes
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.reading import run
@@ -29,17 +29,15 @@ _log = logging.getLogger(__name__)
 class KeyIndex(Protocol):
     """What the dispatcher needs of the index service."""
 
-    def put_keys(
+    def put_hashes(
         self,
         topic_id: int,
-        topic: str,
         queue_id: int,
-        keys: Sequence[str],
+        hashes: npt.NDArray[np.int32],
         offsets: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int32],
         store_timestamps: npt.NDArray[np.int64],
-        *,
-        indexed_until: int | None = None,
+        indexed_until: int,
     ) -> int: ...
 
     def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None: ...
@@ -172,35 +170,33 @@ def _put_rows(
     sizes: npt.NDArray[np.int64],
     times: npt.NDArray[np.int64],
 ) -> None:
-    rows, keys = _keys(buffer, starts, file)
-    index.put_keys(
+    rows, hashes = _find_hashes(buffer, starts, file)
+    index.put_hashes(
         file.topic_id,
-        file.topic,
         file.queue_id,
-        keys,
+        hashes,
         offsets[rows],
         sizes[rows].astype(np.int32),
         times[rows],
-        indexed_until=int(offsets[-1] + sizes[-1]),
+        int(offsets[-1] + sizes[-1]),
     )
 
 
-def _keys(
+def _find_hashes(
     buffer: bytearray | memoryview, starts: npt.NDArray[np.int64], file: FlatMessageFile
-) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Keys of the messages at `starts`; a message that cannot be decoded has none."""
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Hashes of the keys of the messages at `starts`; a message that cannot be decoded has none."""
     try:
-        return keys_of_batch(buffer, columns.record_columns(buffer, starts))
+        return key_hashes(buffer, starts, file.topic)
     except Corrupt as error:
         _log.warning("%s: %s; its keys are not indexed", file.path, error)
     rows: list[int] = []
-    keys: list[str] = []
+    hashes: list[int] = []
     for row in range(len(starts)):
         try:
-            one = columns.record_columns(buffer, starts[row : row + 1])
-            _, found = columns.index_keys(buffer, one)
+            _, found = key_hashes(buffer, starts[row : row + 1], file.topic)
         except Corrupt:
             continue
         rows += [row] * len(found)
-        keys += found
-    return np.array(rows, dtype=np.int64), keys
+        hashes += found.tolist()
+    return np.array(rows, dtype=np.int64), np.array(hashes, dtype=np.int32)

@@ -564,14 +564,14 @@ def test_defect_d21_keys_never_overtake_missing_ones(rig: Rig) -> None:
     rig.index.fail = True
     rig.one()
     rig.source.put(KEY, 2, 2, keys=("two",))
-    put_keys = rig.index.put_keys
+    put_hashes = rig.index.put_hashes
 
     def fails_once(*arguments: object, **named: object) -> NoReturn:
-        patch(rig.index, put_keys=put_keys)
+        patch(rig.index, put_hashes=put_hashes)
         raise Unavailable("index disk")
 
     rig.index.fail = False
-    patch(rig.index, put_keys=fails_once)
+    patch(rig.index, put_hashes=fails_once)
     assert rig.one().messages == 2
     rig.one()
     assert rig.index.keys() == ["one", "one", "two", "two"]
@@ -669,14 +669,14 @@ def test_an_index_that_refuses_what_is_put_is_tried_ever_more_rarely() -> None:
     keys = [QueueKey("T", number) for number in range(10)]
     for key in keys:
         rig.source.put(key, 0, 5, keys=("one",))
-    put_keys = rig.index.put_keys
+    put_hashes = rig.index.put_hashes
     refused: list[int] = []
 
     def refuse(*arguments: object, **named: object) -> NoReturn:
         refused.append(rig.tier.clock.monotonic_ms())
         raise Unavailable("no space left")
 
-    patch(rig.index, put_keys=refuse)
+    patch(rig.index, put_hashes=refuse)
     rig.dispatcher.scan(force=True)
     provider.reads, refused[:] = 0, []
     scans = 3_600_000 // SCAN_MS
@@ -687,7 +687,7 @@ def test_an_index_that_refuses_what_is_put_is_tried_ever_more_rarely() -> None:
     assert len(refused) <= 6  # in an hour, of all ten queues together
     assert (gaps, max(gaps)) == (sorted(gaps), 600_000)
     assert provider.reads < 10 * len(refused)
-    patch(rig.index, put_keys=put_keys)
+    patch(rig.index, put_hashes=put_hashes)
     rig.tier.clock.advance(600_000)
     rig.dispatcher.scan()
     assert rig.index.keys() == ["one"] * 50
