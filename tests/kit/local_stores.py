@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tests.kit.store_type import STORE_TYPE
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
+from tieredstore.local.log.gathering import Runs
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 
@@ -82,3 +84,9 @@ def copy_store(source: Path, target: Path) -> Path:
         for name in folders + files:
             (Path(folder) / name).chmod(0o755 if name in folders else 0o644)
     return target
+
+
+def runs_of(*spans: tuple[int, int]) -> Runs:
+    """Runs of a log."""
+    starts, ends = np.array(spans, np.int64).T
+    return Runs.of(starts, ends)

@@ -12,6 +12,7 @@ from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.local.log.gathering import Runs
 from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.local.topic_table import TopicTable
@@ -149,12 +150,11 @@ class LocalDispatchSource:
                 offset=int(offsets[0]),
             )
         breaks = offsets[1:] != ends[:-1]
-        starts = offsets[np.append(True, breaks)].tolist()
-        stops = ends[np.append(breaks, True)].tolist()
+        starts, stops = offsets[np.append(True, breaks)], ends[np.append(breaks, True)]
         log = self._store.commit_log
         begin, end = int(offsets[0]), int(ends[-1])
         was_held = begin >= log.min_offset
-        buffer = log.gather(list(zip(starts, stops, strict=True)))
+        buffer = log.gather(Runs.of(starts, stops))
         if buffer is None and was_held and begin < log.min_offset:
             raise Unavailable(
                 f"the commit log file with {begin} was deleted while it was read", offset=begin

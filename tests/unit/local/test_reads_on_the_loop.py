@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.local_stores import plain, put_all, running, small_config
+from tests.kit.local_stores import plain, put_all, running, runs_of, small_config
 from tieredstore.contracts.message_store import GetMessageResult, GetRequest
 from tieredstore.disk.at_hand import NotAtHand
 from tieredstore.local.log import mapped_file
@@ -96,10 +96,10 @@ def test_pages_that_nobody_has_touched_are_not_resident(tmp_path: Path) -> None:
         assert is_resident(address, 5, end - mmap.PAGESIZE)
         assert not is_resident(address, 5, end - mmap.PAGESIZE + 1)
         assert file.copy(5, end) is None
-        assert file.gather([(5, 9), (end - 9, end)]) is None
+        assert file.gather(runs_of((5, 9), (end - 9, end))) is None
         file.view[end - 1] = 1
         assert is_resident(address, 5, end)
         assert file.copy(end - 2, end) == b"\0\1"
-        assert file.gather([(5, 6), (end - 1, end)]) == bytearray(b"\0\1")
+        assert file.gather(runs_of((5, 6), (end - 1, end))) == bytearray(b"\0\1")
     finally:
         file.close()

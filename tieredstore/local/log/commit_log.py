@@ -20,7 +20,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Busy, Corrupt, Invalid, TieredStoreError
-from tieredstore.local.log.gathering import Run
+from tieredstore.local.log.gathering import Runs
 from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.log.mapped_file_queue import MappedFileQueue
 from tieredstore.local.log.transient_pool import TransientStorePool
@@ -74,7 +74,7 @@ class CommitLogReader(Protocol):
         one file."""
         ...
 
-    def gather(self, runs: Sequence[Run]) -> bytearray | None:
+    def gather(self, runs: Runs) -> bytearray | None:
         """Copy the bytes of runs of one file, one behind the other; None when they are not all
         within [min_offset, readable_offset). The buffer is the caller's own."""
         ...
@@ -212,11 +212,10 @@ class CommitLog:
         data = self._files.read(offset, size)
         return None if data is None else memoryview(data)
 
-    def gather(self, runs: Sequence[Run]) -> bytearray | None:
-        begin, end = min(start for start, _ in runs), max(end for _, end in runs)
-        if begin < self._files.min_offset or end > self.readable_offset:
+    def gather(self, runs: Runs) -> bytearray | None:
+        if runs.begin < self._files.min_offset or runs.end > self.readable_offset:
             return None
-        if begin // self.file_size != (end - 1) // self.file_size:
+        if runs.begin // self.file_size != (runs.end - 1) // self.file_size:
             return None
         return self._files.gather(runs)
 

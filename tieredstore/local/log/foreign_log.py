@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from tieredstore.errors import Unavailable
 from tieredstore.local.log.file_names import FileRun, file_name, list_files
-from tieredstore.local.log.gathering import Run, gather_runs
+from tieredstore.local.log.gathering import Runs, gather_runs
 from tieredstore.local.positional_files import PositionalFiles
 
 
@@ -64,8 +63,8 @@ class ForeignCommitLog:
             self.refresh()  # the owner has deleted an expired file
             return None
 
-    def gather(self, runs: Sequence[Run]) -> bytearray | None:
-        return gather_runs(runs, self.get)
+    def gather(self, runs: Runs) -> bytearray | None:
+        return gather_runs(runs.spans, self.get)
 
     def path_of(self, offset: int) -> Path:
         """Return the path of the file that holds (or would hold) a byte."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from tieredstore.contracts.segment import Buffer
 
@@ -12,6 +15,26 @@ Run = tuple[int, int]
 
 MAX_GAP_BYTES: Final = 16 << 10
 """Runs with less than this between them are read at once: it costs less than a read of each."""
+
+
+class Runs(NamedTuple):
+    """Runs of one file, one at least, in the order in which they are wanted. begin, end: of all;
+    size_bytes: of them together. Found once, by columns: there may be one for each message."""
+
+    spans: Sequence[Run]
+    begin: int
+    end: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Self:
+        """Make them from where each starts and ends."""
+        return cls(
+            list(zip(starts.tolist(), ends.tolist(), strict=True)),
+            int(starts.min()),
+            int(ends.max()),
+            int((ends - starts).sum()),
+        )
 
 
 def gather_runs(runs: Sequence[Run], read: Callable[[int, int], Buffer | None]) -> bytearray | None:

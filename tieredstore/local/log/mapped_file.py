@@ -14,7 +14,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from tieredstore.disk.guarded_mapping import guard
 from tieredstore.disk.locks import is_file_at
 from tieredstore.disk.sync import allocate, sync_file
 from tieredstore.errors import Corrupt, Exhausted, TieredStoreError
+from tieredstore.local.log.gathering import Runs
 from tieredstore.local.log.memory import (
     POPULATE_WRITE,
     find_address,
@@ -210,12 +211,14 @@ class MappedFile:
         data = bytes(view[start:end])
         return None if self.fault.is_noted else data
 
-    def gather(self, runs: Sequence[tuple[int, int]]) -> bytearray | None:
-        """Copy runs [start, end) of the mapping, one behind the other; None as `copy`."""
-        view, address = self._view, self._address
-        if view is None or not all(is_resident(address, *span) for span in join_near(runs)):
+    def gather(self, runs: Runs) -> bytearray | None:
+        """Copy runs of the log that lie in this file, one behind the other; None as `copy`."""
+        view, base = self._view, self.from_offset
+        if view is None or not all(
+            is_resident(self._address, start - base, end - base) for start, end in join_near(runs)
+        ):
             return None
-        data = bytearray().join([view[start:end] for start, end in runs])
+        data = bytearray().join([view[start - base : end - base] for start, end in runs.spans])
         return None if self.fault.is_noted else data
 
     def reserve(self, end: int) -> int:

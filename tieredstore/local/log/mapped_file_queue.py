@@ -14,7 +14,7 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from tieredstore.disk.errors import translate_os_error
@@ -23,7 +23,7 @@ from tieredstore.disk.guarded_mapping import guard
 from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.local.log.allocation import AllocateMappedFileService
 from tieredstore.local.log.file_names import file_name, list_files
-from tieredstore.local.log.gathering import Run, gather_runs
+from tieredstore.local.log.gathering import Runs, gather_runs
 from tieredstore.local.log.mapped_file import MappedFile, MappingFault
 from tieredstore.local.positional_files import PositionalFiles
 
@@ -126,16 +126,16 @@ class MappedFileQueue:
             self._check_there(Path(path))
             raise
 
-    def gather(self, runs: Sequence[Run]) -> bytearray | None:
+    def gather(self, runs: Runs) -> bytearray | None:
         """Copy runs of one file, one behind the other; None when it was deleted meanwhile. Raises
         what `read` raises."""
-        begin = runs[0][0] - runs[0][0] % self.file_size
+        begin = runs.begin - runs.begin % self.file_size
         for file in self.mapped:
             if file.from_offset == begin:
-                data = file.gather([(start - begin, end - begin) for start, end in runs])
+                data = file.gather(runs)
                 if data is not None:
                     return data
-        return gather_runs(runs, self.read)
+        return gather_runs(runs.spans, self.read)
 
     def _check_there(self, path: Path) -> None:
         if not path.exists():

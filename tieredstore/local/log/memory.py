@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from tieredstore.local.log.gathering import Run, Runs
+
 POPULATE_WRITE: Final = 23
 """MADV_POPULATE_WRITE of Linux 5.14; Python has no name for it yet."""
 _MOST_PAGES: Final = 256
@@ -115,14 +117,14 @@ def is_resident(address: int, start: int, end: int) -> bool:
     return True
 
 
-def join_near(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join runs [start, end), to ask for their pages: all as one where on average no more than
+def join_near(runs: Runs) -> Sequence[Run]:
+    """Join runs, to ask for their pages: all as one where on average no more than
     NEAR_BYTES lie between them, for so many pages take about as long as another question. What else
     lies between them is not asked for: one of 100,000 queues has the whole log between its
     messages."""
-    begin, stop = min(start for start, _ in runs), max(end for _, end in runs)
-    is_near = stop - begin <= sum(end - start + NEAR_BYTES for start, end in runs)
-    return [(begin, stop)] if is_near else list(runs)
+    near_bytes = runs.size_bytes + NEAR_BYTES * len(runs.spans)
+    is_near = runs.end - runs.begin <= near_bytes
+    return [(runs.begin, runs.end)] if is_near else runs.spans
 
 
 def lock_memory(mapping: mmap.mmap) -> bool:

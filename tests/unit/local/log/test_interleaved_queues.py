@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.local_stores import runs_of
 from tieredstore import registry
 from tieredstore.config import StoreConfig
 from tieredstore.local.log import mapped_file, memory
+from tieredstore.local.log.gathering import Runs
 from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.log.memory import NEAR_BYTES, join_near
 from tieredstore.local.message_store import DefaultMessageStore
@@ -33,7 +35,7 @@ def counted_bytes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         counts["read"] += end - start
         return copy(self, start, end)
 
-    def gathered(self: MappedFile, runs: list[tuple[int, int]]) -> bytearray | None:
+    def gathered(self: MappedFile, runs: Runs) -> bytearray | None:
         found = gather(self, runs)
         counts["read"] += 0 if found is None else len(found)
         return found
@@ -95,7 +97,7 @@ def test_a_log_of_very_many_queues_is_read_once(
 def test_runs_are_joined_where_little_lies_between_them() -> None:
     near = [(0, 10), (10 + NEAR_BYTES, 20 + NEAR_BYTES)]
     far = [(0, 10), (1 + 10 + 2 * NEAR_BYTES, 20 + 1 + 2 * NEAR_BYTES)]
-    assert join_near([(5, 10)]) == [(5, 10)]
-    assert join_near(near) == [(0, 20 + NEAR_BYTES)]
-    assert join_near(near[::-1]) == [(0, 20 + NEAR_BYTES)]
-    assert join_near(far) == far
+    assert join_near(runs_of((5, 10))) == [(5, 10)]
+    assert join_near(runs_of(*near)) == [(0, 20 + NEAR_BYTES)]
+    assert join_near(runs_of(*near[::-1])) == [(0, 20 + NEAR_BYTES)]
+    assert join_near(runs_of(*far)) == far
