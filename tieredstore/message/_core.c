@@ -184,6 +184,42 @@ static PyObject *walk_records(PyObject *self, PyObject *args) {
     return result;
 }
 
+/* Bytes of a mapped log, copied without the GIL: a page that is not there stops this thread alone. */
+static PyObject *copy_runs(PyObject *self, PyObject *args) {
+    Py_buffer view, starts, ends;
+    long long base;
+    if (!PyArg_ParseTuple(args, "y*Ly*y*:copy_runs", &view, &base, &starts, &ends))
+        return NULL;
+    Py_ssize_t count = starts.len / 8;
+    int64_t total = 0, start, end;
+    int is_good = base >= 0 && ends.len / 8 == count;
+    for (Py_ssize_t i = 0; is_good && i < count; i++) {
+        memcpy(&start, (char *)starts.buf + 8 * i, 8);
+        memcpy(&end, (char *)ends.buf + 8 * i, 8);
+        is_good = start >= base && start <= end && end - base <= view.len &&
+            end - start <= PY_SSIZE_T_MAX - total;
+        total += is_good ? end - start : 0;
+    }
+    PyObject *result = is_good ? PyByteArray_FromStringAndSize(NULL, total) : Py_NewRef(Py_None);
+    if (is_good && result != NULL) {
+        char *to = PyByteArray_AS_STRING(result), *stop = to + total;
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; i < count; i++) {
+            memcpy(&start, (char *)starts.buf + 8 * i, 8);
+            memcpy(&end, (char *)ends.buf + 8 * i, 8);
+            if (start < base || start > end || end - base > view.len || end - start > stop - to)
+                break; /* changed meanwhile */
+            memcpy(to, (char *)view.buf + (start - base), (size_t)(end - start));
+            to += end - start;
+        }
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&view);
+    PyBuffer_Release(&starts);
+    PyBuffer_Release(&ends);
+    return result;
+}
+
 #define FAST (PyCFunction)(void (*)(void))
 static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, NULL},
@@ -193,6 +229,7 @@ static PyMethodDef methods[] = {
     {"encode_properties", encode_properties, METH_O, NULL},
     {"create_message", FAST create_message, METH_FASTCALL | METH_KEYWORDS, "Message.create"},
     {"index_entries", index_entries, METH_VARARGS, NULL},
+    {"copy_runs", copy_runs, METH_VARARGS, NULL},
     {"walk_records", walk_records, METH_VARARGS, NULL},
     {"put_items", put_items, METH_VARARGS, NULL},
     {"key_hashes", key_hashes, METH_VARARGS, NULL},

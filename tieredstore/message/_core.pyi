@@ -86,6 +86,10 @@ def walk_records(buffer: object, start: int, end: int, /) -> tuple[bytes, int]:
     within `end`, and the byte behind the last of them. The twin is
     `message.columns.walk.walk_records`. Raises ValueError for a range outside of the buffer."""
 
+def copy_runs(view: memoryview, base: int, starts: object, ends: object, /) -> bytearray | None:
+    """Copy runs [start, end) (int64) of a view whose first byte is `base`, one behind the other;
+    other threads run meanwhile. The twin is `local.log.gathering.copy_runs`."""
+
 def put_items(
     buffer: bytearray | memoryview,
     slots: int,

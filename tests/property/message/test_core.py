@@ -20,6 +20,7 @@ from tieredstore.clock import SystemClock
 from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
 from tieredstore.errors import Invalid
 from tieredstore.local.index import keys
+from tieredstore.local.log import gathering
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.queues import QueueState
@@ -283,6 +284,26 @@ def test_tiered_index_items_of_a_file_that_is_none(slots: int, data: bytes) -> N
         items, sizes = ones.astype(np.int32), ones.astype(np.int32)
         if core.put_tiered_items(made, slots, 0, 0, items, ones, sizes, ones) is None:
             assert made == before
+
+
+@FUZZ
+@given(
+    st.integers(-1, 1000),
+    st.lists(st.tuples(st.integers(-3, 130), st.integers(-9, 130)), min_size=1, max_size=6),
+)
+def test_copies_of_runs(base: int, spans: list[tuple[int, int]]) -> None:
+    data = bytes(range(120))
+    starts, lengths = np.array(spans, np.int64).T
+    starts, ends = starts + base, starts + base + lengths
+    copied = core.copy_runs(memoryview(data), base, starts.copy(), ends.copy())
+    if base < 0 or any(not 0 <= start <= start + size <= 120 for start, size in spans):
+        assert copied is None
+    else:
+        assert copied == b"".join(data[start : start + size] for start, size in spans)
+        with in_python(gathering):
+            assert copied == gathering.copy_runs(
+                memoryview(data), base, gathering.Runs.of(starts, ends)
+            )
 
 
 @FUZZ
@@ -672,6 +693,8 @@ def test_records_of_a_batch(
         lambda: core.put_tiered_items(bytearray(92), 1, 0, 0, bytes(4), bytes(7), bytes(4), b""),
         lambda: core.key_hashes(None, b"", 0),
         lambda: core.key_hashes(bytes(91), bytes(8), 0),
+        lambda: core.copy_runs(None, 0, b"", b""),
+        lambda: core.copy_runs(b"", 0, bytes(8), b""),
         lambda: core.configure(int, *CONFIGURED[1:]),
         lambda: core.configure(5, 5, 5, 5, 5),
         lambda: core.configure(*CONFIGURED[:4], "no bytes"),

@@ -64,7 +64,7 @@ class ForeignCommitLog:
             return None
 
     def gather(self, runs: Runs) -> bytearray | None:
-        return gather_runs(runs.spans, self.get)
+        return gather_runs(runs.list_spans(), self.get)
 
     def path_of(self, offset: int) -> Path:
         """Return the path of the file that holds (or would hold) a byte."""

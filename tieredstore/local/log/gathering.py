@@ -9,6 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.contracts.segment import Buffer
+from tieredstore.message.core import IS_COMPILED
+
+if IS_COMPILED:
+    from tieredstore.message import _core
 
 Run = tuple[int, int]
 """Bytes [start, end) of the commit log."""
@@ -18,10 +22,11 @@ MAX_GAP_BYTES: Final = 16 << 10
 
 
 class Runs(NamedTuple):
-    """Runs of one file, one at least, in the order in which they are wanted. begin, end: of all;
-    size_bytes: of them together. Found once, by columns: there may be one for each message."""
+    """Runs of one file, one at least, in the order in which they are wanted: int64[n] each, of
+    which there may be one for each message. begin, end: of all; size_bytes: of them together."""
 
-    spans: Sequence[Run]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
     begin: int
     end: int
     size_bytes: int
@@ -29,12 +34,27 @@ class Runs(NamedTuple):
     @classmethod
     def of(cls, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Self:
         """Make them from where each starts and ends."""
+        size_bytes = int((ends - starts).sum())
         return cls(
-            list(zip(starts.tolist(), ends.tolist(), strict=True)),
+            np.ascontiguousarray(starts),
+            np.ascontiguousarray(ends),
             int(starts.min()),
             int(ends.max()),
-            int((ends - starts).sum()),
+            size_bytes,
         )
+
+    def list_spans(self) -> list[Run]:
+        """List where each starts and ends."""
+        return list(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
+
+
+def copy_runs(view: memoryview, base: int, runs: Runs) -> bytearray:
+    """Copy runs, one behind the other, out of a view of the log's bytes from `base` on."""
+    if IS_COMPILED:
+        copied = _core.copy_runs(view, base, runs.starts, runs.ends)
+        if copied is not None:
+            return copied
+    return bytearray().join([view[start - base : end - base] for start, end in runs.list_spans()])
 
 
 def gather_runs(runs: Sequence[Run], read: Callable[[int, int], Buffer | None]) -> bytearray | None:

@@ -24,7 +24,7 @@ from tieredstore.disk.guarded_mapping import guard
 from tieredstore.disk.locks import is_file_at
 from tieredstore.disk.sync import allocate, sync_file
 from tieredstore.errors import Corrupt, Exhausted, TieredStoreError
-from tieredstore.local.log.gathering import Runs
+from tieredstore.local.log.gathering import Runs, copy_runs
 from tieredstore.local.log.memory import (
     POPULATE_WRITE,
     find_address,
@@ -218,7 +218,7 @@ class MappedFile:
             is_resident(self._address, start - base, end - base) for start, end in join_near(runs)
         ):
             return None
-        data = bytearray().join([view[start - base : end - base] for start, end in runs.spans])
+        data = copy_runs(view, base, runs)
         return None if self.fault.is_noted else data
 
     def reserve(self, end: int) -> int:

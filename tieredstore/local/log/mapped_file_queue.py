@@ -135,7 +135,7 @@ class MappedFileQueue:
                 data = file.gather(runs)
                 if data is not None:
                     return data
-        return gather_runs(runs.spans, self.read)
+        return gather_runs(runs.list_spans(), self.read)
 
     def _check_there(self, path: Path) -> None:
         if not path.exists():

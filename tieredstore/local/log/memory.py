@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from tieredstore.local.log.gathering import Run, Runs
@@ -117,14 +117,14 @@ def is_resident(address: int, start: int, end: int) -> bool:
     return True
 
 
-def join_near(runs: Runs) -> Sequence[Run]:
+def join_near(runs: Runs) -> list[Run]:
     """Join runs, to ask for their pages: all as one where on average no more than
     NEAR_BYTES lie between them, for so many pages take about as long as another question. What else
     lies between them is not asked for: one of 100,000 queues has the whole log between its
     messages."""
-    near_bytes = runs.size_bytes + NEAR_BYTES * len(runs.spans)
+    near_bytes = runs.size_bytes + NEAR_BYTES * len(runs.starts)
     is_near = runs.end - runs.begin <= near_bytes
-    return [(runs.begin, runs.end)] if is_near else runs.spans
+    return [(runs.begin, runs.end)] if is_near else runs.list_spans()
 
 
 def lock_memory(mapping: mmap.mmap) -> bool:
