@@ -243,9 +243,15 @@ class DefaultMetadataStore:
     def put_segment(self, segment: FileSegmentMetadata) -> None:
         """Store a segment's entry. Raises Busy when the file would hold more segments than it may
         be read with."""
-        _check_numbers(segment)
+        if segment.base_offset < 0 or segment.size < 0:
+            # the file could not be read back with it
+            raise Invalid(
+                f"segment {segment.id}: base offset and size {segment.size} must not be negative",
+                path=segment.path,
+                offset=segment.base_offset,
+            )
         with self._kept.lock_for_change():
-            row = self._kept.tables.segment(segment.id)
+            row = self._kept.tables.find_segment(segment.path, segment.type, segment.base_offset)
             if row is None:
                 row = self._add_segment(segment)
             else:
@@ -304,13 +310,3 @@ class DefaultMetadataStore:
             raise Invalid(f"{what} {text!r} is not valid Unicode text") from None
         if not text:
             raise Invalid(f"{what} is empty")
-
-
-def _check_numbers(segment: FileSegmentMetadata) -> None:
-    """Raise Invalid for what the file could not be read back with."""
-    if segment.base_offset < 0 or segment.size < 0:
-        raise Invalid(
-            f"segment {segment.id}: base offset and size {segment.size} must not be negative",
-            path=segment.path,
-            offset=segment.base_offset,
-        )

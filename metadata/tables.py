@@ -87,8 +87,14 @@ class Tables:
         return None if group is None else group.get(queue_id)
 
     def segment(self, id: SegmentId) -> Row[FileSegmentMetadata] | None:
-        group = self.segments[id.type].get(id.path)
-        return None if group is None else group.get(id.base_offset)
+        return self.find_segment(id.path, id.type, id.base_offset)
+
+    def find_segment(
+        self, path: str, type: FileSegmentType, base_offset: int
+    ) -> Row[FileSegmentMetadata] | None:
+        """Find the row of a segment; None where there is none."""
+        group = self.segments[type].get(path)
+        return None if group is None else group.get(base_offset)
 
     def add_segment(
         self, segment: FileSegmentMetadata, extra: Extra | None = None

@@ -27,7 +27,7 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
-from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFiles
+from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFile, OpenFiles
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.properties import find_near_setting
 from tieredstore.providers import checks, naming
@@ -295,15 +295,17 @@ class PosixFileSegment:
         with self._write_lock:
             if self._sealed:
                 raise checks.make_sealed_error(self._id, position)
-            size = self.size()
+            file = self._make_file() if not position and length else None
+            size = self.size() if file is None else 0
             if position > size:
                 raise checks.make_hole_error(self._id, position, size)
             if not length and position == size:
                 return Written(position)
-            try:
-                file = self._files.take(self._path, self._write_flags(position))
-            except OSError as error:
-                raise self._error("open for writing", error) from error
+            if file is None:
+                try:
+                    file = self._files.take(self._path, self._write_flags(position))
+                except OSError as error:
+                    raise self._error("open for writing", error) from error
             with file as fd:
                 if self._provider.checksums or position < size or not size:
                     self._begin_sums(fd, position, size)
@@ -412,6 +414,17 @@ class PosixFileSegment:
         count = self._calls.read_cached(fd, buffer, position)
         # a part of it may be in the cache, or the file may end there
         return buffer.toreadonly() if count == length else None
+
+    def _make_file(self) -> OpenFile | None:
+        """Make the file, with its folders, and take it: nobody need ask first whether it is there,
+        and how long it is. None where it is."""
+        try:
+            self._provider.make_directories(self._path.rpartition("/")[0])
+            return self._files.make(self._path)
+        except FileExistsError:
+            return None
+        except OSError as error:
+            raise self._error("open for writing", error) from error
 
     def _write_flags(self, position: int) -> int:
         """Flags to open with; makes the folders of a new file. Raises OSError."""

@@ -15,7 +15,7 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from tieredstore.contracts.block_checksums import DamagedBlock
@@ -24,6 +24,7 @@ from tieredstore.disk.at_hand import require_waiting
 from tieredstore.disk.errors import RETRY_LATER, wrap_os_errors
 from tieredstore.message.crc import raw_crc32
 from tieredstore.providers import naming
+from tieredstore.providers.checks import total_bytes
 from tieredstore.providers.posix import block_sums
 from tieredstore.providers.posix.block_sums import (
     BLOCK_BYTES,
@@ -242,8 +243,8 @@ class SegmentSums:
             elif self._fresh is None:
                 modified_ns = self._calls.fstat(fd).st_mtime_ns
                 data = block_sums.encode_entries(iter(entries), modified_ns)
-                with self._opened(os.O_RDWR) as file:
-                    self._write_all(file, data, entry_position(entries[0].block))
+                self._write_at(data, entry_position(entries[0].block))
+                self._cache.extend(self._path, entries)
             else:
                 head = self._fresh.head or _find_head(position, buffers)
                 self._write_fresh(fd, head, self._fresh, entries)
@@ -255,8 +256,7 @@ class SegmentSums:
                 self._path, position, error,
             )  # fmt: skip
             return
-        self._cache.extend(self._path, entries)
-        self._end = position + sum(memoryview(buffer).nbytes for buffer in buffers)
+        self._end = position + total_bytes(buffers)
         self._tail_crc = crc
 
     def sync(self) -> None:
@@ -365,21 +365,29 @@ class SegmentSums:
         head = head or self._read_some(fd, 0, HEAD_BYTES)
         whole = BlockSums(head, self._calls.fstat(fd).st_mtime_ns, sums.lengths, sums.crcs)
         whole.put(entries)
-        with self._opened_anew() as file:
-            self._write_all(file, encode_sums(whole), 0)
+        self._write_anew(encode_sums(whole))
         self._fresh = None
         self._cache.put(self._path, Loaded(whole, None))
 
-    @contextmanager
-    def _opened_anew(self) -> Iterator[int]:
+    def _write_at(self, data: bytes, position: int) -> None:
+        fd = self._calls.open(self._path, os.O_RDWR)
+        try:
+            self._write_all(fd, data, position)
+        finally:
+            self._calls.close(fd)
+
+    def _write_anew(self, data: bytes) -> None:
+        """Let the file have this content alone."""
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
-        with ExitStack() as stack:
-            try:
-                fd = stack.enter_context(self._opened(flags))
-            except PermissionError:  # another user's, who sealed: one of our own takes its place
-                self._calls.unlink(self._path)
-                fd = stack.enter_context(self._opened(flags))
-            yield fd
+        try:
+            fd = self._calls.open(self._path, flags)
+        except PermissionError:  # another user's, who sealed: one of our own takes its place
+            self._calls.unlink(self._path)
+            fd = self._calls.open(self._path, flags)
+        try:
+            self._write_all(fd, data, 0)
+        finally:
+            self._calls.close(fd)
 
     @contextmanager
     def _opened(self, flags: int) -> Iterator[int]:
@@ -408,12 +416,13 @@ class SegmentSums:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _write_all(self, fd: int, data: bytes, position: int) -> None:
+        count = self._calls.write(fd, [data], position)
         view = memoryview(data)
-        while view.nbytes:
-            count = self._calls.write(fd, [view], position)
+        while count < view.nbytes:
             if count <= 0:
                 raise OSError(f"no progress at {position}")
             view, position = view[count:], position + count
+            count = self._calls.write(fd, [view], position)
 
 
 def _find_head(position: int, buffers: Sequence[Buffer]) -> bytes:

@@ -90,10 +90,7 @@ class OpenFiles:
         in a read that takes what is at hand."""
         writable = flags & os.O_ACCMODE == os.O_RDWR
         with self._lock:
-            if self._closed:
-                raise Invalid(
-                    f"{path}: cannot be opened: the provider or store is closed", path=path
-                )
+            self._check_open(path)
             entry = self._files.get(path)
             if entry is not None and (entry.writable or not writable):
                 entry.users += 1
@@ -101,6 +98,18 @@ class OpenFiles:
                 return entry
             forgotten = self._forgotten
         return self._open_and_keep(path, flags, writable, forgotten)
+
+    def make(self, path: str) -> OpenFile:
+        """Make a file that is not there, open it for writing, and use it as one of `take`. Raises
+        as `take`, and FileExistsError."""
+        with self._lock:
+            self._check_open(path)
+            forgotten = self._forgotten
+        return self._open_and_keep(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, True, forgotten)
+
+    def _check_open(self, path: str) -> None:
+        if self._closed:
+            raise Invalid(f"{path}: cannot be opened: the provider or store is closed", path=path)
 
     def take_open(self, path: str) -> OpenFile | None:
         """Take a file that is open already, else None: never a call that may block."""

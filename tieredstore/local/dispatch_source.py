@@ -128,41 +128,39 @@ class LocalDispatchSource:
         offsets = units["physical_offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
         ends = offsets + sizes
-        self._check_flushed(int(ends.max()))
-        file_numbers = offsets // self._store.commit_log.file_size
+        runs = Runs.of(offsets, ends)
+        self._check_flushed(runs.end)
+        file_size = self._store.commit_log.file_size
+        if runs.begin // file_size == (runs.end - 1) // file_size:
+            return [self._gather(runs, sizes)]
+        file_numbers = offsets // file_size
         files = np.flatnonzero(file_numbers[1:] != file_numbers[:-1]) + 1
         return [
-            self._gather(offsets[first:stop], sizes[first:stop], ends[first:stop])
+            self._gather(Runs.of(offsets[first:stop], ends[first:stop]), sizes[first:stop])
             for first, stop in pairwise([0, *files.tolist(), len(units)])
         ]
 
-    def _gather(
-        self,
-        offsets: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-    ) -> memoryview:
+    def _gather(self, runs: Runs, sizes: npt.NDArray[np.int64]) -> memoryview:
         """Records in one file of the log, others of other queues among them."""
-        if int(sizes.min()) < MIN_RECORD_SIZE:
+        offsets = runs.starts
+        if sizes.min() < MIN_RECORD_SIZE:
             raise Corrupt(
                 f"units at {offsets[0]} of the commit log: expected at least {MIN_RECORD_SIZE} "
                 f"bytes each, found {int(sizes.min())}",
                 offset=int(offsets[0]),
             )
-        breaks = offsets[1:] != ends[:-1]
-        starts, stops = offsets[np.append(True, breaks)], ends[np.append(breaks, True)]
         log = self._store.commit_log
-        begin, end = int(offsets[0]), int(ends[-1])
+        begin = int(offsets[0])
         was_held = begin >= log.min_offset
-        buffer = log.gather(Runs.of(starts, stops))
+        buffer = log.gather(runs)
         if buffer is None and was_held and begin < log.min_offset:
             raise Unavailable(
                 f"the commit log file with {begin} was deleted while it was read", offset=begin
             )
         if buffer is None:
             raise Corrupt(
-                f"expected {len(offsets)} messages at {begin} to {end} of the commit log, which "
-                f"holds {log.min_offset} to {log.readable_offset}",
+                f"expected {len(offsets)} messages at {begin} to {int(runs.ends[-1])} of the "
+                f"commit log, which holds {log.min_offset} to {log.readable_offset}",
                 offset=begin,
             )
         records = memoryview(buffer)

@@ -91,6 +91,22 @@ def test_a_file_open_for_reading_is_opened_again_for_writing(tmp_path: Path, cal
     assert len(calls.open_fds) == 1
 
 
+def test_a_file_is_made_once(tmp_path: Path, calls: Calls) -> None:
+    files = OpenFiles(4, calls)
+    path = make(tmp_path, "a")
+    read(files, path)
+    with pytest.raises(FileExistsError):
+        files.make(path)
+    Path(path).unlink()  # by another process: its descriptor is not the new file's
+    with files.make(path) as fd:
+        os.pwrite(fd, b"new", 0)
+    assert read(files, path) == b"new"
+    assert len(files) == len(calls.open_fds) == 1
+    files.close()
+    with pytest.raises(Invalid):
+        files.make(path)
+
+
 def test_a_read_around_its_deletion_does_not_bring_a_file_back(
     tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,9 +43,16 @@ class Runs(NamedTuple):
             size_bytes,
         )
 
+    @property
+    def breaks(self) -> npt.NDArray[np.bool_]:
+        """Which of them, but for the last, do not end where the next one starts: bool[n - 1]."""
+        return self.starts[1:] != self.ends[:-1]
+
     def list_spans(self) -> list[Run]:
-        """List where each starts and ends."""
-        return list(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
+        """List where they start and end, those that touch each other as one."""
+        breaks = self.breaks
+        starts, ends = self.starts[np.append(True, breaks)], self.ends[np.append(breaks, True)]
+        return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def copy_runs(view: memoryview, base: int, runs: Runs) -> bytearray:

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+
 from tieredstore.local.log.gathering import Run, Runs
 
 POPULATE_WRITE: Final = 23
@@ -122,8 +124,10 @@ def join_near(runs: Runs) -> list[Run]:
     NEAR_BYTES lie between them, for so many pages take about as long as another question. What else
     lies between them is not asked for: one of 100,000 queues has the whole log between its
     messages."""
-    near_bytes = runs.size_bytes + NEAR_BYTES * len(runs.starts)
-    is_near = runs.end - runs.begin <= near_bytes
+    span_bytes = runs.end - runs.begin
+    is_near = span_bytes <= runs.size_bytes + NEAR_BYTES or (
+        span_bytes <= runs.size_bytes + NEAR_BYTES * (1 + np.count_nonzero(runs.breaks))
+    )
     return [(runs.begin, runs.end)] if is_near else runs.list_spans()
 
 

@@ -85,6 +85,7 @@ _RECONSUME_TIMES: Final = layout.RECONSUME_TIMES_POSITION - FIXED_SIZE
 _PREPARED_TRANSACTION_OFFSET: Final = layout.PREPARED_TRANSACTION_OFFSET_POSITION - FIXED_SIZE
 _BODY_LENGTH: Final = layout.BODY_LENGTH_POSITION - FIXED_SIZE
 _OFFSET: Final = struct.Struct(">q")
+_FLAG: Final = struct.Struct(">i")
 _COPY_BYTES: Final = 1024
 _MAX_GATHERS: Final = 16
 """Kinds of lengths up to which a gather for each is faster than a slice for each row."""
@@ -293,11 +294,20 @@ def _require(buffer: Buffer, positions: Positions, good: npt.NDArray[np.bool_]) 
 def store_timestamps(buffer: Buffer, positions: Positions) -> npt.NDArray[np.int64]:
     """Read the store times (epoch ms) of records whose sizes were checked."""
     positions = _check_positions(buffer, positions)
+    if len(positions) < SCALAR_LIMIT:
+        found = [_read_store_timestamp(buffer, position) for position in positions.tolist()]
+        return np.array(found, np.int64)
     flags = view_unaligned(buffer, ">i4")[positions + layout.SYS_FLAG_POSITION]
     extra = np.where(flags & sysflag.BORN_HOST_V6, layout.V6_EXTRA, 0)
     places = positions + layout.STORE_TIMESTAMP_POSITION + extra
     times: npt.NDArray[Any] = view_unaligned(buffer, ">i8")[places]
     return times.astype(np.int64)
+
+
+def _read_store_timestamp(buffer: Buffer, position: int) -> int:
+    (flag,) = _FLAG.unpack_from(buffer, position + layout.SYS_FLAG_POSITION)
+    (time,) = _OFFSET.unpack_from(buffer, position + layout.store_timestamp_position(flag))
+    return int(time)
 
 
 def rewrite_physical_offsets(

@@ -248,19 +248,16 @@ class FlatAppendFile(FlatSegments):
     @property
     def room_bytes(self) -> int:
         """Bytes that still fit in the last segment."""
-        return self._writer().room_bytes
-
-    @property
-    def room_count(self) -> int:
-        """Messages (units) that may be appended before a commit is needed."""
-        return self._writer().room_count
+        return self.find_writer().room_bytes
 
     @property
     def is_last_empty(self) -> bool:
         """Whether nothing was appended to the last segment."""
-        return not self._segments or self._writer().append_position == 0
+        return not self._segments or self.find_writer().append_position == 0
 
-    def _writer(self) -> SegmentAppender:
+    def find_writer(self) -> SegmentAppender:
+        """Return what appends to the last segment, with the limits of now. Raises Invalid without
+        segments."""
         appender = self._appender
         if appender is None:
             with self._lock:
@@ -299,7 +296,7 @@ class FlatAppendFile(FlatSegments):
             if self._closed:
                 return AppendResult.FILE_CLOSED
             self._settle_entries()
-            result = self._writer().append(buffer, count)
+            result = self.find_writer().append(buffer, count)
             if result is AppendResult.SUCCESS and begin_ms != NEVER_WRITTEN_MS:
                 never = self._pending_begin_ms == NEVER_WRITTEN_MS
                 self._pending_begin_ms = min(self._pending_begin_ms, begin_ms)
@@ -387,7 +384,7 @@ class FlatAppendFile(FlatSegments):
                 last.real_size_bytes = 0
                 self._appender = None
             # Only now: had any of that failed, the buffers would still wait where they were.
-            writer = self._writer()
+            writer = self.find_writer()
             for view, count in appender.pending:
                 writer.append(view, count)
 
@@ -395,7 +392,7 @@ class FlatAppendFile(FlatSegments):
         """Cut off, where the provider can, what may be behind the last stored byte. Raises
         Unavailable."""
         if self._segments:
-            self._writer().trim()
+            self.find_writer().trim()
 
     def rollback(self, offset: int | None = None) -> None:
         """Forget what is appended and not stored; with an offset below the stored one, also what
@@ -406,7 +403,7 @@ class FlatAppendFile(FlatSegments):
                 return
             if not self._segments:
                 return
-            appender, last = self._writer(), self._segments[-1]
+            appender, last = self.find_writer(), self._segments[-1]
             appender.rollback(None if offset is None else offset - last.base_offset)
             last.commit_position = min(last.commit_position, appender.stored_position)
             # What is behind may be ours, given up: other messages can come in its place.
@@ -453,7 +450,7 @@ class FlatAppendFile(FlatSegments):
             return
         replaced = last.commit_position == 0
         if not replaced:
-            self._writer().trim()
+            self.find_writer().trim()
         now_ms = self._clock.now_ms()
         self._suspect_base = offset
         with self._metadata.batch():

@@ -50,12 +50,17 @@ class Deletions:
     def hold(self, segment_id: SegmentId) -> Iterator[None]:
         """Keep a name to oneself while a segment is made or deleted. Raises Busy when another
         thread does either."""
-        with self._hold_free([segment_id]) as held:
-            if not held:
+        with self._lock:
+            if segment_id in self._held:
                 raise Busy(
                     f"{segment_id}: a segment of that name is being deleted", path=segment_id.path
                 )
+            self._held.add(segment_id)
+        try:
             yield
+        finally:
+            with self._lock:
+                self._held.discard(segment_id)
 
     @contextmanager
     def _hold_free(self, ids: Iterable[SegmentId]) -> Iterator[set[SegmentId]]:

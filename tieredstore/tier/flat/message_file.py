@@ -185,8 +185,9 @@ class FlatMessageFile(QueueView):
     def wait_for_lock(self) -> None:
         """Take `lock`, also from an upload that has more to do: it gives way between two batches.
         The caller gives it back."""
-        with self._turns.waiting(self.path):
-            self.lock.acquire()
+        if not self.lock.acquire(blocking=False):
+            with self._turns.waiting(self.path):
+                self.lock.acquire()
 
     def give_way(self) -> None:
         """Let others have the lock who wait for it. The caller holds it, once; afterwards the file
@@ -274,7 +275,7 @@ class FlatMessageFile(QueueView):
 
     def _find_fitting_end(self, prepared: RecordBatch, first: int) -> int:
         """Behind the last message from `first` on that fits both files' segments and limits."""
-        log, queue = self.commit_log, self.consume_queue
+        log, queue = self.commit_log.find_writer(), self.consume_queue.find_writer()
         count = min(
             prepared.count - first,
             log.room_count,
@@ -282,30 +283,24 @@ class FlatMessageFile(QueueView):
             queue.room_bytes // UNIT_SIZE,
         )
         begin = int(prepared.starts[first])
-        stop = int(np.searchsorted(prepared.ends, begin + log.room_bytes, side="right"))
-        if stop <= first and log.is_last_empty:
+        stop = int(prepared.ends.searchsorted(begin + log.room_bytes, side="right"))
+        if stop <= first and not log.append_position:
             stop = first + 1
         return max(min(stop, first + count), first)
 
     def _append_range(self, prepared: RecordBatch, first: int, stop: int) -> None:
         data = memoryview(prepared.buffer)
         write_size = self._config.group_commit_size_bytes
+        times = prepared.store_timestamps[first:stop]
+        begin_ms, end_ms = int(times.min()), int(times.max())
         at = first
         while at < stop:
             begin = int(prepared.starts[at])
-            to = int(np.searchsorted(prepared.ends, begin + write_size, side="right"))
+            to = int(prepared.ends.searchsorted(begin + write_size, side="right"))
             to = min(max(to, at + 1), stop)
-            times = prepared.store_timestamps[at:to]
-            self._expect(
-                self.commit_log.append(
-                    data[begin : int(prepared.ends[to - 1])],
-                    to - at,
-                    int(times.min()),
-                    int(times.max()),
-                )
-            )
+            part = data[begin : int(prepared.ends[to - 1])]
+            self._expect(self.commit_log.append(part, to - at, begin_ms, end_ms))
             at = to
-        times = prepared.store_timestamps[first:stop]
         self._marks.append(
             _Mark(
                 self.consume_queue_max_offset,
@@ -315,10 +310,7 @@ class FlatMessageFile(QueueView):
         )
         self._expect(
             self.consume_queue.append(
-                prepared.unit_bytes(first, stop),
-                stop - first,
-                int(times.min()),
-                int(times.max()),
+                prepared.unit_bytes(first, stop), stop - first, begin_ms, end_ms
             )
         )
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.sync import allocate, sync_file, sync_folder
 from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.message.core import IS_COMPILED
 from tieredstore.message.index.tiered import (
     HEADER_SIZE,
     MAGIC_BEGIN,
@@ -169,7 +170,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         count = len(rows)
         assert 0 < count <= self.room
         self._reserve(count)
-        if count < SCALAR_LIMIT:
+        if count < SCALAR_LIMIT and not IS_COMPILED:
             columns = (rows.hashes, rows.offsets, rows.sizes, rows.store_timestamps)
             few = list(zip(*(column.tolist() for column in columns), strict=True))
             header = put_few_items(self._buffer, self.slots, topic_id, queue_id, few)

@@ -231,16 +231,16 @@ class IndexStoreService:
                 f"{len(store_timestamps)} timestamps",
                 queue_id=queue_id,
             )
-        if len(hashes) and (int(np.min(sizes)) <= 0 or int(np.min(offsets)) < 0):
-            raise Invalid(
-                "index: offsets must not be negative, sizes must be positive", queue_id=queue_id
-            )
         rows = IndexRows(
             np.asarray(hashes, dtype=np.int32),
             np.asarray(offsets, dtype=np.int64),
             np.asarray(sizes, dtype=np.int32),
             np.asarray(store_timestamps, dtype=np.int64),
         )
+        if len(hashes) and (rows.sizes.min() <= 0 or rows.offsets.min() < 0):
+            raise Invalid(
+                "index: offsets must not be negative, sizes must be positive", queue_id=queue_id
+            )
         writer = self._open_writer()
         added = writer.put((topic_id, queue_id), rows, indexed_until)
         due = max(CHECKPOINT_BATCHES, writer.mark_count // MARKS_A_BATCH)

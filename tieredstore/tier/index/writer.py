@@ -164,8 +164,9 @@ class IndexWriter:
         added = 0
         try:
             while added < len(rows):
-                file = self._find_writable(int(rows.store_timestamps[added:].min()))
-                part = rows[added : added + file.room]
+                rest = rows[added:] if added else rows
+                file = self._find_writable(rest)
+                part = rest if len(rest) <= file.room else rest[: file.room]
                 file.put(*queue, part)
                 added += len(part)
         except TieredStoreError:
@@ -174,10 +175,10 @@ class IndexWriter:
             raise
         return added
 
-    def _find_writable(self, first_ms: int) -> LocalIndexStoreFile:
+    def _find_writable(self, rows: IndexRows) -> LocalIndexStoreFile:
         if self.files and self.files[-1].room > 0:
             return self.files[-1]
-        begin_ms = self._next_begin(first_ms)
+        begin_ms = self._next_begin(int(rows.store_timestamps.min()))
         made = LocalIndexStoreFile.create(
             self._directory / str(begin_ms), begin_ms, *self._find_capacity()
         )

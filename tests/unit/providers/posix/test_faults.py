@@ -272,7 +272,7 @@ class TestWrites:
         order = [call[0] for call in calls.log]
         assert order.index("truncate") < order.index("write") < order.index("sync")
 
-    @pytest.mark.parametrize("call", ["open", "make_directory", "stat"])
+    @pytest.mark.parametrize("call", ["open", "make_directory"])
     @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EIO])
     def test_l10_a_segment_that_cannot_be_made_says_so(
         self, provider: PosixProvider, calls: FaultyCalls, call: str, number: int
@@ -281,6 +281,32 @@ class TestWrites:
         with pytest.raises(Unavailable, match=os.strerror(number)):
             provider.open(ID).write(0, [b"abc"])
         assert provider.open(ID).size() == 0
+
+    @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+    def test_l10_a_segment_of_unknown_size_is_not_written_to(
+        self, segment: PosixFileSegment, calls: FaultyCalls, number: int
+    ) -> None:
+        for position in (0, 10):
+            calls.plan["stat"] = [number]
+            with pytest.raises(Unavailable, match=os.strerror(number)):
+                segment.write(position, [b"abc"])
+        assert bytes(segment.read(0, 10)) == b"0123456789"
+
+    def test_a_new_segment_is_made_without_a_question(
+        self, provider: PosixProvider, calls: FaultyCalls
+    ) -> None:
+        provider.open(ID).write(0, [b"abc"])
+        assert "stat" not in {call[0] for call in calls.log}
+
+    def test_a_file_that_came_meanwhile_is_no_new_one(
+        self, provider: PosixProvider, calls: FaultyCalls, tmp_path: Path
+    ) -> None:
+        """Nobody takes it for empty: what it holds goes before other bytes come."""
+        provider.open(ID).write(0, [b"0123456789"])
+        calls.log.clear()
+        assert provider.open(ID).write(0, [b"abc"]) == Written(3)
+        assert ("truncate", 0) in calls.log
+        assert provider.open(ID).size() == 3
 
     def test_without_sync_nothing_is_synced(self, tmp_path: Path, calls: FaultyCalls) -> None:
         with closing(PosixProvider(tmp_path, "C", fsync=False, calls=calls)) as provider:
