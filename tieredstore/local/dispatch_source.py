@@ -16,10 +16,10 @@ from tieredstore.local.log.gathering import Runs
 from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.local.topic_table import TopicTable
-from tieredstore.message.buffers import view_unaligned
+from tieredstore.message.columns.records import find_bad_head
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_DTYPE
 from tieredstore.message.hashes import tags_code
-from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from tieredstore.message.layout import MIN_RECORD_SIZE
 from tieredstore.message.record import decode_record
 
 
@@ -164,7 +164,15 @@ class LocalDispatchSource:
                 offset=begin,
             )
         records = memoryview(buffer)
-        _check_heads(records, offsets, sizes)
+        bad = find_bad_head(records, np.cumsum(sizes) - sizes, sizes)
+        if bad is not None:
+            row, size, magic = bad
+            position = int(offsets[row])
+            raise Corrupt(
+                f"record at {position} of the commit log: expected {int(sizes[row])} bytes and a "
+                f"record's magic, found {size} bytes and {magic:08x}",
+                offset=position,
+            )
         return records
 
     def _check_flushed(self, end: int) -> None:
@@ -238,20 +246,3 @@ class LocalDispatchSource:
     def find_needed_offset(self, key: QueueKey) -> int | None:
         """Ask the retention guard for the offset from which a queue is needed."""
         return self._guard(key)
-
-
-def _check_heads(
-    records: memoryview, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> None:
-    """Check that each record begins as its unit says."""
-    heads = view_unaligned(records, ">u8")[np.cumsum(sizes) - sizes].astype(np.uint64)
-    wanted = sizes.astype(np.uint64) << np.uint64(32)
-    good = (heads == wanted | np.uint64(MAGIC_V1)) | (heads == wanted | np.uint64(MAGIC_V2))
-    if not good.all():
-        bad = int(good.argmin())
-        position, head = int(offsets[bad]), int(heads[bad])
-        raise Corrupt(
-            f"record at {position} of the commit log: expected {int(sizes[bad])} bytes and a "
-            f"record's magic, found {head >> 32} bytes and {head & 0xFFFFFFFF:08x}",
-            offset=position,
-        )

@@ -189,6 +189,29 @@ def test_i04_damaged_bytes_raise_corrupt_and_nothing_else(data: st.DataObject) -
             touch_everything(message)
 
 
+@given(RUNS, st.lists(st.tuples(st.integers(0, 40), st.integers(0, 7)), max_size=2, unique=True))
+def test_the_first_bad_head_is_found_in_few_records_as_in_many(
+    records: list[bytes], flips: list[tuple[int, int]]
+) -> None:
+    data = bytearray(b"".join(records))
+    sizes = np.array(list(map(len, records)), np.int64)
+    starts = np.cumsum(sizes) - sizes
+    flipped = sorted(row for row, _ in flips if row < len(records))
+    for row, at in flips:
+        if row < len(records):
+            data[int(starts[row]) + at] ^= 0x40
+    bad = columns.find_bad_head(data, starts, sizes)
+    singly = [
+        columns.find_bad_head(data, starts[row : row + 1], sizes[row : row + 1])
+        for row in range(len(records))
+    ]
+    found = [(row, *one[1:]) for row, one in enumerate(singly) if one is not None]
+    assert bad == (found[0] if found else None)
+    assert bad is None or bad[0] in flipped
+    if flipped:
+        assert bad is not None
+
+
 @given(LOGS, st.integers(0, 2**63 - 10_000), st.data())
 def test_split_gives_each_message_its_unit(
     records: list[bytes], base: int, data: st.DataObject

@@ -46,7 +46,8 @@ class Runs(NamedTuple):
     @property
     def breaks(self) -> npt.NDArray[np.bool_]:
         """Which of them, but for the last, do not end where the next one starts: bool[n - 1]."""
-        return self.starts[1:] != self.ends[:-1]
+        breaks: npt.NDArray[np.bool_] = self.starts[1:] != self.ends[:-1]
+        return breaks
 
     def list_spans(self) -> list[Run]:
         """List where they start and end, those that touch each other as one."""

@@ -44,6 +44,7 @@ __all__ = [
     "Walk",
     "check_bodies",
     "check_text_ends",
+    "find_bad_head",
     "gather_headers",
     "index_keys",
     "keys_to_index",
@@ -289,6 +290,27 @@ def _require(buffer: Buffer, positions: Positions, good: npt.NDArray[np.bool_]) 
         for position in positions[: int(good.argmin()) + 1].tolist():
             size = layout.check_size(buffer, position, len(buffer))
             layout.locate(buffer, position, size)
+
+
+def find_bad_head(
+    buffer: Buffer, positions: Positions, sizes: npt.NDArray[np.int64]
+) -> tuple[int, int, int] | None:
+    """Find the first of the records at those positions, all within the buffer, that does not begin
+    with its size and the magic of a message: its row, and what its size and magic are. None without
+    one."""
+    if len(positions) < SCALAR_LIMIT:
+        for row, (at, wanted) in enumerate(zip(positions.tolist(), sizes.tolist(), strict=True)):
+            size, magic = layout.size_and_magic(buffer, at, len(buffer))
+            if size != wanted or magic not in layout.MAGICS:
+                return row, size, magic
+        return None
+    found = view_unaligned(buffer, ">i4")[positions]
+    magics = view_unaligned(buffer, ">u4")[positions + layout.MAGIC_POSITION]
+    good = (found == sizes) & ((magics == MAGIC_V1) | (magics == MAGIC_V2))
+    if good.all():
+        return None
+    bad = int(good.argmin())
+    return bad, int(found[bad]), int(magics[bad])
 
 
 def store_timestamps(buffer: Buffer, positions: Positions) -> npt.NDArray[np.int64]:

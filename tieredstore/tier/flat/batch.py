@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from tieredstore.errors import Corrupt
 from tieredstore.message import layout
-from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.columns import records as columns
 from tieredstore.message.consume_queue import UNIT_DTYPE
 
@@ -91,7 +90,15 @@ def prepare(
             offset=first_offset,
             path=path,
         )
-    _check_headers(buffer, starts, sizes, first_offset, path)
+    bad = columns.find_bad_head(buffer, starts, sizes)
+    if bad is not None:
+        row, size, magic = bad
+        raise Corrupt(
+            f"{path}: record of queue offset {first_offset + row}: expected size "
+            f"{int(sizes[row])}, found size {size} and magic {magic:08x}",
+            offset=first_offset + row,
+            path=path,
+        )
     offsets = starts + commit_log_offset
     columns.rewrite_physical_offsets(buffer, starts, offsets)
     return RecordBatch(
@@ -104,19 +111,3 @@ def prepare(
         units["tags_code"].astype(np.int64),
         columns.store_timestamps(buffer, starts),
     )
-
-
-def _check_headers(
-    buffer: memoryview, starts: Int64s, sizes: Int64s, first_offset: int, path: str
-) -> None:
-    found = view_unaligned(buffer, ">i4")[starts]
-    magics = view_unaligned(buffer, ">u4")[starts + layout.MAGIC_POSITION]
-    good = (found == sizes) & ((magics == layout.MAGIC_V1) | (magics == layout.MAGIC_V2))
-    if not good.all():
-        bad = int(np.argmin(good))
-        raise Corrupt(
-            f"{path}: record of queue offset {first_offset + bad}: expected size "
-            f"{int(sizes[bad])}, found size {int(found[bad])} and magic {int(magics[bad]):08x}",
-            offset=first_offset + bad,
-            path=path,
-        )
