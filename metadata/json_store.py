@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,7 +121,7 @@ class DefaultMetadataStore:
                     )
                 )
                 self._kept.tables.topics.add(topic, row)
-                row.version = self._kept.note_change(topic_line(row.value))
+                row.version = self._kept.note_change(partial(topic_line, row.value))
             result, version = row.value.copy(), row.version
         self._kept.settle(version)
         return result
@@ -135,7 +136,7 @@ class DefaultMetadataStore:
             row.value = replace(topic, update_timestamp_ms=self._clock.now_ms())
             # an id that was given from outside must not be given again
             self._kept.tables.topic_serial = max(self._kept.tables.topic_serial, topic.topic_id)
-            version = row.version = self._kept.note_change(topic_line(row.value))
+            version = row.version = self._kept.note_change(partial(topic_line, row.value))
         self._kept.settle(version)
 
     def set_reserve_time(self, topic: TopicMetadata, hours: int) -> bool:
@@ -146,7 +147,7 @@ class DefaultMetadataStore:
             row.value = replace(
                 row.value, reserve_time_hours=hours, update_timestamp_ms=self._clock.now_ms()
             )
-            version = row.version = self._kept.note_change(topic_line(row.value))
+            version = row.version = self._kept.note_change(partial(topic_line, row.value))
         self._kept.settle(version)
         return True
 
@@ -155,7 +156,7 @@ class DefaultMetadataStore:
             found = self._kept.tables.topics.remove(topic)
             found |= self._kept.tables.queues.remove(topic)
             if found:
-                self._kept.note_change(gone_topic_line(topic))
+                self._kept.note_change(partial(gone_topic_line, topic))
         self._kept.settle()
 
     def queues(self, topic: str) -> list[QueueMetadata]:
@@ -183,7 +184,7 @@ class DefaultMetadataStore:
                         update_timestamp_ms=self._clock.now_ms(),
                     )
                 )
-                row.version = self._kept.note_change(queue_line(row.value, is_new=True))
+                row.version = self._kept.note_change(partial(queue_line, row.value, is_new=True))
             result, version = row.value.copy(), row.version
         self._kept.settle(version)
         return result
@@ -204,7 +205,7 @@ class DefaultMetadataStore:
         with self._kept.lock_for_change():
             group = self._kept.tables.queues.get(topic)
             if group is not None and group.take(queue_id):
-                self._kept.note_change(gone_queue_line(topic, queue_id))
+                self._kept.note_change(partial(gone_queue_line, topic, queue_id))
         self._kept.settle()
 
     def segments(
@@ -262,7 +263,7 @@ class DefaultMetadataStore:
     def delete_segment(self, id: SegmentId) -> None:
         with self._kept.lock_for_change():
             if self._kept.tables.remove_segment(id):
-                self._kept.note_change(gone_segment_line(id))
+                self._kept.note_change(partial(gone_segment_line, id))
         self._kept.settle()
 
     def flush(self) -> None:
@@ -288,7 +289,7 @@ class DefaultMetadataStore:
         stored = segment.copy()
         stored.create_timestamp_ms = stored.create_timestamp_ms or self._clock.now_ms()
         row = self._kept.tables.add_segment(stored)
-        row.version = self._kept.note_change(segment_line(stored, is_new=True))
+        row.version = self._kept.note_change(partial(segment_line, stored, is_new=True))
         return row
 
     def _refresh_segment(self, row: Row[FileSegmentMetadata], segment: FileSegmentMetadata) -> None:
@@ -299,7 +300,7 @@ class DefaultMetadataStore:
         status_changed = stored.status != row.value.status
         row.value = stored
         if status_changed:
-            row.version = self._kept.note_change(segment_line(stored))
+            row.version = self._kept.note_change(partial(segment_line, stored))
         else:
             self._kept.note_later(segment_line(stored))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -161,13 +161,13 @@ class KeptTables:
             raise Invalid(f"{self._path}: load() must come before changes", path=str(self._path))
         return self.lock
 
-    def note_change(self, line: bytes | None = None) -> int:
-        """Note a change that must be on disk before its call returns; returns its version. line:
-        what tells it in a journal; None: it takes a new file."""
+    def note_change(self, make_line: Callable[[], bytes] | None = None) -> int:
+        """Note a change that must be on disk before its call returns; returns its version.
+        make_line: makes what tells it in a journal; None: it takes a new file."""
         self._version += 1
         self._structure_version = self._version
-        is_told = line is not None and self._journals_structure
-        if not is_told or self.journal.format != FORMAT_VERSION or not self._add_line(line):
+        may_tell = self._journals_structure and self.journal.format == FORMAT_VERSION
+        if make_line is None or not may_tell or not self._add_line(make_line()):
             self._rewrite_version = self._version
         return self._version
 
@@ -177,9 +177,8 @@ class KeptTables:
         if not self._add_line(line):
             self._compaction_due = True
 
-    def _add_line(self, line: bytes | None) -> bool:
+    def _add_line(self, line: bytes) -> bool:
         """Whether the journal has it: not where that is full, or cannot be written to."""
-        assert line is not None
         if self._carried is not None:
             # Behind the limit all that follows is refused, here and by the journal that begins.
             if self._carried_bytes > self._limits.max_journal_bytes:

@@ -169,7 +169,7 @@ class BackfillTarget:
         self._record(pieces, plan, start)
         while done < len(units):
             room = file.consume_queue.room_bytes // UNIT_SIZE
-            stop = min(done + min(room, file.consume_queue.room_count), len(units))
+            stop = min(done + min(room, file.consume_queue.find_writer().room_count), len(units))
             if stop > done:
                 times = plan.times[done:stop]
                 result = file.consume_queue.append(
