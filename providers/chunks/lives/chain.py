@@ -26,6 +26,7 @@ from tieredstore.providers.chunks.lives.names import (
     Life,
     ObjectName,
     chunk_name,
+    find_group,
     is_former_name,
     make_merged_name,
     parse_life,
@@ -346,8 +347,8 @@ def _cut(extent: Extent, life: Life, inherited: InheritedSegment) -> list[Extent
 
 
 def _walk(content: list[Extent], inherited: InheritedSegment) -> Chain:
-    """From position 0: the run that reaches furthest, of two of them the segment's own, else the
-    write that begins here, until neither is there."""
+    """From position 0: the run that ranks highest, else the write that begins here, until neither
+    is there."""
     chunks: dict[int, Extent] = {}
     runs: list[Extent] = []
     for extent in content:
@@ -363,8 +364,7 @@ def _walk(content: list[Extent], inherited: InheritedSegment) -> Chain:
     while True:
         while next_run < len(runs) and runs[next_run].start <= position:
             run = runs[next_run]
-            # Of the same bytes those in the segment's own folder count: a group is to go.
-            if reach is None or (run.end, not run.is_shared) > (reach.end, not reach.is_shared):
+            if reach is None or rank_run(run) > rank_run(reach):
                 reach = run
             next_run += 1
         chunk = chunks.get(position)
@@ -386,6 +386,14 @@ def _walk(content: list[Extent], inherited: InheritedSegment) -> Chain:
             return Chain(keep_extents(extents), is_marked and whole, is_marked, (), tuple(holes))
         holes.append(Hole(position, starts[later]))
         position = starts[later]
+
+
+def rank_run(run: Extent) -> tuple[int, bool, str]:
+    """Return what decides which of the runs counts that begin up to a position: the one that ends
+    last. Of those that end together it is one in the segment's own folder, as groups are to go,
+    else the one made last, by its life or its group: its sources, and what was made before and got
+    no answer, go some time. Who deletes them and who lists have to agree."""
+    return run.end, not run.is_shared, find_group(run.name) or run.name
 
 
 def _find_covered(chain: Chain, content: list[Extent]) -> list[Garbage]:

@@ -24,6 +24,7 @@ from tieredstore.providers.chunks.lives.chain import (
     NOTHING_BEGUN,
     NOTHING_INHERITED,
     Chain,
+    InheritedSegment,
 )
 from tieredstore.providers.chunks.lives.group_listing import GroupListings
 from tieredstore.providers.chunks.lives.inheritance import (
@@ -137,13 +138,13 @@ class Views:
             return False
         return own.inheritance.find(id) == NOTHING_INHERITED and not own.epoch.lives.has(id)
 
-    def is_inherited(self, id: SegmentId) -> bool:
-        """Tell, without a request, whether the epoch held inherits bytes of a segment, be they
-        readable or not."""
+    def find_inherited(self, id: SegmentId) -> InheritedSegment:
+        """Find, without a request, what the epoch held inherits of a segment, be it readable or
+        not."""
         own = self._find_own(id.path.partition("/")[0])
         if own is None or own.inheritance is None:
-            return False
-        return own.inheritance.find(id) != NOTHING_INHERITED
+            return NOTHING_INHERITED
+        return own.inheritance.find(id)
 
     # What this process changes
 

@@ -155,7 +155,7 @@ class Compactor:
                     authority.lives.has(state.id)
                     or _has_later(state, others, tombstone)
                     # A listing does not show what is in a group that cannot be read now
-                    or (tombstone is None and self._views.is_inherited(state.id))
+                    or (tombstone is None and self._views.find_inherited(state.id).spans)
                     or self._has_carried(state)
                 ):
                     tombstone = self._bury(state, authority)

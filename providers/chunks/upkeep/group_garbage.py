@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.providers.chunks.client import ObjectClient, ObjectInfo
-from tieredstore.providers.chunks.lives.chain import Chain, Hole
-from tieredstore.providers.chunks.lives.groups import GroupName
+from tieredstore.providers.chunks.lives.chain import Chain, Hole, rank_run
+from tieredstore.providers.chunks.lives.groups import RUNS_LEVEL, GroupName, GroupPiece
 from tieredstore.providers.chunks.lives.names import find_group
 from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -66,19 +66,22 @@ class GroupGarbage:
         self._views.doom(broker_name, due)
         # In this order: what is stored meanwhile is in the first or in the second.
         needed = set(self._gatherer.list_sent(authority))
-        holes: dict[SegmentId, Sequence[Hole]] = {}
-        for id, chain in find_chains():  # noqa: A001 - the contract's name
-            needed |= _find_needed([(id, chain)])
-            if chain.holes:
-                holes[id] = chain.holes
-        self._views.doom(broker_name, due - needed)
+        chains = dict(find_chains())
+        needed |= _find_needed(chains.items())
+        holes = {id: chain.holes for id, chain in chains.items() if chain.holes}  # noqa: A001
         unused = [
             (name, info)
             for name, info in listed
             if name.life.epoch <= authority.number and str(name) not in needed
         ]
         self._unused[broker_name] = {str(name): before.get(str(name), now_ms) for name, _ in unused}
-        return self._delete([found for found in unused if str(found[0]) in due], holes, authority)
+        garbage = [
+            found
+            for found in unused
+            if str(found[0]) in due and not self._may_be_seen(*found, chains, authority)
+        ]
+        self._views.doom(broker_name, {str(name) for name, _ in garbage})
+        return self._delete(garbage, holes, authority)
 
     def note_inherited(
         self,
@@ -100,6 +103,32 @@ class GroupGarbage:
         listed = self._views.groups.list_names(broker_name)
         older = [found for found in listed if found[0].life.epoch < authority.number]
         return self._delete(older, {}, authority)
+
+    def _may_be_seen(
+        self,
+        name: GroupName,
+        info: ObjectInfo,
+        chains: Mapping[SegmentId, Chain],
+        authority: Authority,
+    ) -> bool:
+        """Whether a listing may show bytes of a group of runs in place of those that a chain has:
+        its making got no answer. A successor could begin to need it while it is deleted."""
+        if name.level != RUNS_LEVEL:
+            return False  # nothing of it where there are runs, and its making got an answer
+        group = self._views.groups.read(name, info)
+        return group is not None and any(
+            self._counts(piece, chain, authority) and not _is_covered(piece, chain, str(name))
+            for piece in group.pieces
+            if (chain := chains.get(piece.id)) is not None
+        )
+
+    def _counts(self, piece: GroupPiece, chain: Chain, authority: Authority) -> bool:
+        if piece.life.epoch == authority.number:
+            return chain.born is not None and piece.life >= chain.born
+        return any(
+            span.life == piece.life and piece.start < span.end and span.start < piece.end
+            for span in self._views.find_inherited(piece.id).spans
+        )
 
     def _delete(self, found: Sequence[_Listed], holes: _Holes, authority: Authority) -> int:
         keys = [info.key for name, info in found if not self._is_kept(name, info, holes, authority)]
@@ -124,6 +153,14 @@ class GroupGarbage:
             for piece in group.pieces
             for hole in holes.get(piece.id, ())
         )
+
+
+def _is_covered(piece: GroupPiece, chain: Chain, group: str) -> bool:
+    """Whether all listings show a run of the chain in place of a piece of a group of runs."""
+    return any(
+        not run.is_chunk and run.start <= piece.start and rank_run(run) > (piece.end, False, group)
+        for run in chain.find_extents(piece.start, 1)
+    )
 
 
 def _find_needed(chains: Iterable[tuple[SegmentId, Chain]]) -> set[str]:

@@ -96,6 +96,20 @@ def test_the_longest_of_several_runs_is_read() -> None:
     assert garbage(chain) == garbage_of("m0_5", "m5_15")
 
 
+@pytest.mark.parametrize(
+    ("earlier", "later"), [("m0_16", "s"), ("m0_16", "m0_16"), ("m5_16", "m5_16")]
+)
+def test_of_runs_that_end_together_the_one_made_last_counts(earlier: str, later: str) -> None:
+    start, last = (5 if earlier.startswith("m5") else 0), Life(1, 9)
+    objects = objects_in(LIFE, c0=5, **{earlier: 16 - start}) + objects_in(
+        last, **{later: 16 - start}
+    )
+    chain = read_chain(objects, FOLDER, 1)
+    assert chain.size_bytes == 16
+    assert chain.extents[-1].name == name_in(last, later)
+    assert name_in(LIFE, earlier) in garbage(chain)
+
+
 def test_runs_that_overlap_are_both_read() -> None:
     chain = listed(m0_15=15, m10_30=20, c30=1)
     assert spans(chain) == [(0, 15, "m"), (15, 30, "m"), (30, 31, "c")]
