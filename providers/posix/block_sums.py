@@ -179,11 +179,11 @@ def compute_piece_crcs(block: memoryview) -> array[int]:
     them, is that of the bytes in front of the piece behind them.
     """
     crc = 0
-    crcs = array("I", [crc])
+    crcs = [crc]
     for start in range(0, block.nbytes, PIECE_BYTES):
         crc = raw_crc32(block[start : start + PIECE_BYTES], crc)
         crcs.append(crc)
-    return crcs
+    return array("I", crcs)
 
 
 def _decode_few(data: bytes, count: int, sums: BlockSums) -> None:

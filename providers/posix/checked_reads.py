@@ -119,24 +119,24 @@ class CheckedReads:
         """What lies within one good block, the usual case of few bytes; None for all others."""
         index, start = divmod(position, BLOCK_BYTES)
         end = start + length
-        entry = sums.entry(index)
-        if entry.length < end:
+        known = sums.lengths[index] if index < len(sums.lengths) else 0
+        if known < end:
             return None
+        block, crc = position - start, sums.crcs[index]
         crcs = sums.piece_crcs.get(index)
-        if crcs is not None and crcs[-1] == entry.crc:
+        if crcs is not None and crcs[-1] == crc:
             first, behind = start // PIECE_BYTES, -(-end // PIECE_BYTES)
             low = first * PIECE_BYTES
-            high = min(behind * PIECE_BYTES, entry.length)
-            data = read(entry.start + low, high - low)
+            data = read(block + low, min(behind * PIECE_BYTES, known) - low)
             if data is None:
                 return None
             if behind < len(crcs) and raw_crc32(data, crcs[first]) == crcs[behind]:
                 return _slice(data, start - low, length)
-        data = read(entry.start, entry.length)
+        data = read(block, known)
         if data is None:
             return None
         crcs = compute_piece_crcs(data)
-        if crcs[-1] != entry.crc:
+        if crcs[-1] != crc:
             return None
         self._sums.learn(index, crcs)
         return _slice(data, start, length)

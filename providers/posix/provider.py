@@ -8,11 +8,11 @@ import stat
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
-import numpy as np
 
 from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.block_checksums import BlockCoverage
@@ -32,7 +32,7 @@ from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.properties import find_near_setting
 from tieredstore.providers import checks, naming
 from tieredstore.providers.posix.backups import PosixBackups
-from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.posix.calls import PosixCalls, make_buffer
 from tieredstore.providers.posix.checked_reads import CheckedReads
 from tieredstore.providers.posix.listing import list_clusters, list_segments
 from tieredstore.providers.posix.probes import probe_posix
@@ -332,12 +332,11 @@ class PosixFileSegment:
         if file is None:
             return None
         try:
-            with file as fd:
-                return self._checked.read_nowait(
-                    position, length, lambda *where: self._read_cached(fd, *where)
-                )
+            return self._checked.read_nowait(position, length, partial(self._read_cached, file.fd))
         except OSError:
             return None  # the blocking read says what is wrong
+        finally:
+            self._files.give_back(file)
 
     def check_blocks(self) -> BlockCoverage:
         """Read the whole segment and check all that has checksums."""
@@ -402,15 +401,17 @@ class PosixFileSegment:
             file = self._files.take(self._path)
         except FileNotFoundError:
             raise checks.make_short_read_error(self._id, position, length, 0) from None
-        with file as fd:
+        try:
             if length > _UNCHECKED_READ_BYTES:  # no memory for what is not there
-                there = max(0, self._calls.fstat(fd).st_size - position)
+                there = max(0, self._calls.fstat(file.fd).st_size - position)
                 if there < length:
                     raise checks.make_short_read_error(self._id, position, length, there)
-            return self._read_range(fd, position, length)
+            return self._read_range(file.fd, position, length)
+        finally:
+            self._files.give_back(file)
 
     def _read_cached(self, fd: int, position: int, length: int) -> memoryview | None:
-        buffer = np.empty(length, np.uint8).data
+        buffer = make_buffer(length)
         count = self._calls.read_cached(fd, buffer, position)
         # a part of it may be in the cache, or the file may end there
         return buffer.toreadonly() if count == length else None

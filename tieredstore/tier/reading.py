@@ -1,10 +1,10 @@
 """Reads as generators: the logic exists once, callers choose how to wait.
 
-A `Reading` yields the segment reads of one step and is sent their bytes, in order. `Steps` yield
-such a step or a `Wait` for something that is no segment; a reading is the simple case. `run` drives
-both in the calling thread, and with a pool the reads of a step side by side; `run_async` takes what
-is at hand without blocking and sends the rest of a step to a pool, all at once. An error of a step
-is thrown into the generator, which may handle it.
+A `Reading` yields the segment reads of one step and is sent their bytes, in order; what is at hand
+without blocking it takes by itself (`read_segment`). `Steps` yield such a step or a `Wait` for
+something that is no segment; a reading is the simple case. `run` drives both in the calling thread,
+and with a pool the reads of a step side by side; `run_async` sends what is still not at hand to a
+pool, all at once. An error of a step is thrown into the generator, which may handle it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Executor, Future
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from tieredstore.clock import Clock
 from tieredstore.contracts.segment import FileSegment
 from tieredstore.errors import TieredStoreError
 
@@ -49,6 +50,15 @@ Reading: TypeAlias = Generator[list[SegmentRead], list[memoryview], T]
 Steps: TypeAlias = "Generator[list[SegmentRead] | Wait[Any], Any, T]"
 
 
+def read_segment(segment: FileSegment, position: int, length: int) -> Reading[memoryview]:
+    """Read bytes of a segment: in a step, unless they are at hand. Raises what the segment
+    raises."""
+    found = segment.read_nowait(position, length)
+    if found is None:
+        [found] = yield [SegmentRead(segment, position, length)]
+    return found
+
+
 def run(steps: Steps[T], executor: Executor | None = None) -> T:
     """Drive the steps of a read, blocking. executor: where the reads of a step but one are done, so
     that together they wait once (None: one after the other). Raises what the generator raises."""
@@ -71,6 +81,27 @@ def run(steps: Steps[T], executor: Executor | None = None) -> T:
         return result
     finally:
         steps.close()  # what it holds is given up now, also when the caller is interrupted
+
+
+def time_steps(steps: Steps[T], clock: Clock) -> Steps[tuple[T, int]]:
+    """Do the same steps; returns also for how many milliseconds they were waited for, without what
+    was done in between. Raises what they raise."""
+    waited_ms = 0
+    try:
+        step = next(steps)
+        while True:
+            begun_ms = clock.monotonic_ms()
+            try:
+                found = yield step
+            except TieredStoreError as error:
+                step = steps.throw(error)
+            else:
+                waited_ms += clock.monotonic_ms() - begun_ms
+                step = steps.send(found)
+    except StopIteration as stop:
+        return stop.value, waited_ms
+    finally:
+        steps.close()
 
 
 def _read_side_by_side(step: list[SegmentRead], executor: Executor) -> list[memoryview]:

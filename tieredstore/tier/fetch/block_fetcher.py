@@ -15,7 +15,7 @@ from tieredstore.tier.fetch.flights import NO_LIMIT, Fetch, Flight, SingleFlight
 from tieredstore.tier.fetch.places import Places
 from tieredstore.tier.fetch.read_ahead import Block
 from tieredstore.tier.joined_reading import join_readings
-from tieredstore.tier.reading import Reading, Steps, Wait, run
+from tieredstore.tier.reading import Reading, Steps, Wait, run, time_steps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,8 @@ READS_AROUND: Final = 32
 """Most reads around the cache at a time: each brings what one get may answer."""
 
 SLOW_MS: Final = 5
-"""What takes so long was not at hand: it pays to fetch the next ones before they are asked for."""
+"""Where what was not at hand took so long, it pays to fetch the next blocks before they are asked
+for. What is done with the bytes does not count: nobody would do it sooner."""
 
 _log = logging.getLogger(__name__)
 
@@ -154,17 +155,16 @@ class BlockFetcher:
 
     def _read(self, fetch: Fetch) -> Steps[Block]:
         is_pending = False
-        begun_ms = self._clock.monotonic_ms()
         try:
             is_pending = yield Wait(lambda: False, self._begin_pending)
-            block = yield from self._read_block(fetch)
+            block, waited_ms = yield from time_steps(self._read_block(fetch), self._clock)
         except TieredStoreError as error:
             report_failure(self._metrics, fetch.key, fetch.start, error)
             raise
         finally:
             if is_pending:
                 self._pending.release()
-        block.was_waited_for = self._clock.monotonic_ms() - begun_ms >= SLOW_MS
+        block.was_waited_for = waited_ms >= SLOW_MS
         if block.bad_count:
             self._report_bad(block)
         return block

@@ -92,6 +92,13 @@ class FlatSegments:
         """
         segments = self._segments
         index = bisect_right(segments, offset, key=_base_offset) - 1
+        if length > 0 and index >= 0:
+            segment = segments[index]
+            position = offset - segment.base_offset
+            if position + length <= segment.commit_position:
+                at_hand = segment.file.read_nowait(position, length)
+                if at_hand is not None:
+                    return at_hand
         step: list[SegmentRead] = []
         while length > 0 and 0 <= index < len(segments):
             segment = segments[index]

@@ -24,7 +24,7 @@ from tieredstore.message.index.tiered import (
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
 from tieredstore.tier.index.store_file import IndexStatus, IndexStoreFile
-from tieredstore.tier.reading import Reading, SegmentRead
+from tieredstore.tier.reading import Reading, read_segment
 
 FIRST_READ_ITEMS = 1024
 LARGEST_READ_ITEMS = 32_768
@@ -62,7 +62,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
         """Read the file's header, once. Raises Corrupt when it does not fit the file's size, or the
         first slot (which is read with it) does not point behind the slots."""
         if self._header is None:
-            [data] = yield [SegmentRead(self._segment, 0, HEADER_SIZE + SLOT_SIZE)]
+            data = yield from read_segment(self._segment, 0, HEADER_SIZE + SLOT_SIZE)
             header = header_of(self._segment, data)
             slots = infer_slots(self.size_bytes, header.items)
             first, _ = unpack_compacted_slot(data, HEADER_SIZE)
@@ -80,7 +80,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
         """
         if self.size_bytes <= HEADER_SIZE:
             return []
-        header = yield from self.header()
+        header = self._header or (yield from self.header())
         found: list[IndexItem] = []
         if header.items == 0:
             return found
@@ -90,7 +90,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
             step = FIRST_READ_ITEMS
             while length > 0 and len(found) < wanted.limit:
                 part = min(length, step * COMPACTED_ITEM_SIZE)
-                [data] = yield [SegmentRead(self._segment, position, part)]
+                data = yield from read_segment(self._segment, position, part)
                 if part <= FEW_ITEMS * COMPACTED_ITEM_SIZE:
                     rows = _ITEM.iter_unpack(data)
                     wanted.take(rows, key_hash, header.begin_timestamp_ms, found)
@@ -105,9 +105,10 @@ class UploadedIndexStoreFile(IndexStoreFile):
     def find_slot(self, key_hash: int) -> Reading[tuple[int, int]]:
         """Find where the items of a hash are, beside others of its slot: position and length in
         bytes. Raises Corrupt when the slot is not what the format says."""
-        yield from self.header()
+        if self._header is None:
+            yield from self.header()
         slot = key_hash % self._slots
-        [data] = yield [SegmentRead(self._segment, HEADER_SIZE + slot * SLOT_SIZE, SLOT_SIZE)]
+        data = yield from read_segment(self._segment, HEADER_SIZE + slot * SLOT_SIZE, SLOT_SIZE)
         position, length = unpack_compacted_slot(data)
         first = compacted_size(self._slots, 0)
         if length == 0:
