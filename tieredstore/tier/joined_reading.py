@@ -21,7 +21,10 @@ def join_readings(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStor
     belongs to.
     """
     if len(readings) == 1:
-        return [(yield from _do_whole(readings[0]))]
+        try:
+            return [(yield from readings[0])]
+        except TieredStoreError as error:
+            return [error]
     outcomes: dict[int, T | TieredStoreError] = {}
     live: _Live[T] = {}
     for index, reading in enumerate(readings):
@@ -40,13 +43,6 @@ def join_readings(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStor
             _advance(index, reading, found[at : at + len(reads)], live, outcomes)
             at += len(reads)
     return [outcomes[index] for index in range(len(readings))]
-
-
-def _do_whole(reading: Reading[T]) -> Reading[T | TieredStoreError]:
-    try:
-        return (yield from reading)
-    except TieredStoreError as error:
-        return error
 
 
 def _advance(

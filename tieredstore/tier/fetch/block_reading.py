@@ -126,6 +126,13 @@ def find_fitting(units: npt.NDArray[np.void], limit_bytes: int, room_bytes: int)
 def count_reaching(units: npt.NDArray[np.void], enough_bytes: int, limit_bytes: int) -> int:
     """Count the units up to and with the one whose message reaches so many bytes; all of them
     where none does. Sizes that no read brings, since they pass `limit_bytes`, do not count."""
+    if len(units) <= SMALL_BLOCK_MESSAGES:
+        total = 0
+        for count, size in enumerate(units["size"].tolist(), 1):
+            total += size if 0 < size <= limit_bytes else 0
+            if total >= enough_bytes:
+                return count
+        return len(units)
     sizes = units["size"].astype(np.int64)
     sums = np.cumsum(np.where((sizes > 0) & (sizes <= limit_bytes), sizes, 0))
     return min(int(np.searchsorted(sums, enough_bytes)) + 1, len(units))

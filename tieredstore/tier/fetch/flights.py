@@ -7,7 +7,7 @@ import asyncio
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tieredstore.errors import Busy, TieredStoreError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tieredstore.tier.flat.message_file import FlatMessageFile
 
 
+Landed: TypeAlias = "Block | TieredStoreError | None"
 NO_LIMIT = 2**63 - 1
 
 
@@ -60,17 +61,18 @@ class Flight:
     """A fetch that is planned to bring [start, end); who wants a part of it waits, or leads it
     where nobody has begun.
 
-    `landed` completes with the block, with the error that the backend gave, or with None when the
-    leader gave up without an answer: those who waited then fetch for themselves.
+    It lands with the block, with the error that the backend gave, or with None when the leader gave
+    up without an answer: those who waited then fetch for themselves.
     """
 
-    __slots__ = ("_lock", "fetch", "landed", "leader_thread")
+    __slots__ = ("_landed", "_landing", "_lock", "fetch", "leader_thread")
 
     def __init__(self, fetch: Fetch, lock: threading.Lock) -> None:
         self.fetch = fetch
         self.leader_thread: int | None = None
-        self.landed: Future[Block | TieredStoreError | None] = Future()
         self._lock = lock
+        self._landed: tuple[Landed] | None = None
+        self._landing: Future[Landed] | None = None  # most flights nobody waits for
 
     def lead(self) -> bool:
         """Become its leader, who must `land` it; false when it has one."""
@@ -80,17 +82,37 @@ class Flight:
             self.leader_thread = threading.get_ident()
             return True
 
-    def wait(self) -> Block | TieredStoreError | None:
+    @property
+    def has_landed(self) -> bool:
+        return self._landed is not None
+
+    def land(self, landed: Landed) -> None:
+        """End it. Called once, by its leader."""
+        with self._lock:
+            self._landed = (landed,)
+            landing = self._landing
+        if landing is not None:
+            landing.set_result(landed)
+
+    def _find_landing(self) -> Future[Landed]:
+        with self._lock:
+            if self._landing is None:
+                self._landing = Future()
+                if self._landed is not None:
+                    self._landing.set_result(self._landed[0])
+            return self._landing
+
+    def wait(self) -> Landed:
         """Wait for what lands. Raises Busy in the thread of the leader: it is a coroutine there,
         which goes on only when this call returns."""
         if self.leader_thread == threading.get_ident():
             raise Busy("a coroutine of this thread is fetching")
-        return self.landed.result()
+        return self._find_landing().result()
 
-    async def wait_async(self) -> Block | TieredStoreError | None:
+    async def wait_async(self) -> Landed:
         """Wait for what lands, in a coroutine."""
         # Shielded: a reader that gives up must not cancel the flight of the others.
-        return await asyncio.shield(asyncio.wrap_future(self.landed))
+        return await asyncio.shield(asyncio.wrap_future(self._find_landing()))
 
 
 class SingleFlight:
@@ -115,7 +137,7 @@ class SingleFlight:
                 self._flights.setdefault(fetch.key, []).append(found)
             return found
 
-    def land(self, flight: Flight, landed: Block | TieredStoreError | None) -> None:
+    def land(self, flight: Flight, landed: Landed) -> None:
         """End a flight."""
         key = flight.fetch.key
         with self._lock:
@@ -123,7 +145,7 @@ class SingleFlight:
             flights.remove(flight)
             if not flights:
                 del self._flights[key]
-        flight.landed.set_result(landed)
+        flight.land(landed)
 
     def find_next_start(self, key: QueueKey, offset: int) -> int | None:
         """Find where the first flight behind an offset begins."""

@@ -179,11 +179,11 @@ def _pieces(queues: Queues, topic: str, items: Iterable[IndexItem]) -> Iterator[
         if file is None:
             continue
         low, high = file.commit_log_min_offset, file.commit_log_commit_offset
-        held = sorted(
-            (i for i in group if i.size > 0 and low <= i.offset <= high - i.size),
-            key=lambda item: item.offset,
-        )
-        yield from _coalesce(file, held)
+        held = [i for i in group if i.size > 0 and low <= i.offset <= high - i.size]
+        if len(held) == 1:  # as nearly always
+            yield _Piece(file, held[0].offset, held[0].offset + held[0].size, (held[0],))
+        else:
+            yield from _coalesce(file, sorted(held, key=lambda item: item.offset))
 
 
 def _coalesce(file: FlatMessageFile, items: Iterable[IndexItem]) -> Iterator[_Piece]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from itertools import accumulate, repeat
+from operator import ne
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.contracts.block_checksums import BlocksDamaged
@@ -35,21 +37,20 @@ def read_small_block(
     """Read the messages of `units`, the first of which is of queue offset `start`.
 
     None when anything is out of the ordinary (records that do not follow one another, limits
-    reached, bytes that are no such record): `read_block` then looks closer. Raises what the reads
-    raise.
+    reached, bytes that are no such record, records of both formats): `read_block` then looks
+    closer. Raises what the reads raise.
     """
-    rows: list[tuple[int, int, int]] = units.tolist()
-    begin = end = rows[0][0]
-    for offset, size, _ in rows:
-        if offset != end or size < MIN_RECORD_SIZE:
-            return None
-        end += size
-    length = end - begin
+    offsets, sizes, tags_codes = zip(*units.tolist(), strict=True)
+    count, begin = len(offsets), offsets[0]
+    *positions, length = accumulate(sizes, initial=0)
     if (
-        begin < file.commit_log_min_offset
-        or end > file.commit_log_commit_offset
+        min(sizes) < MIN_RECORD_SIZE
+        or any(map(ne, offsets, accumulate(sizes, initial=begin)))
+        or begin < file.commit_log_min_offset
+        or begin + length > file.commit_log_commit_offset
         or length > limit_bytes
-        or length + MESSAGE_OVERHEAD_BYTES * (len(rows) + 1) > room_bytes
+        or length + MESSAGE_OVERHEAD_BYTES * (count + 1) > room_bytes
+        or UNKNOWN_TAGS_CODE in tags_codes
     ):
         return None
     try:
@@ -58,21 +59,12 @@ def read_small_block(
         return None
     if len(buffer) < length:
         return None
-    messages: list[StoredMessage] = []
-    ends: list[int] = []
-    position = 0
-    for queue_offset, (_, size, tags_code) in enumerate(rows, start):
-        found_size, magic, queue_id, found_offset = _HEAD.unpack_from(buffer, position)
-        if (
-            found_size != size
-            or found_offset != queue_offset
-            or queue_id != key.queue_id
-            or magic not in MAGICS
-            or tags_code == UNKNOWN_TAGS_CODE
-        ):
-            return None
-        messages.append(StoredMessage(buffer, position, size, tags_code))
-        position += size
-        ends.append(position)
-    stop = start + len(rows)
+    unpack_head = _HEAD.unpack_from
+    heads = [unpack_head(buffer, position) for position in positions]
+    magic, stop = heads[0][1], start + count
+    expected = zip(sizes, repeat(magic), repeat(key.queue_id), range(start, stop), strict=False)
+    if magic not in MAGICS or heads != list(expected):
+        return None
+    messages = list(map(StoredMessage, repeat(buffer), positions, sizes, tags_codes))
+    ends = [*positions[1:], length]
     return Block(file, key, start, stop, messages, range(start, stop), ends, length)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.message.names import LMQ_PREFIX, find_name_fault, is_system_topic
@@ -14,6 +15,18 @@ from tieredstore.tier.policy.topic_patterns import TopicPatterns
 EXCLUDED_METRIC = "rocketmq_tiered_store_x_excluded_topics"
 BY_PATTERN = "excluded by pattern"
 BY_LEVEL = "its storage level is DISABLE"
+
+
+@lru_cache(8192)
+def _judge_name(topic: str) -> str | None:
+    """Why nothing of a topic of that name is ever in any tier; None when that is not so."""
+    if not topic.strip():
+        return "blank name"
+    if is_system_topic(topic):
+        return "system topic"
+    if topic.startswith(LMQ_PREFIX):
+        return "light message queue"
+    return "a name that no tier can hold" if find_name_fault(topic) is not None else None
 
 
 class TopicFilter:
@@ -49,17 +62,9 @@ class TopicFilter:
 
     def reason(self, topic: str) -> str | None:
         """Tell why nothing of a topic is ever in the tier; None when that is not so."""
-        if not topic.strip():
-            return "blank name"
-        if is_system_topic(topic):
-            return "system topic"
         if topic in self._own_names:
             return "topic of the broker or the cluster"
-        if topic.startswith(LMQ_PREFIX):
-            return "light message queue"
-        if find_name_fault(topic) is not None:
-            return "a name that no tier can hold"
-        return self._excluded.get(topic)
+        return _judge_name(topic) or self._excluded.get(topic)
 
     def exclude(self, topic: str, reason: str) -> None:
         """Keep a topic out of the tier from now on; what is there stays."""

@@ -264,7 +264,7 @@ class RoundTrips:
             while True:
                 if isinstance(step, Wait):
                     flight = getattr(step.now, "__self__", None)
-                    if isinstance(flight, Flight) and not flight.landed.done():
+                    if isinstance(flight, Flight) and not flight.has_landed:
                         self._pass()
                     step = steps.send(step.now())
                 else:

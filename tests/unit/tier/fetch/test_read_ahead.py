@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -264,7 +265,8 @@ def test_one_fetch_at_a_time_for_an_offset() -> None:
     assert flights.find_next_start(KEY, 50) == 100
     block = block_of(0, 100)
     flights.land(flight, block)
-    assert flight.landed.result(0) is block
+    assert flight.has_landed
+    assert asyncio.run(flight.wait_async()) is block
     again = flights.join(fetch_of(50, 150))
     assert again is not flight
     for open_flight in (beyond, again):

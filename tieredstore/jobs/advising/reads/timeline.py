@@ -132,7 +132,7 @@ class Timeline(Executor):
 
     def _wait(self, step: Wait[Any]) -> Any:
         flight = getattr(step.now, "__self__", None)
-        while isinstance(flight, Flight) and not flight.landed.done() and self._pending:
+        while isinstance(flight, Flight) and not flight.has_landed and self._pending:
             self._at_ms = max(self._at_ms, self._run_next())
         return step.now()
 
