@@ -6,14 +6,9 @@ A test replaces this object to inject faults; `PosixCalls(portable=True)` runs t
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
-
-import numpy as np
 
 from tieredstore.contracts.segment import Buffer
 from tieredstore.disk.open_files import FileCalls
@@ -21,33 +16,6 @@ from tieredstore.disk.sync import sync_file, sync_folder
 
 _LINUX = sys.platform.startswith("linux")
 _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM})
-
-
-_HUGE_PAGE_BYTES: Final = 2 << 20
-_ZEROED_BYTES: Final = 64 << 10
-
-
-def _has_huge_pages() -> bool:
-    path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    try:
-        return hasattr(mmap, "MADV_HUGEPAGE") and "[never]" not in path.read_text()
-    except OSError:
-        return False
-
-
-_HUGE_PAGES: Final = _has_huge_pages()
-
-
-def make_buffer(length: int) -> memoryview:
-    """Make memory for so many bytes, more than none, to read into. Large buffers lie on huge pages
-    where there are such: most of the time of a read that is kept goes into making small ones."""
-    if length <= _ZEROED_BYTES:
-        return memoryview(bytearray(length))
-    if length < _HUGE_PAGE_BYTES or not _HUGE_PAGES:
-        return np.empty(length, np.uint8).data
-    pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pages.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(pages)
 
 
 def _vector_limit() -> int:

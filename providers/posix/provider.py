@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
+import numpy as np
 
 from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.block_checksums import BlockCoverage
@@ -32,7 +33,8 @@ from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.properties import find_near_setting
 from tieredstore.providers import checks, naming
 from tieredstore.providers.posix.backups import PosixBackups
-from tieredstore.providers.posix.calls import PosixCalls, make_buffer
+from tieredstore.providers.posix.block_sums import BLOCK_BYTES
+from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.checked_reads import CheckedReads
 from tieredstore.providers.posix.listing import list_clusters, list_segments
 from tieredstore.providers.posix.probes import probe_posix
@@ -411,7 +413,9 @@ class PosixFileSegment:
             self._files.give_back(file)
 
     def _read_cached(self, fd: int, position: int, length: int) -> memoryview | None:
-        buffer = make_buffer(length)
+        # Zeros are quicker than an array where they are few.
+        few = length <= BLOCK_BYTES
+        buffer = memoryview(bytearray(length)) if few else np.empty(length, np.uint8).data
         count = self._calls.read_cached(fd, buffer, position)
         # a part of it may be in the cache, or the file may end there
         return buffer.toreadonly() if count == length else None

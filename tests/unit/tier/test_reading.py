@@ -8,9 +8,19 @@ from typing import TypeVar, cast
 
 import pytest
 
+from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegment
 from tieredstore.errors import Unavailable
-from tieredstore.tier.reading import Reading, SegmentRead, Steps, Wait, run, run_async
+from tieredstore.tier.reading import (
+    Reading,
+    SegmentRead,
+    Steps,
+    Wait,
+    read_segment,
+    run,
+    run_async,
+    time_steps,
+)
 
 T = TypeVar("T")
 
@@ -62,6 +72,46 @@ def test_steps_get_their_bytes_in_order(how: str, at_hand: tuple[bool, bool]) ->
 def test_what_is_at_hand_does_not_go_to_the_pool() -> None:
     segment = Segment(b"abcd", at_hand=True)
     assert asyncio.run(run_async(reading(segment))) == b"abcd"
+
+
+@pytest.mark.parametrize("is_at_hand", [False, True])
+def test_a_read_is_a_step_unless_it_is_at_hand(is_at_hand: bool) -> None:
+    segment = cast("FileSegment", Segment(b"abcd", at_hand=is_at_hand))
+    step = next(read_segment(segment, 1, 2), None)
+    assert (step is None) == is_at_hand
+    assert bytes(drive(read_segment(segment, 1, 2), "blocking")) == b"bc"
+
+
+@pytest.mark.parametrize("how", ["blocking", "async"])
+def test_the_time_of_steps_is_that_of_their_waits(how: str) -> None:
+    clock = ManualClock()
+
+    async def later() -> None:
+        clock.advance(7)
+
+    def steps() -> Steps[str]:
+        clock.advance(100)
+        yield Wait(lambda: clock.advance(7), later)
+        clock.advance(100)
+        yield Wait(lambda: clock.advance(7), later)
+        return "done"
+
+    assert drive(time_steps(steps(), clock), how) == ("done", 14)
+
+
+@pytest.mark.parametrize("how", ["blocking", "async"])
+def test_an_error_meets_steps_that_are_timed(how: str) -> None:
+    bad, good = Segment(b"", error=Unavailable("down")), Segment(b"abcd")
+
+    def careful() -> Reading[bytes]:
+        try:
+            yield [read(bad, 0, 1)]
+        except Unavailable:
+            [found] = yield [read(good, 0, 1)]
+            return bytes(found)
+        return b""
+
+    assert drive(time_steps(careful(), ManualClock()), how) == (b"a", 0)
 
 
 @pytest.mark.parametrize("how", ["blocking", "async"])

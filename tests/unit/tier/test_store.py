@@ -335,7 +335,9 @@ def test_a_failing_tier_leaves_queries_what_the_next_store_has(
     def refuse(*_: object) -> NoReturn:
         raise Unavailable("the backend is down")
 
-    monkeypatch.setattr("tieredstore.providers.posix.provider.PosixFileSegment.read", refuse)
+    segment = "tieredstore.providers.posix.provider.PosixFileSegment"
+    monkeypatch.setattr(f"{segment}.read", refuse)
+    monkeypatch.setattr(f"{segment}.read_nowait", lambda *_: None)
     found = world.store.query_message(TOPIC, "all", 1000, 0, FAR_MS)
     assert offsets(found) == [(0, n) for n in range(60, 120)]
     with pytest.raises(Unavailable):

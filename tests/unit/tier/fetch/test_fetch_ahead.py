@@ -22,8 +22,10 @@ from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.tag_filter import TagFilter
 from tieredstore.tier.fetch import block_fetcher, trail
+from tieredstore.tier.fetch.block_reading import read_named
 from tieredstore.tier.fetch.flights import Flight
-from tieredstore.tier.reading import Wait
+from tieredstore.tier.fetch.read_ahead import Block
+from tieredstore.tier.reading import Reading, Wait
 
 LOG, QUEUE = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
@@ -243,6 +245,24 @@ def test_a_backend_that_has_to_be_waited_for_is_read_ahead_whatever_it_is(tmp_pa
     tier.get(0)
     tier.get(32)
     assert tier.fetcher.cache.block_count > 2
+
+
+def test_the_work_on_a_block_at_hand_is_no_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = make_tier(tmp_path, 1000, AtOnce())
+    tier.fetcher._reads_wait = False
+    tier.provider.is_slow = False
+
+    def take_long(*arguments: Any, **named: Any) -> Reading[Block]:
+        block = yield from read_named(*arguments, **named)
+        tier.clock.advance(30)
+        return block
+
+    monkeypatch.setattr(block_fetcher, "read_named", take_long)
+    tier.get(0)
+    tier.get(32)
+    assert tier.fetcher.cache.block_count == 2
 
 
 # Round trips
