@@ -18,7 +18,11 @@ from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY
 from tieredstore.local.queues.kinds import SEPARATE_DIRECTORY, is_rocksdb
 from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE
-from tieredstore.local.recovery.normal import read_known_checkpoint, recover_normally
+from tieredstore.local.recovery.normal import (
+    read_known_checkpoint,
+    recover_normally,
+    take_kept_queues,
+)
 from tieredstore.local.recovery.opening import needs_queue_repair, recover
 from tieredstore.local.recovery.plan import RecoveryPlan
 from tieredstore.local.recovery.store_lock import ABORT_FILE, LOCK_FILE, has_abort_file
@@ -84,7 +88,8 @@ def load_recovered(parts: StoreParts, clock: Clock, *, accept_loss: bool, rebuil
 def _load_files(parts: StoreParts, clock: Clock, plan: RecoveryPlan | None) -> None:
     root, log, index, reput = parts.root, parts.commit_log, parts.index, parts.reput
     log.load()
-    parts.queues.load()
+    if plan is not None or not take_kept_queues(log, parts.queues):
+        parts.queues.load()
     parts.batch_queues.load(owner=True)
     named = read_topics(root).list_batch_topics()
     parts.appender.refused_topics = parts.batch_queues.topics | named

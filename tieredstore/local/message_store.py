@@ -28,7 +28,7 @@ from tieredstore.local.owned_source import OwnedDispatchSource
 from tieredstore.local.put.hooks import HookedPuts
 from tieredstore.local.put.watch import PutWatch
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY
-from tieredstore.local.queues.interface import ConsumeQueueReader
+from tieredstore.local.queues.interface import ConsumeQueueReader, LogSpan
 from tieredstore.local.queues.kinds import check_kind_of_queues
 from tieredstore.local.queues.topic_deletions import find_first_behind
 from tieredstore.local.recovery.store_lock import StoreLock, create_abort_file, delete_abort_file
@@ -196,7 +196,9 @@ class DefaultMessageStore(StoreReads):
                 finally:
                     self._reput.stop()
                 self._flush.flush()
-                if self._reput.built_offset >= self._commit_log.max_offset:
+                log = self._commit_log
+                if self._reput.built_offset >= log.max_offset:
+                    self._queues.keep(LogSpan(log.min_offset, log.max_offset))
                     delete_abort_file(self.root)
                 self._statistics.keep()
         finally:

@@ -18,6 +18,7 @@ from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.local.log.file_names import FileRun, file_name, list_files
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.interface import Units
+from tieredstore.local.queues.kept_ends import KeptQueue, Stamp, find_stamp
 from tieredstore.local.queues.tail_search import find_cut, find_minimum, find_tail, is_held
 from tieredstore.message.consume_queue import (
     BLANK_SIZE_FIELD,
@@ -103,6 +104,35 @@ class ConsumeQueue:
             delete_empty_last=owner,
         )
         self.load_run(run)
+
+    def load_kept(self, kept: KeptQueue) -> None:
+        """Take the queue as a stop has kept it, with files of the size that it has now."""
+        self._start, self._end = kept.start, kept.end
+        self.min_offset, self.max_offset = kept.min_offset, kept.max_offset
+        self.max_physical_offset = kept.max_physical_offset
+
+    def find_kept(self) -> KeptQueue:
+        """Find what a stop keeps of a queue that nobody writes any more. Raises OSError."""
+        return KeptQueue(
+            self.topic,
+            self.queue_id,
+            self._start,
+            self._end,
+            self.min_offset,
+            self.max_offset,
+            self.max_physical_offset,
+            self.find_stamps(),
+        )
+
+    @property
+    def has_files(self) -> bool:
+        return self._end > self._start
+
+    def find_stamps(self) -> list[Stamp]:
+        """Find the stamps of the folder and of each file. Raises OSError."""
+        begins = range(self._start, self._end, self._file_size)
+        paths = (str(self._directory), *(self._path(begin) for begin in begins))
+        return [find_stamp(path) for path in paths]
 
     def load_run(self, run: FileRun) -> None:
         """Take these files, of those that the folder has, and find the tail. Raises Corrupt."""

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.local.positional_files import REMOVED_SUFFIX, PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue, round_up_to_units
-from tieredstore.local.queues.interface import QueueUnits
+from tieredstore.local.queues.interface import LogSpan, QueueUnits
+from tieredstore.local.queues.kept_ends import (
+    KeptEnds,
+    Stamp,
+    find_kept_ends,
+    find_stamp,
+    keep_ends,
+)
 from tieredstore.local.queues.names import check_queue_name
 
 CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
 BATCH_DIRECTORY: Final = "batchconsumequeue"
+_log = logging.getLogger(__name__)
 
 
 def list_queues(directory: Path) -> Iterator[QueueKey]:
@@ -51,6 +61,7 @@ class ConsumeQueueStore:
     rounded up to whole units."""
 
     def __init__(self, root: Path, files: PositionalFiles, file_size: int) -> None:
+        self._root = root
         self._directory = root / CONSUME_QUEUE_DIRECTORY
         self._files = files
         self._file_size = round_up_to_units(file_size)
@@ -58,13 +69,53 @@ class ConsumeQueueStore:
         self._dirty: set[ConsumeQueue] = set()  # written since the last sync
         self._new_folders: set[Path] = set()  # with files whose names are not synced
         self._dirty_lock = threading.Lock()
+        self._corrected_for = -1  # byte of the log for which all minima are right
 
     def load(self) -> None:
         """Open every queue and find its tail. Raises Corrupt, Invalid or Unavailable."""
+        self._queues.clear()
+        self._corrected_for = -1
         for key in sorted(self._find_kept(self._directory)):
             queue = self._make_queue(key)
             queue.load(owner=True)
             self._queues[key] = queue
+
+    def load_kept(self) -> LogSpan | None:
+        """Take the queues as `keep` left them: a look at folders and files, and no unit is read."""
+        kept = find_kept_ends(self._root)
+        if kept is None or kept.file_size != self._file_size:
+            return None
+        queues: dict[QueueKey, ConsumeQueue] = {}
+        try:
+            if kept.folders != self._find_folder_stamps(one.topic for one in kept.queues):
+                return None
+            for one in kept.queues:
+                key = QueueKey(one.topic, one.queue_id)
+                queue = queues[key] = self._make_queue(key)
+                queue.load_kept(one)
+                if queue.find_stamps() != one.stamps:
+                    return None
+        except (OSError, Corrupt):
+            return None
+        self._queues, self._corrected_for = queues, kept.log.begin
+        return kept.log
+
+    def keep(self, log: LogSpan) -> None:
+        """Leave the queues to the next start, in a file."""
+        try:
+            self.correct_min_offset(log.begin)
+            queues = [queue.find_kept() for queue in self._all() if queue.has_files]
+            folders = self._find_folder_stamps(one.topic for one in queues)
+        except (OSError, TieredStoreError) as error:
+            _log.info("%s: the next start reads all queues: %s", self._directory, error)
+        else:
+            keep_ends(self._root, KeptEnds(log, self._file_size, folders, queues))
+
+    def _find_folder_stamps(self, topics: Iterable[str]) -> dict[str, Stamp]:
+        """Find the stamps of the folders above those of the queues, by topic; that of all as ""."""
+        stamps = {"": find_stamp(str(self._directory))}
+        stamps |= {topic: find_stamp(f"{self._directory}/{topic}") for topic in set(topics)}
+        return stamps
 
     def _find_kept(self, directory: Path) -> Iterator[QueueKey]:
         """Find the queues that have a folder, and delete what is left of those that were deleted:
@@ -133,8 +184,11 @@ class ConsumeQueueStore:
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Set each min_offset to the first message that the commit log still holds."""
+        if min_physical_offset == self._corrected_for:
+            return  # a queue that was made since begins behind it
         for queue in self._all():
             queue.correct_min_offset(min_physical_offset)
+        self._corrected_for = min_physical_offset
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units at the tails whose messages are not wholly before a commit log offset."""
@@ -144,7 +198,9 @@ class ConsumeQueueStore:
     def delete_expired(self, min_physical_offset: int) -> int:
         """Correct each queue's minimum and delete the files in front of it, a queue's last one
         never; returns how many files that were. Raises Unavailable."""
-        return sum(queue.delete_expired(min_physical_offset) for queue in self._all())
+        count = sum(queue.delete_expired(min_physical_offset) for queue in self._all())
+        self._corrected_for = min_physical_offset
+        return count
 
     def drop_units_before(self, key: QueueKey, offset: int) -> None:
         """Drop the units of a queue before an offset, on disk when this returns; without any behind

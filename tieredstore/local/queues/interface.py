@@ -67,6 +67,13 @@ class ConsumeQueueReader(Protocol):
         ...
 
 
+class LogSpan(NamedTuple):
+    """Bytes of a commit log: the first one, and the one behind the last record."""
+
+    begin: int
+    end: int
+
+
 class QueueUnits(NamedTuple):
     """Consecutive units of one queue, from one round of dispatch. offset: queue offset of the first
     one; store_timestamps_ms: store time of each, epoch ms."""
@@ -98,6 +105,17 @@ class ConsumeQueueStoreInterface(Protocol):
     def load(self) -> None:
         """Open the queues and find their tails; their minima are only right once
         `correct_min_offset` was called. Raises Corrupt, Invalid or Unavailable."""
+        ...
+
+    def load_kept(self) -> LogSpan | None:
+        """Take the queues as `keep` left them, which costs less, and return the log of then: when
+        that is not the log of now, `load` is to follow. None, and nothing is taken, where nothing
+        was left, or anything has changed since."""
+        ...
+
+    def keep(self, log: LogSpan) -> None:
+        """Leave the queues to the next start, at a clean stop: all is synced, nothing is written
+        any more. What cannot be left is found again."""
         ...
 
     def get(self, key: QueueKey) -> ConsumeQueueInterface | None: ...

@@ -8,12 +8,22 @@ from pathlib import Path
 
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.log.commit_log import CommitLog
-from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
+from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, LogSpan
 from tieredstore.local.recovery.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from tieredstore.local.recovery.plan import RecoveryPlan
 from tieredstore.local.recovery.tail import find_tail
 
 _log = logging.getLogger(__name__)
+
+
+def take_kept_queues(log: CommitLog, queues: ConsumeQueueStoreInterface) -> bool:
+    """Take the queues as the last stop left them, if the log is the one of then: somebody else may
+    have written since. False where they are to be loaded."""
+    kept = queues.load_kept()
+    try:
+        return kept is not None and kept == LogSpan(log.min_offset, find_tail(log, queues))
+    except Corrupt:
+        return False
 
 
 def recover_normally(

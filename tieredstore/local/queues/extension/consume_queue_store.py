@@ -10,7 +10,7 @@ from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
 from tieredstore.local.queues.extension.consume_queue import ExtendedConsumeQueue
 from tieredstore.local.queues.extension.files import EXTENSION_DIRECTORY, ConsumeQueueExt
-from tieredstore.local.queues.interface import QueueUnits
+from tieredstore.local.queues.interface import LogSpan, QueueUnits
 from tieredstore.local.queues.names import check_queue_name
 from tieredstore.message.names import LMQ_PREFIX
 
@@ -33,6 +33,13 @@ class ExtendedConsumeQueueStore(ConsumeQueueStore):
             if key not in self._queues:  # of a queue that was deleted
                 folder = self._extension_directory / key.topic / str(key.queue_id)
                 self._files.delete_folder(folder)
+
+    def load_kept(self) -> LogSpan | None:
+        """Take nothing: what units hold in the extensions is found as they are read."""
+        return None
+
+    def keep(self, log: LogSpan) -> None:
+        """Leave nothing."""
 
     def _make_queue(self, key: QueueKey) -> ExtendedConsumeQueue:
         check_queue_name(key)

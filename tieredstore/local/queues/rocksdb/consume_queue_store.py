@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.local.queues.interface import QueueUnits
+from tieredstore.local.queues.interface import LogSpan, QueueUnits
 from tieredstore.local.queues.names import check_queue_name
 from tieredstore.local.queues.rocksdb.consume_queue import RocksDBConsumeQueue
 from tieredstore.local.queues.rocksdb.database import Batch, open_database
@@ -76,6 +76,13 @@ class RocksDBConsumeQueueStore:
             self.close()
             raise
         self._checkpoint = self._written_checkpoint = self._reads.dispatch_from
+
+    def load_kept(self) -> LogSpan | None:
+        """Take nothing: the database is opened in any case, and queues when they are used."""
+        return None
+
+    def keep(self, log: LogSpan) -> None:
+        """Leave nothing: the database has all."""
 
     def get(self, key: QueueKey) -> OwnedQueue | None:
         """Return the queue, None when it has no message."""
