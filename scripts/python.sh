@@ -26,7 +26,7 @@ is_set_up() {
     [ -f "$ROOT/.venv/.complete-$kind" ] || continue
     { read -r hash && read -r interpreter && read -r root; } <"$ROOT/.venv/.complete-$kind" || continue
     [ "$root" = "$ROOT" ] && [ "$interpreter" -ef "$ROOT/.venv/bin/python" ] || continue
-    now=$(cat "$ROOT"/{pyproject.toml,scripts/constraints.txt,setup.py,tieredstore/message/{_core.c,_core.h,_puts.c}} | sha256sum) || return 1
+    now=$(cat "$ROOT"/{pyproject.toml,scripts/constraints.txt,setup.py} "$ROOT"/tieredstore/message/_*.[ch] | sha256sum) || return 1
     [ "${now%% *}" != "$hash" ] || return 0
   done 2>/dev/null
   return 1

@@ -25,10 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
-CORE = (
-    ROOT / "setup.py",
-    *(ROOT / "tieredstore" / "message" / name for name in ("_core.c", "_core.h", "_puts.c")),
-)
+CORE = (ROOT / "setup.py", *sorted((ROOT / "tieredstore" / "message").glob("_*.[ch]")))
 """The compiled core is built with the installation, where there is a compiler."""
 _TABLES = "broker,s3,jobs,pandas,duckdb,polars,iceberg,delta"
 EXTRAS = {

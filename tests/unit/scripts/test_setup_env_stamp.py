@@ -14,7 +14,7 @@ import pytest
 from scripts import setup_env
 from tests.kit.paths import ROOT
 
-CORE = ("_core.c", "_core.h", "_puts.c")
+CORE = sorted(path.name for path in (ROOT / "tieredstore" / "message").glob("_*.[ch]"))
 INPUTS = (
     "pyproject.toml",
     "scripts/constraints.txt",
