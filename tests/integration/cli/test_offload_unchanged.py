@@ -348,7 +348,7 @@ def test_keys_that_the_index_lacks_leave_no_word(
         def refuse(*_: object, **__: object) -> None:
             raise Unavailable("no room")
 
-        patch.setattr(IndexStoreService, "put_keys", refuse)
+        patch.setattr(IndexStoreService, "put_hashes", refuse)
         report = offload_store(options(store))
     assert (report.messages, report.failed) == (1, [])
     assert not seen_file(store).exists()
