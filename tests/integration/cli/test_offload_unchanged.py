@@ -17,6 +17,7 @@ from tests.kit.command_line import files_of, tieredstore
 from tests.kit.followed import Steps, fill, options
 from tests.kit.local_stores import plain, running, small_config
 from tests.kit.offloaded import stored_messages
+from tests.kit.store_type import STORE_TYPE
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Fenced, Invalid, TieredStoreError, Unavailable
@@ -28,6 +29,8 @@ from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.index.service import IndexStoreService
 from tieredstore.tier.state_lock import StateLock
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
+
+IN_FILES = pytest.mark.skipif(STORE_TYPE != "default", reason="queues are in no files")
 
 
 @pytest.fixture
@@ -194,9 +197,9 @@ def age(store: Path) -> None:
     seen_file(store).write_text(json.dumps({**found, "format": found["format"] + 1}))
 
 
-CHANGES: list[Callable[[Path], None]] = [
+CHANGES = [
     put_back,
-    delete_local_topic,
+    pytest.param(delete_local_topic, marks=IN_FILES),
     make_batch_topic,
     leave_unclean,
     run_a_broker,
@@ -303,7 +306,7 @@ def damage_record(store: Path) -> None:
     log.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", [damage_queue, damage_record])
+@pytest.mark.parametrize("harm", [pytest.param(damage_queue, marks=IN_FILES), damage_record])
 def test_a_run_that_left_something_out_leaves_no_word(
     tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:

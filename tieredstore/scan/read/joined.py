@@ -37,12 +37,13 @@ MOST_BYTES = 256 << 10
 class JoinedBatch:
     """Messages of several ranges over one buffer, range by range, in the order of their offsets.
 
-    queues: of each range; counts: int64[ranges], its messages; columns: positions are bytes in the
-    buffer.
+    queues: of each range; counts: int64[ranges], its messages; tags_codes: of their units; columns:
+    positions are bytes in the buffer.
     """
 
     queues: tuple[QueueFiles, ...]
     counts: Int64s
+    tags_codes: Int64s
     buffer: memoryview
     columns: RecordColumns
 
@@ -171,7 +172,8 @@ def _check(pieces: Sequence[_Piece]) -> tuple[JoinedBatch | None, Bools]:
     if not right.all():
         return _check_rest(pieces, owners[~right])
     queues = tuple(piece.range.queue for piece in pieces)
-    return JoinedBatch(queues, counts, buffer, columns), sound
+    tags_codes = units["tags_code"].astype(np.int64)
+    return JoinedBatch(queues, counts, tags_codes, buffer, columns), sound
 
 
 def _check_rest(pieces: Sequence[_Piece], bad: Int64s) -> tuple[JoinedBatch | None, Bools]:

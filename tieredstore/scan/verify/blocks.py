@@ -3,6 +3,7 @@ unit names are checked too."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tieredstore.contracts.block_checksums import BlockChecked
@@ -18,7 +19,7 @@ __all__ = [
     "BLOCK_KIND",
     "BlocksOutcome",
     "VerifyBlocks",
-    "check_segment_blocks",
+    "check_segments_blocks",
     "has_block_checksums",
 ]
 
@@ -44,11 +45,15 @@ def has_block_checksums(provider: SegmentProvider) -> bool:
     return find_layer(provider, BlockChecked) is not None
 
 
-def check_segment_blocks(provider: SegmentProvider, item: VerifyBlocks) -> BlocksOutcome:
-    """Check a segment. Nothing of one that is gone: others tell. Raises Unavailable."""
+def check_segments_blocks(
+    provider: SegmentProvider, items: Iterable[VerifyBlocks]
+) -> list[BlocksOutcome]:
+    """Check segments. Nothing of one that is gone: others tell. Raises Unavailable."""
     checked = find_layer(provider, BlockChecked)
-    if checked is None:
-        return BlocksOutcome()
+    return [BlocksOutcome() if checked is None else _check(checked, item) for item in items]
+
+
+def _check(checked: BlockChecked, item: VerifyBlocks) -> BlocksOutcome:
     segment = item.extent.id
     try:
         coverage = checked.check_blocks(segment, item.extent.listing)

@@ -49,9 +49,9 @@ class QueuePlan:
         spans = queue.unit_spans()
         return cls(queue, spans[0][0] if spans else 0)
 
-    def ranges(self, range_bytes: int) -> list[VerifyRange]:
-        """Cut all units into ranges of about `range_bytes` of commit log each. Empty for a queue
-        without units."""
+    def ranges(self, range_bytes: int, *, with_probes: bool = True) -> list[VerifyRange]:
+        """Cut all units into ranges of about `range_bytes` of commit log each, which leave probes
+        or do not. Empty for a queue without units."""
         spans = self.queue.unit_spans()
         log_bytes = sum(extent.size_bytes for extent in self.queue.commit_log)
         units = sum(end - max(start, self.first_alive) for start, end in spans if end > start)
@@ -64,9 +64,9 @@ class QueuePlan:
             expired_from = span_start if span_start == spans[0][0] else start
             for low in range(start, end, step) or [start]:
                 high = min(low + step, end)
-                size = (high - low) * mean
+                size, first = (high - low) * mean, min(expired_from, low)
                 found.append(
-                    VerifyRange(self.queue, low, high, start, end, min(expired_from, low), size)
+                    VerifyRange(self.queue, low, high, start, end, first, size, with_probes)
                 )
                 expired_from = end
         return found

@@ -51,7 +51,7 @@ _KNOWN_SYS_FLAGS = (
     | sysflag.INNER_BATCH
     | sysflag.COMPRESSION_TYPE_MASK
 )
-_CHECKED_SYS_FLAGS = ~_KNOWN_SYS_FLAGS | sysflag.COMPRESSED
+CHECKED_SYS_FLAGS = ~_KNOWN_SYS_FLAGS | sysflag.COMPRESSED
 _MAX_RECORD_BYTES = 256 << 20
 Progress = Callable[[str, int], None]
 """Called with a path and the bytes just done there."""
@@ -63,7 +63,7 @@ class VerifyRange:
     Picklable.
 
     expired_from: units [expired_from, from) name what has expired; they are looked at as well.
-    size_bytes: commit log bytes of the range, about.
+    size_bytes: commit log bytes of the range, about. with_probes: whether it is to leave some.
     """
 
     queue: QueueFiles
@@ -73,6 +73,7 @@ class VerifyRange:
     span_end: int
     expired_from: int
     size_bytes: int
+    with_probes: bool = True
 
 
 class RangeVerifier:
@@ -266,7 +267,10 @@ class RangeVerifier:
                 else:
                     inside = (batch.queue_offsets >= low) & (batch.queue_offsets < high)
                     of_extent.add(times[inside], java_times[inside])
-        self._outcome.probes += make_probes(batch)
+        if self._range.with_probes:
+            self._outcome.probes += make_probes(
+                self._queue.topic, batch.buffer, batch.base_offset, columns, range(len(batch))
+            )
         self._check_sys_flags(batch)
         self._check_time_order(batch)
         self._check_tags(reader, batch)
@@ -290,7 +294,7 @@ class RangeVerifier:
 
     def _check_sys_flags(self, batch: MessageBatch) -> None:
         flags = batch.columns.sys_flags
-        if not (flags & _CHECKED_SYS_FLAGS).any():
+        if not (flags & CHECKED_SYS_FLAGS).any():
             return
         unknown = (flags & ~_KNOWN_SYS_FLAGS) != 0
         compressed = (flags & sysflag.COMPRESSED) != 0

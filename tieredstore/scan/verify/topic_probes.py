@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.columns.records import keys_to_index
+from tieredstore.message.columns.records import RecordColumns, keys_to_index
 from tieredstore.message.hashes import tiered_key_hash_candidates
-from tieredstore.scan.read.batch import MessageBatch
 
 Probe = tuple[int, int, int]
 """Hash of a key, commit log offset and size of its message in bytes."""
@@ -27,15 +26,18 @@ _ROW = np.dtype(
 _PLACE = ("hash", "queue_id", "offset", "size")
 
 
-def make_probes(batch: MessageBatch) -> Iterator[Probe]:
-    """Yield probes of some messages of a batch: its ends among them."""
-    last = len(batch) - 1
-    columns = batch.columns
-    for row in sorted({last * step // (_A_BATCH - 1) for step in range(_A_BATCH)}):
+def make_probes(
+    topic: str, buffer: memoryview, base_offset: int, columns: RecordColumns, rows: range
+) -> Iterator[Probe]:
+    """Yield probes of some messages of a queue, which are these rows: its ends among them.
+    base_offset: of the buffer, in the queue's log."""
+    last = len(rows) - 1
+    for step in sorted({last * step // (_A_BATCH - 1) for step in range(_A_BATCH)}):
+        row = rows[step]
         start, length = columns.properties_offsets[row], columns.properties_lengths[row]
-        for key in keys_to_index(bytes(batch.buffer[start : start + length]))[:1]:
-            offset, size = batch.base_offset + int(columns.positions[row]), int(columns.sizes[row])
-            for key_hash in tiered_key_hash_candidates(batch.queue.topic, key):
+        for key in keys_to_index(bytes(buffer[start : start + length]))[:1]:
+            offset, size = base_offset + int(columns.positions[row]), int(columns.sizes[row])
+            for key_hash in tiered_key_hash_candidates(topic, key):
                 yield key_hash, offset, size
 
 

@@ -27,7 +27,7 @@ from tieredstore.scan.verify.blocks import (
     BLOCK_KIND,
     BlocksOutcome,
     VerifyBlocks,
-    check_segment_blocks,
+    check_segments_blocks,
     has_block_checksums,
 )
 from tieredstore.scan.verify.gaps import VerifyGap, check_gap
@@ -37,6 +37,7 @@ from tieredstore.scan.verify.index import (
     index_chain_findings,
     index_files,
 )
+from tieredstore.scan.verify.joined_ranges import check_joined
 from tieredstore.scan.verify.outcome import (
     Anchored,
     GapOutcome,
@@ -232,7 +233,11 @@ class Verification:
 
     def _assemblies(self, queues: list[QueueFiles]) -> list[Assembly]:
         assemblies = [Assembly(plan, self._provider) for plan in self._plans(queues)]
-        ranges = [assembly.plan.ranges(self._task_bytes) for assembly in assemblies]
+        with_probes = self._catalogue.topics is None
+        ranges = [
+            assembly.plan.ranges(self._task_bytes, with_probes=with_probes)
+            for assembly in assemblies
+        ]
         outcomes = self._map(
             "messages",
             check_ranges,
@@ -385,12 +390,15 @@ def plan_queues(
 def check_ranges(
     provider: SegmentProvider, task: VerifyTask, progress: Progress
 ) -> list[RangeOutcome]:
-    return _map_small(
+    joined = check_joined(provider, task.items, progress)
+    others = _map_small(
         provider,
-        task.items,
+        [one for one, outcome in zip(task.items, joined, strict=True) if outcome is None],
         lambda one: one.size_bytes,
         lambda one: RangeVerifier(provider, one, progress).run(),
     )
+    rest = iter(others)
+    return [next(rest) if outcome is None else outcome for outcome in joined]
 
 
 def check_gaps(provider: SegmentProvider, task: VerifyTask, progress: Progress) -> list[GapOutcome]:
@@ -425,7 +433,7 @@ def check_blocks(
     provider: SegmentProvider, task: VerifyTask, progress: Progress
 ) -> list[BlocksOutcome]:
     del progress
-    return [check_segment_blocks(provider, one) for one in task.items]
+    return check_segments_blocks(provider, task.items)
 
 
 def _check_tables(catalogue: TierCatalogue, queues: list[QueueFiles]) -> Iterator[Finding]:
