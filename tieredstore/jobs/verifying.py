@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.cycles import without_cycle_search
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.run import TASK_BYTES, JobRun
 from tieredstore.jobs.sealing import Sealer
@@ -74,9 +75,10 @@ def run_verify(
     provider = location.connect()
     with ExitStack() as stack:
         stack.callback(provider.close)
-        listings = _listings(provider, location)
-        pinned = run.do_once("pin", lambda: _pin(provider, location, listings), _Pinned)
-        catalogue = catalogue_of(provider.url, pinned.facts, listings)
+        with without_cycle_search():
+            listings = _listings(provider, location)
+            pinned = run.do_once("pin", lambda: _pin(provider, location, listings), _Pinned)
+            catalogue = catalogue_of(provider.url, pinned.facts, listings)
         catalogue.require_own_state()
         brokers = sorted({segment.path.split("/", 1)[0] for segment in listings})
         sealer = stack.enter_context(Sealer.acquire(provider, brokers)) if seal else None
@@ -139,11 +141,8 @@ class _Connected:
     work: Work
 
     def __call__(self, task: VerifyTask) -> list[Any]:
-        provider = self.location.connect()
-        try:
+        with closing(self.location.connect()) as provider, without_cycle_search():
             return self.work(provider, task, _ignore_progress)
-        finally:
-            provider.close()
 
 
 def _ignore_progress(path: str, count_bytes: int) -> None:

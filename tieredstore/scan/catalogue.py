@@ -22,6 +22,7 @@ from tieredstore.contracts.segment import (
     SegmentListing,
     SegmentProvider,
 )
+from tieredstore.cycles import without_cycle_search
 from tieredstore.errors import Invalid
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.ahead import map_ahead
@@ -242,8 +243,9 @@ def load_catalogue(
     meanwhile does not look like damage. Raises Unavailable when the listing fails, Corrupt when the
     metadata does not parse.
     """
-    listings = list_tier(provider, broker)
-    return catalogue_of(provider.url, gather(provider, listings, metadata, broker), listings)
+    with without_cycle_search():
+        listings = list_tier(provider, broker)
+        return catalogue_of(provider.url, gather(provider, listings, metadata, broker), listings)
 
 
 Listings: TypeAlias = dict[SegmentId, SegmentListing]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
+from tieredstore.cycles import without_cycle_search
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Finding, OnFinding, damage, note, raise_on_damage
@@ -232,12 +233,10 @@ class Verification:
     # Queues
 
     def _assemblies(self, queues: list[QueueFiles]) -> list[Assembly]:
-        assemblies = [Assembly(plan, self._provider) for plan in self._plans(queues)]
-        with_probes = self._catalogue.topics is None
-        ranges = [
-            assembly.plan.ranges(self._task_bytes, with_probes=with_probes)
-            for assembly in assemblies
-        ]
+        plans, with_probes = self._plans(queues), self._catalogue.topics is None
+        with without_cycle_search():
+            assemblies = [Assembly(plan, self._provider) for plan in plans]
+            ranges = [plan.ranges(self._task_bytes, with_probes=with_probes) for plan in plans]
         outcomes = self._map(
             "messages",
             check_ranges,
