@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -20,8 +19,7 @@ class QueueKey(NamedTuple):
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRange:
+class QueueRange(NamedTuple):
     """Queue offsets of the messages that may be dispatched: [min_offset, max_offset).
 
     max_offset never passes what is on disk in the store below.

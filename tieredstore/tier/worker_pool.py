@@ -10,7 +10,8 @@ from typing import Final
 
 _LOOK_SECONDS: Final = 0.005
 _BUSY_SHARE: Final = 0.75
-"""A thread that computes for this share of its time is helped by no other: one runs at a time."""
+"""A thread that computes, or waits for a processor, for this share of its time is helped by no
+other: one runs at a time."""
 
 
 def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:
@@ -22,11 +23,11 @@ def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:
     by eight). Raises what a step raises, or what interrupts the caller (Ctrl-C), after the steps
     in hand; no other is begun then. A process that ends waits for none of them.
     """
-    worker: list[int] = []
+    worker: list[_Worker] = []
     ending = threading.Event()
 
     def work() -> None:
-        worker.append(threading.get_ident())
+        worker.append(_Worker())
         try:
             while not ending.is_set() and step():
                 pass
@@ -62,17 +63,44 @@ def _start_thread(work: Callable[[], None], name: str) -> Future[None]:
     return done
 
 
-def _ends_busy(first: Future[None], worker: list[int]) -> bool:
+class _Worker:
+    """The thread that makes one, seen from others."""
+
+    def __init__(self) -> None:
+        self._ident = threading.get_ident()
+        self._folder = f"/proc/self/task/{threading.get_native_id()}"
+
+    def measure_busy_seconds(self) -> float:
+        """Measure how long it computed, and was ready to but had no processor (Linux alone tells):
+        on a machine that has much else to do, others beside it would make it worse."""
+        computed = time.clock_gettime(time.pthread_getcpuclockid(self._ident))
+        waited = self._read("schedstat").split()
+        return computed + (int(waited[1]) / 1e9 if len(waited) > 1 else 0)
+
+    def is_ready(self) -> bool:
+        """Tell whether it computes or waits for a processor just now, which its times show later;
+        False where the system does not tell."""
+        return self._read("stat").rpartition(")")[2].startswith(" R")
+
+    def _read(self, name: str) -> str:
+        try:
+            with open(f"{self._folder}/{name}", encoding="ascii", errors="replace") as file:
+                return file.read()
+        except OSError:
+            return ""
+
+
+def _ends_busy(first: Future[None], worker: list[_Worker]) -> bool:
     """Wait as long as the first worker computes; whether it came to its end meanwhile."""
-    clock_of = getattr(time, "pthread_getcpuclockid", None)
-    if clock_of is None:
+    if not hasattr(time, "pthread_getcpuclockid"):
         return False
     wall = busy = 0.0
     while not wait([first], _LOOK_SECONDS).done:
         if not worker:
             continue  # not begun yet
-        now, computed = time.monotonic(), time.clock_gettime(clock_of(worker[0]))
-        if wall and computed - busy < (now - wall) * _BUSY_SHARE:
+        now, computed = time.monotonic(), worker[0].measure_busy_seconds()
+        is_busy = not wall or computed - busy >= (now - wall) * _BUSY_SHARE
+        if not (is_busy or worker[0].is_ready()):
             return False
         wall, busy = now, computed
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -49,6 +50,48 @@ def test_work_that_waits_gets_threads_that_wait_together() -> None:
     together = threading.Barrier(4)
     # broken unless four are in here at once, the first of them since the beginning
     run_worker_pool(taking(8, lambda _: together.wait(timeout=60)), 4, "pool")
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_thread_that_waits_for_a_processor_is_not_one_that_waits_for_a_backend(
+    is_ready: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool._Worker, "measure_busy_seconds", lambda _: 0.0)
+    monkeypatch.setattr(worker_pool._Worker, "is_ready", lambda _: is_ready)
+    seen: set[int] = set()
+    helped = threading.Event()
+
+    def note(item: int) -> None:
+        seen.add(threading.get_ident())
+        if len(seen) > 1:
+            helped.set()
+        # Whoever is to be helped waits for that.
+        helped.wait(0.002 if is_ready else 60)
+
+    run_worker_pool(taking(30, note), 4, "pool")
+    assert (len(seen) > 1) == (not is_ready)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell")
+def test_a_thread_that_computes_is_ready_and_one_that_sleeps_is_not() -> None:
+    found: list[worker_pool._Worker] = []
+    stop = threading.Event()
+
+    def sleep() -> None:
+        found.append(worker_pool._Worker())
+        stop.wait(60)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    try:
+        assert worker_pool._Worker().is_ready()
+        while not found or found[0].is_ready():
+            threading.Event().wait(0.01)
+        before = found[0].measure_busy_seconds()
+        assert before > 0
+    finally:
+        stop.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("threads", [1, 4])
