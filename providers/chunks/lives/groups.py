@@ -155,7 +155,7 @@ def _encode_piece(piece: GroupPiece) -> tuple[int, int, int, int, int, int]:
 
 
 def _decode_index(name: GroupName, packed: bytes) -> Iterator[GroupPiece]:
-    content, is_whole = decompress(packed, f"group {name}")
+    content, is_whole = decompress(packed, f"group {name}", "an index")
     try:
         found = msgspec.json.decode(content, type=_Index) if is_whole else None
     except msgspec.DecodeError as error:

@@ -180,14 +180,14 @@ def check_format(version: object, name: str) -> None:
         )
 
 
-def decompress(content: bytes, name: str) -> tuple[bytes, bool]:
+def decompress(content: bytes, name: str, what: str = "an inheritance") -> tuple[bytes, bool]:
     """Return what is packed in the content of an object, and whether it is all. Raises Corrupt,
-    naming the object."""
+    naming the object, and what it should be."""
     unpacker = zlib.decompressobj()
     try:
         found = unpacker.decompress(content, _MAX_CONTENT_BYTES)
     except zlib.error as error:
-        raise Corrupt(f"{name}: not an inheritance: {error}", path=name) from error
+        raise Corrupt(f"{name}: not {what}: {error}", path=name) from error
     return found, unpacker.eof
 
 

@@ -166,7 +166,7 @@ def _read(number: int, name: str, read: Callable[[str], bytes | None]) -> _Conte
     if packed is None:
         return None
     try:
-        content, is_whole = decompress(packed, name)
+        content, is_whole = decompress(packed, name, "packed")
         found = msgspec.json.decode(content, type=_Content) if is_whole else None
     except (Corrupt, msgspec.DecodeError) as error:
         _log.warning("%s: not what an epoch leaves: %s", name, error)

@@ -68,7 +68,7 @@ class GroupGarbage:
         needed = set(self._gatherer.list_sent(authority))
         chains = dict(find_chains())
         needed |= _find_needed(chains.items())
-        holes = {id: chain.holes for id, chain in chains.items() if chain.holes}  # noqa: A001
+        holes = _find_holes(chains)
         unused = [
             (name, info)
             for name, info in listed
@@ -102,7 +102,8 @@ class GroupGarbage:
             return 0
         listed = self._views.groups.list_names(broker_name)
         older = [found for found in listed if found[0].life.epoch < authority.number]
-        return self._delete(older, {}, authority)
+        chains = self._views.take_stock(broker_name).chains if older else {}
+        return self._delete(older, _find_holes(chains), authority)
 
     def _may_be_seen(
         self,
@@ -161,6 +162,10 @@ def _is_covered(piece: GroupPiece, chain: Chain, group: str) -> bool:
         not run.is_chunk and run.start <= piece.start and rank_run(run) > (piece.end, False, group)
         for run in chain.find_extents(piece.start, 1)
     )
+
+
+def _find_holes(chains: Mapping[SegmentId, Chain]) -> _Holes:
+    return {id: chain.holes for id, chain in chains.items() if chain.holes}  # noqa: A001
 
 
 def _find_needed(chains: Iterable[tuple[SegmentId, Chain]]) -> set[str]:

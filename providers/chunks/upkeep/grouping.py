@@ -334,10 +334,9 @@ class GroupUpkeep:
 
 
 def _is_same(content: Buffer, run: Run) -> bool:
-    """Whether the bytes are those of the extents, by their CRCs; what has none passes."""
+    """Whether the bytes are surely those of the extents, by their CRCs."""
     view = memoryview(content).cast("B")
     first = run[0].start
     return view.nbytes == run[-1].end - first and all(
-        extent.crc in {-1, raw_crc32(view[extent.start - first : extent.end - first])}
-        for extent in run
+        extent.crc == raw_crc32(view[extent.start - first : extent.end - first]) for extent in run
     )

@@ -14,7 +14,7 @@ from tests.kit.gathered import (
     queue_ids,
     read_queue,
 )
-from tieredstore.contracts.segment import Buffer
+from tieredstore.contracts.segment import Buffer, Written
 from tieredstore.errors import Corrupt
 
 TOPICS = "ABC"
@@ -290,6 +290,23 @@ class TestGroupsOfDeletedTopicsAlone:
         heir.process.tier.run_maintenance()
         assert levels(store) == "0"
         assert read_queue(store, "B") == content("B", 1)
+
+    def test_a_group_with_bytes_that_are_in_a_hole_stays(self, store: Store) -> None:
+        writer = Gathering(store)
+        log, _ = queue_ids("A")
+        assert writer.segment(log).write(0, [b"first"]) == Written(5)
+        writer.ends[log] = 5
+        writer.write("A")
+        assert writer.segment(log).write(16, [b"last"]) == Written(20)
+        [group] = group_keys(store)
+        damage_index(store, group)
+        heir = Gathering(store, group_bytes=0)
+        heir.process.tier.run_maintenance()
+        damage_index(store, group)  # somebody put it back
+        heir = Gathering(store, group_bytes=0)
+        heir.process.tier.run_maintenance()
+        assert read_behind(store, "A", 16) == b"last"
+        assert group_keys(store) == [group]
 
     def test_who_lost_the_epoch_collects_nothing(self, store: Store) -> None:
         Gathering(store, group_bytes=0).write("A")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -16,7 +16,9 @@ from tests.kit.gathered import (
     queue_ids,
     read_queue,
 )
-from tieredstore.contracts.segment import Buffer, Written
+from tieredstore.contracts.segment import Buffer, SegmentId, Written
+from tieredstore.providers.chunks.lives.extents import Extent
+from tieredstore.providers.chunks.lives.groups import Group
 from tieredstore.providers.chunks.lives.views import Views
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.testing.object_faults import ObjectFault
@@ -156,6 +158,24 @@ def test_a_disk_that_has_other_bytes_is_left_alone(
     write(writer)
     writer.keep(store)
     assert "GET" in writer.process.operations()
+    assert_all(store)
+
+
+def test_bytes_without_a_crc_do_not_come_from_the_disk(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of pieces, as a later epoch has cut them: nothing tells that the disk has the same."""
+    make_extents = Group.make_extents
+
+    def make_without_crcs(group: Group, made_ms: int) -> Iterator[tuple[SegmentId, Extent]]:
+        for of, extent in make_extents(group, made_ms):
+            yield of, extent._replace(crc=-1)
+
+    monkeypatch.setattr(Group, "make_extents", make_without_crcs)
+    writer = Gathering(store)
+    writer.process.tier.use_local_copy(BROKER, lambda *_: (b"other byte!" * 3, b"01" * 3))
+    write(writer)
+    writer.keep(store)
     assert_all(store)
 
 
