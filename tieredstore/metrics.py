@@ -134,7 +134,7 @@ def _labels(labels: Mapping[str, object]) -> Labels:
 
 def _key(series: Mapping[Labels, object], labels: Mapping[str, object]) -> Labels:
     key = _labels(labels)
-    return key if key in series or len(series) < MAX_LABEL_SETS else _OVERFLOW
+    return key if len(series) < MAX_LABEL_SETS or key in series else _OVERFLOW
 
 
 def _drop(series: dict[Labels, _Value], is_gone: Callable[[str], bool]) -> None:

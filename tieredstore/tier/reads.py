@@ -168,7 +168,7 @@ class TieredReads(PluginMessageStore):
             self.metrics.count(
                 MESSAGES_OUT, len(result.messages), topic=request.topic, group=request.group
             )
-        low, high = self._local_range(*request.key)
+        low, high = self._local_range(request.topic, request.queue_id)
         if low < high:
             result.min_offset = min(result.min_offset, low)
             if result.status is GetMessageStatus.OFFSET_TOO_SMALL:

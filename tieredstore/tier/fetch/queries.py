@@ -100,13 +100,13 @@ def query_message(
             for item in items
             if item.topic_id == entry.topic_id and (item.queue_id, item.offset) not in seen
         ]
-        seen.update((item.queue_id, item.offset) for item in fresh)
         for message in (yield from _read_items(queues, topic, fresh, wanted)):
             if len(found) < max_count:
                 found.setdefault((message.queue_id, message.queue_offset), message)
         # Hits that were none may hide more: ask for more of them.
         if len(found) >= max_count or len(items) < ask or ask >= MAX_RESULTS:
             return [found[place] for place in sorted(found)]
+        seen.update((item.queue_id, item.offset) for item in fresh)
         ask = min(ask * 4, MAX_RESULTS)
 
 

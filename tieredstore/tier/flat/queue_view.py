@@ -51,6 +51,8 @@ class QueueView:
 
     def min_offset(self) -> Reading[int]:
         """Read `consume_queue_min_offset` as a reading."""
+        if self.commit_log.min_offset == 0:  # nothing has expired
+            return self.consume_queue.min_unit
         first = yield from self._first_message_offset()
         return max(self.consume_queue.min_unit, first)
 
@@ -107,11 +109,9 @@ class QueueView:
         return min(offset, self.consume_queue_commit_offset)
 
     def _first_message_offset(self) -> Reading[int]:
-        """Queue offset of the first message in the commit log; -1 when the consume queue's
-        minimum says it already, the commit offset when the commit log is empty."""
+        """Queue offset of the first message in the commit log; the commit offset when that is
+        empty."""
         start, commit = self.commit_log.min_offset, self.commit_log.commit_offset
-        if start == 0:
-            return -1  # nothing has expired
         if start == commit:
             return self.consume_queue.commit_unit
         known = self._first_message
