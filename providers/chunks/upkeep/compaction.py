@@ -329,7 +329,11 @@ class Compactor:
             if extent.name != name:  # the rest of a write with units is for the other file
                 self._written.forget(state.key(extent.name), extent.skip, extent.length)
         if not is_new:
-            self._check_size(key, start, end)
+            try:
+                self._check_size(key, start, end)
+            except Corrupt:
+                authority.lives.leave(state.id)  # under that name there never will be another one
+                raise
 
     def _check_size(self, key: str, start: int, end: int) -> None:
         made = self._client.head(key)

@@ -147,7 +147,12 @@ class GroupUpkeep:
             if is_ending:
                 break
             report_progress()
-            for part in self._work_on(path, ids, authority, done):
+            try:
+                found = self._work_on(path, ids, authority, done)
+            except Corrupt as error:  # of this queue alone
+                done.damage = done.damage or error
+                continue
+            for part in found:
                 batch.append(part)
                 size += len(part.content)
             if size >= self._settings.regrouped_bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from tests.kit.chunks import GRACE_MS, Store
@@ -15,7 +17,7 @@ from tests.kit.gathered import (
     read_queue,
 )
 from tieredstore.contracts.segment import Buffer, Written
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Unavailable
 
 TOPICS = "ABC"
 TEXT = b"0123456789"
@@ -248,6 +250,32 @@ def test_damaged_bytes_keep_nothing_else_where_it_is(
     assert "ExtentsDamaged" in told
     assert told.count("ExtentsDamaged") < 8
     assert damaged in group_keys(store)
+
+
+def test_a_run_that_somebody_cut_short_keeps_no_other_queue_in_its_groups(store: Store) -> None:
+    writer = Gathering(store, split_age_ms=0)
+    writer.write(*TOPICS)
+    client, make = writer.process.client, writer.process.client._make
+    cut: list[str] = []
+
+    def make_short(key: str, content: bytes, metadata: Mapping[str, str]) -> bool:
+        if "/m." in key and not cut:
+            cut.append(key)
+            make(key, content[:-1], metadata)
+            raise Unavailable(f"{key}: no reply")
+        return make(key, content, metadata)
+
+    client._make = make_short  # type: ignore[method-assign]
+    assert attempt(lambda: writer.keep(store)) == "Corrupt"
+    others = [topic for topic in TOPICS if f"/{topic}/" not in cut[0]]
+    assert len(others) == 2
+    for topic in others:
+        assert [name[0] for name in store.names(queue_ids(topic)[0])] == ["m"]
+    for _ in range(3):
+        assert attempt(lambda: writer.keep(store, GRACE_MS + REGROUP_MS)) == ""
+    assert levels(store) == ""
+    for topic in TOPICS:
+        assert read_queue(store, topic) == content(topic, 1)
 
 
 class TestGroupsOfDeletedTopicsAlone:
