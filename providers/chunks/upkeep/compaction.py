@@ -154,9 +154,7 @@ class Compactor:
                 if authority.number and (
                     authority.lives.has(state.id)
                     or _has_later(state, others, tombstone)
-                    # A listing does not show what is in a group that cannot be read now
-                    or (tombstone is None and self._views.find_inherited(state.id).spans)
-                    or self._has_carried(state)
+                    or self._has_carried(state, tombstone)
                 ):
                     tombstone = self._bury(state, authority)
                     others = found
@@ -196,8 +194,10 @@ class Compactor:
             self._client.delete(batch)
             self._written.drop(batch)
 
-    def _has_carried(self, state: SegmentState) -> bool:
+    def _has_carried(self, state: SegmentState, tombstone: str | None) -> bool:
         """Whether a segment is there of which its own folder has nothing."""
+        if tombstone is None and self._views.find_inherited(state.id).spans:
+            return True  # a listing does not show what is in a group that cannot be read now
         if state.id.type is not FileSegmentType.CONSUME_QUEUE and not self._views.has_groups(
             state.broker_name
         ):

@@ -143,6 +143,13 @@ def collected_beside(setting: Setting, faults: int = 0) -> Scenario:
     return _make(parties, setting, faults, lasting=None, is_read=True)
 
 
+def sealed_collected(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer collect the run that a sealed segment was, while a successor begins."""
+    before = _all(_append(b"aa", b"bb"), Writer.keep, Writer.seal, Writer.keep, _sleep)
+    parties = {"first": _first(Writer.keep, before=before), "second": _succeed(_append(b"CC"))}
+    return _make(parties, setting, faults, lasting=None)
+
+
 def merging_beside(setting: Setting, faults: int = 0) -> Scenario:
     """Let a writer merge while it writes, and a successor go on."""
 

@@ -27,6 +27,7 @@ SETTINGS = {
 HOLD = [
     *(("late_whole", 1), ("late_run", 1), ("late_delete", 1), ("late_seal", 1)),
     *(("alone", 1), ("made_again", 0), ("expiry", 0), ("collected_beside", 0)),
+    ("sealed_collected", 0),
     *(("stale_sweep", 0), ("swept", 0), ("deleting_beside", 0), ("sent_anew", 2)),
     *(("succession", 0), ("third_life", 0)),
     *(("clean_stop", 1), ("stop_unanswered", 2), ("stop_beside", 0), ("stop_while_keeping", 0)),
@@ -65,6 +66,7 @@ MUTANTS: dict[str, Mutant] = {
     "units go with their messages": (Compactor, "_store_units", lambda *_: None),
     "units are not looked for when they are deleted": (Compactor, "_has_carried", lambda *_: False),
     "what was taken is not stored": (Gatherer, "flush", lambda *_: None),
+    "of two runs any counts": (chain, "rank_run", lambda run: run.end),
     "a group under way is garbage": (Gatherer, "list_sent", lambda *_: []),
 }
 DELETED_LIFE = "of a deleted life"
@@ -84,6 +86,7 @@ FOUND = [
     ("nobody looks at the epoch", "late_delete", 0, LOST),
     ("a write that may still come is forgotten", "sent_anew", 2, LOST),
     ("a reader does not look again", "collected_beside", 0, LOST),
+    ("of two runs any counts", "sealed_collected", 0, LOST),
     ("a stop says what is there before its end", "stop_beside", 0, LOST),
     ("a stop says what was there", "clean_stop", 0, LOST),
     ("a stop says what was there", "paired_stop", 0, LOST),
