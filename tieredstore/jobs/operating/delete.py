@@ -10,6 +10,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.operating.effect import Effect
 from tieredstore.jobs.operating.part import TierPart, open_part
+from tieredstore.local.queues.kinds import find_queues_of
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.location import TierLocation
 from tieredstore.tier.flat.deletion import mark_deleted
@@ -56,13 +57,13 @@ def delete_topic(
 
 
 def _refuse_local(part: TierPart, topic: str) -> None:
-    folder = part.state / "consumequeue" / topic
-    if folder.is_dir():
+    place = find_queues_of(part.state, topic)
+    if place is not None:
         raise Invalid(
-            f"{folder}: the local store still has topic {topic!r}, and would upload it again. "
+            f"{place}: the local store still has topic {topic!r}, and would upload it again. "
             "`tieredstore topic delete` deletes it in a running broker and in its tier; "
             "`tieredstore tier reset` empties its queues in the tier",
-            path=str(folder),
+            path=str(place),
             topic=topic,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,8 @@ from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY
 from tieredstore.local.queues.extension.consume_queue_store import ExtendedConsumeQueueStore
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
 from tieredstore.local.queues.rocksdb.consume_queue_store import RocksDBConsumeQueueStore
-from tieredstore.local.queues.rocksdb.database import CURRENT_FILE
+from tieredstore.local.queues.rocksdb.database import CURRENT_FILE, ReadOnlyDatabase
+from tieredstore.local.queues.rocksdb.reading import QueueReads
 
 SEPARATE_DIRECTORY: Final = "consumequeue_rocksdb"
 """Where the database is with `useSeparateStorePathForRocksdbCQ`."""
@@ -41,6 +43,19 @@ def find_queue_database(root: Path) -> Path | None:
             path=str(root),
         )
     return found[0] if found else None
+
+
+def find_queues_of(root: Path, topic: str) -> Path | None:
+    """Find the folder, or the database, in which a store that nobody owns has queues of a topic;
+    None for a topic that is not there. Raises Invalid, Corrupt or Unavailable for a database that
+    cannot be opened."""
+    directory = find_queue_database(root)
+    if directory is None:
+        folder = root / CONSUME_QUEUE_DIRECTORY / topic
+        return folder if folder.is_dir() else None
+    with closing(ReadOnlyDatabase(directory)) as database:
+        found = any(key.topic == topic for key in QueueReads(database).list_queues())
+    return directory if found else None
 
 
 def make_queue_store(

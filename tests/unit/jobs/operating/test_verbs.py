@@ -21,6 +21,7 @@ from tests.kit.jobs.operating import (
     tier_bytes,
     verified,
 )
+from tests.kit.store_type import STORE_TYPE
 from tests.kit.tiered_local import TieredLocal
 from tieredstore.disk.locks import lock_file, unlock_file
 from tieredstore.local.recovery.store_lock import StoreLock
@@ -80,8 +81,9 @@ def test_a_topic_leaves_the_tier(world: TieredLocal) -> None:
 
 
 def lose_topic(world: TieredLocal) -> None:
-    """The local store has the topic no more."""
-    shutil.rmtree(world.root / "store" / "consumequeue" / "T")
+    """The local store has the topic no more, or no queues at all where they are in a database."""
+    queues = world.root / "store" / "consumequeue"
+    shutil.rmtree(queues / "T" if STORE_TYPE == "default" else queues)
 
 
 def test_a_topic_that_would_come_again_is_not_deleted(world: TieredLocal) -> None:

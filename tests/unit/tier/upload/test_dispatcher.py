@@ -617,13 +617,18 @@ class _CountedReads(WrapperProvider):
         self.reads = 0
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
-        read = segment.read
+        read, read_nowait = segment.read, segment.read_nowait
 
         def counted(position: int, length: int) -> Any:
             self.reads += 1
             return read(position, length)
 
-        patch(segment, read=counted)
+        def counted_at_hand(position: int, length: int) -> Any:
+            found = read_nowait(position, length)
+            self.reads += found is not None
+            return found
+
+        patch(segment, read=counted, read_nowait=counted_at_hand)
         return segment
 
 
