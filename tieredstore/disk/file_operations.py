@@ -13,6 +13,16 @@ from tieredstore.disk.sync import sync_folder
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
+Stamp = tuple[int, int, int]
+"""Inode, time of the last change (ns), size (bytes): another one once a file, or what is in a
+folder, was changed."""
+
+
+def make_stamp(found: os.stat_result) -> Stamp:
+    """Make the stamp of what the system told of a file or folder."""
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 class AppendFile(Protocol):
     """A file that only grows."""
 
@@ -35,14 +45,12 @@ class FileOperations:
         except FileNotFoundError:
             return None
 
-    def stamp(self, path: Path) -> tuple[int, int, int] | None:
-        """Return inode, time of the last change (ns) and size: the value differs once a file was
-        written again; None when the file is not there."""
+    def stamp(self, path: Path) -> Stamp | None:
+        """Find the stamp of a file; None when it is not there."""
         try:
-            found = path.stat()
+            return make_stamp(path.stat())
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def read(self, path: Path) -> bytes:
         return path.read_bytes()

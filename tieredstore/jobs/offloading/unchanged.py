@@ -25,7 +25,7 @@ from tieredstore.contracts.segment import WriterRecord
 from tieredstore.contracts.usage import read_usage
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.disk.errors import wrap_os_errors
-from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.file_operations import FILES, make_stamp
 from tieredstore.errors import TieredStoreError
 from tieredstore.jobs.offloading.behind import Behind
 from tieredstore.jobs.offloading.report import OffloadReport
@@ -264,7 +264,7 @@ def _sign_store(options: OffloadOptions, target: TierTarget, last: _Last) -> str
     root = options.store
 
     def look() -> Iterator[object]:
-        yield _stamp(root.stat())
+        yield make_stamp(root.stat())
         topics = read_topics(root)
         yield sorted(topics.attributes.items()), topics.version, sorted(topics.compacted)
         config = msgspec.structs.replace(target.config, store_path_root_dir=str(root))
@@ -314,10 +314,6 @@ def _sign_state(state: Path) -> str:
         return _sign(look())
 
 
-def _stamp(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
 def _stamp_entries(directory: Path | str, depth: int) -> Iterator[object]:
     """What is in a folder, and in those in it, so many deep."""
     try:
@@ -326,6 +322,6 @@ def _stamp_entries(directory: Path | str, depth: int) -> Iterator[object]:
     except FileNotFoundError:
         return
     for entry in found:
-        yield entry.name, _stamp(entry.stat())
+        yield entry.name, make_stamp(entry.stat())
         if depth > 1 and entry.is_dir():
             yield from _stamp_entries(entry.path, depth - 1)

@@ -14,11 +14,12 @@ from typing import Final
 
 import numpy as np
 
+from tieredstore.disk.file_operations import Stamp
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.local.log.file_names import FileRun, file_name, list_files
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.interface import Units
-from tieredstore.local.queues.kept_ends import KeptQueue, Stamp, find_stamp
+from tieredstore.local.queues.kept_ends import KeptQueue, find_stamp
 from tieredstore.local.queues.tail_search import find_cut, find_minimum, find_tail, is_held
 from tieredstore.message.consume_queue import (
     BLANK_SIZE_FIELD,

@@ -11,13 +11,13 @@ from typing import Final
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.file_operations import Stamp
 from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.local.positional_files import REMOVED_SUFFIX, PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue, round_up_to_units
 from tieredstore.local.queues.interface import LogSpan, QueueUnits
 from tieredstore.local.queues.kept_ends import (
     KeptEnds,
-    Stamp,
     find_kept_ends,
     find_stamp,
     keep_ends,

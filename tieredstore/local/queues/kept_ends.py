@@ -14,16 +14,12 @@ from typing import Final
 
 import msgspec
 
-from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.file_operations import FILES, Stamp, make_stamp
 from tieredstore.local.queues.interface import LogSpan
 
 KEPT_FILE: Final = "tieredstore.queues.json"
 _FORMAT: Final = 1
 _log = logging.getLogger(__name__)
-
-Stamp = tuple[int, int, int]
-"""Inode, time of the last change (ns), size: another one once a file, or what is in a folder, was
-changed."""
 
 
 class KeptQueue(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -53,8 +49,7 @@ class KeptEnds(msgspec.Struct, frozen=True):
 
 def find_stamp(path: str) -> Stamp:
     """Find the stamp of a file or folder. Raises OSError."""
-    found = os.stat(path)  # noqa: PTH116 - asked several times for each of very many queues
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return make_stamp(os.stat(path))  # noqa: PTH116 - asked often for each of very many queues
 
 
 def keep_ends(root: Path, ends: KeptEnds) -> None:
