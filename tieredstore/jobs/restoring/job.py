@@ -24,7 +24,7 @@ from tieredstore.jobs.restoring.backups import (
     require_backup,
 )
 from tieredstore.jobs.restoring.offsets import OFFSET_FILES, FittedOffsets, fit_offsets
-from tieredstore.jobs.restoring.target import check_empty, claim_directory
+from tieredstore.jobs.restoring.target import check_empty, claim_directory, forget_begun_log
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.target import find_only_broker, refuse_broker, refuse_slave
 from tieredstore.scan.location import TierLocation, place_tier
@@ -66,8 +66,10 @@ def run_restore(
         "cluster": placed.broker_cluster_name,
         "broker": broker,
     }
-    with claim_directory(store, source):
+    with claim_directory(store, source) as was_cut_off:
         refuse_broker(store)
+        if was_cut_off:
+            forget_begun_log(placed, store)
         check_no_log(placed, store)
         made: Mapping[str, Any] = dict.fromkeys(_FROM_REBUILD[:-1], 0) | {"findings": []}
         queues: list[dict[str, Any]] = []

@@ -10,15 +10,18 @@ from typing import Final
 
 import orjson
 
+from tieredstore.config import StoreConfig
 from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.locks import lock_file, unlock_file
 from tieredstore.errors import Fenced, Invalid
+from tieredstore.local.log.commit_log import find_log_directory
 
 RESTORING_FILE: Final = "tieredstore.restoring"
 """In the directory while it is no whole store yet: which tier it is made of."""
 _NOT_OURS: Final = frozenset({"lost+found"})
 _MAX_BYTES: Final = 65_536
+_FIRST_BYTES: Final = 4096
 
 
 def check_empty(store: Path) -> None:
@@ -39,10 +42,10 @@ def check_empty(store: Path) -> None:
 
 
 @contextmanager
-def claim_directory(store: Path, source: Mapping[str, str]) -> Iterator[None]:
+def claim_directory(store: Path, source: Mapping[str, str]) -> Iterator[bool]:
     """Make the directory and be the only restore in it, for the block; after its end it is a store.
-    source: from what it is made. Raises Fenced while another restore runs, Invalid when one that
-    was cut off had another source."""
+    source: from what it is made. Yields whether one was cut off there. Raises Fenced while another
+    restore runs, Invalid when one that was cut off had another source."""
     path = store / RESTORING_FILE
     with wrap_os_errors("write", path):
         FILES.make_directory(store)
@@ -52,8 +55,8 @@ def claim_directory(store: Path, source: Mapping[str, str]) -> Iterator[None]:
             raise Fenced(f"{store}: another restore runs there", path=str(store)) from None
     try:
         with wrap_os_errors("write", path):
-            _note_source(store, fd, orjson.dumps(dict(source)))
-        yield
+            was_cut_off = _note_source(store, fd, orjson.dumps(dict(source)))
+        yield was_cut_off
         with wrap_os_errors("delete", path):
             FILES.unlink(path)
             FILES.sync_directory(store)
@@ -61,7 +64,8 @@ def claim_directory(store: Path, source: Mapping[str, str]) -> Iterator[None]:
         unlock_file(fd)
 
 
-def _note_source(store: Path, fd: int, source: bytes) -> None:
+def _note_source(store: Path, fd: int, source: bytes) -> bool:
+    """Returns whether it was noted before."""
     found = os.pread(fd, _MAX_BYTES, 0)
     if found and found != source:
         raise Invalid(
@@ -72,3 +76,21 @@ def _note_source(store: Path, fd: int, source: bytes) -> None:
     os.pwrite(fd, source, 0)
     os.fsync(fd)
     FILES.sync_directory(store)
+    return bool(found)
+
+
+def forget_begun_log(config: StoreConfig, store: Path) -> None:
+    """Delete the commit log that a restore which was cut off has begun, as its last step; it is
+    begun again. One with a message stays: somebody has started a broker on the store. Raises
+    Unavailable."""
+    folder = find_log_directory(config, store)
+    with wrap_os_errors("list", folder):
+        files = list(folder.iterdir()) if folder.is_dir() else []
+    if len(files) != 1:
+        return
+    with wrap_os_errors("read", files[0]), files[0].open("rb") as file:
+        has_message = any(file.read(_FIRST_BYTES))
+    if not has_message:
+        with wrap_os_errors("delete", files[0]):
+            FILES.unlink(files[0])
+            FILES.sync_directory(folder)

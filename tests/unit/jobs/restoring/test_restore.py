@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,11 @@ from tests.kit.jobs.operating import K, T, make_world
 from tests.kit.tiered_local import TieredLocal
 from tieredstore.disk.locks import lock_file, unlock_file
 from tieredstore.errors import Invalid
+from tieredstore.jobs.operating import adopt as adopting
 from tieredstore.jobs.restoring.target import RESTORING_FILE
 
 ENDS = {("K", 0): 4, ("T", 0): 9, ("T", 1): 4}
+ADOPT = adopting._adopt
 TOPICS = '{"topicConfigTable":{}}'
 
 
@@ -163,6 +166,47 @@ def test_h02_a_restore_that_was_cut_off_goes_on(
     assert not (world.root / "store" / RESTORING_FILE).exists()
     world.open()
     assert world.put("T", b"new") == [9]
+    assert world.read("T") == [*enumerate(T), (9, b"new")]
+
+
+def cut_off_behind_the_log(world: TieredLocal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a kill would, between the last step, which begins the log, and the end."""
+
+    def adopt(*args: Any, **keys: Any) -> int:
+        ADOPT(*args, **keys)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tieredstore.jobs.operating.adopt._adopt", adopt)
+        assert restore(world).code == 130
+    assert list((world.root / "store" / "commitlog").iterdir())
+
+
+def test_h02_a_restore_that_was_cut_off_behind_its_last_step_goes_on(
+    world: TieredLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_all(world)
+    cut_off_behind_the_log(world, monkeypatch)
+    ran = restore(world)
+    assert ran.code == 0, ran.err
+    assert not (world.root / "store" / RESTORING_FILE).exists()
+    world.open()
+    assert world.local.commit_log.min_offset == ran.record["log_begin"]
+    assert world.put("T", b"new") == [9]
+    assert world.read("T") == [*enumerate(T), (9, b"new")]
+
+
+def test_h02_what_a_broker_has_put_in_a_store_of_a_restore_that_was_cut_off_stays(
+    world: TieredLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_all(world)
+    cut_off_behind_the_log(world, monkeypatch)
+    world.open()
+    assert world.put("T", b"new") == [9]
+    world.close()
+    ran = restore(world)
+    assert (ran.code, "the local store is not new" in one_line(ran)) == (2, True)
+    world.open()
     assert world.read("T") == [*enumerate(T), (9, b"new")]
 
 
