@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tieredstore.clock import Clock
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
-from tieredstore.disk.file_operations import FileOperations
+from tieredstore.disk.file_operations import FileOperations, Stamp
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.metadata.journal import FORMAT_VERSION, Journal
 from tieredstore.metadata.json_format import Limits
@@ -128,7 +128,7 @@ class KeptTables:
         with self.lock:
             self._journals_structure = is_wanted
 
-    def _stamps(self) -> list[tuple[int, int, int] | None]:
+    def _stamps(self) -> list[Stamp | None]:
         try:
             paths = (*self._files.paths, self.journal.path)
             return [self._operations.stamp(path) for path in paths]

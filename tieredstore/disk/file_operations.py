@@ -13,14 +13,14 @@ from tieredstore.disk.sync import sync_folder
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
-Stamp = tuple[int, int, int]
-"""Inode, time of the last change (ns), size (bytes): another one once a file, or what is in a
-folder, was changed."""
+Stamp = tuple[int, int, int, int]
+"""Inode, time of the last change (ns), size (bytes), and when any of it was set (ns): another one
+once a file, or what is in a folder, was changed, also by a copy that keeps the times of files."""
 
 
 def make_stamp(found: os.stat_result) -> Stamp:
     """Make the stamp of what the system told of a file or folder."""
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns
 
 
 class AppendFile(Protocol):

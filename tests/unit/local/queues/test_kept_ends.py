@@ -205,6 +205,34 @@ def test_messages_that_somebody_else_put_since_are_found(root: Path, loads: list
     assert loads == ["loaded"]
 
 
+def test_a_backup_that_is_put_back_over_the_store_is_read(root: Path, loads: list[str]) -> None:
+    """`cp -a`, there and back: what it writes over keeps inode, time and size, what came since
+    stays, and is behind the log."""
+    backup = root.with_name("backup")
+    shutil.copytree(root, backup)
+    with running(config(root)) as store:
+        put_all(store, [plain("short", 0, 98), plain("short", 9, 98), plain("later", 0, 99)])
+    write_back(backup, root)
+    loads.clear()
+    with running(config(root)) as store:
+        results = put_all(store, [plain("short", 0, 1), plain("short", 9, 2), plain("later", 0, 3)])
+        assert [result.queue_offset for result in results] == [3, 0, 0]
+    assert loads == ["loaded"]
+    found = read_all_of(root)
+    assert ("short", 0, 3, b"body-1") in found
+    assert [one for one in found if one[:2] in {("short", 9), ("later", 0)}] == [
+        ("later", 0, 0, b"body-3"), ("short", 9, 0, b"body-2"),
+    ]  # fmt: skip
+
+
+def write_back(backup: Path, root: Path) -> None:
+    for path in sorted(backup.rglob("*"), reverse=True):  # what is in a folder before it
+        place = root / path.relative_to(backup)
+        if path.is_file():
+            place.write_bytes(path.read_bytes())
+        shutil.copystat(path, place)
+
+
 def test_after_a_crash_the_queues_are_read(root: Path, loads: list[str]) -> None:
     expected = read_all_of(root)
     (root / ABORT_FILE).touch()
