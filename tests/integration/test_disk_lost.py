@@ -12,6 +12,7 @@ import pytest
 
 from tests.kit.tiered_local import TieredLocal
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.errors import Corrupt, Exhausted, Invalid
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.read_only import open_read_only
@@ -44,6 +45,31 @@ def test_l16_a_new_local_store_above_a_tier_with_messages_is_refused(world: Tier
         assert f"last written by process {os.getpid()} on" in str(caught.value)
     assert list((world.root / "store").rglob("commitlog/*")) == []
     world.open(tieredStoreAdopt=True)
+
+
+@pytest.mark.parametrize("level", ["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"])
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_l16_a_consumer_of_all_waits_where_the_tier_ends(
+    world: TieredLocal, level: str, has_expired: bool
+) -> None:
+    """The new local store does not know the queue: its answer would be the beginning of all."""
+    world.open(tieredStoreAdopt=True, tieredStorageLevel=level)
+    if has_expired:
+        file = world.store.flat_files.get("A", 0)
+        assert file is not None
+        file.expire(world.clock.now_ms() + 1)
+    first = 6 if has_expired else 0
+    assert world.store.get_min_offset_in_queue("A", 0) == first
+    assert world.store.get_max_offset_in_queue("A", 0) == 6
+    for offset, status in (
+        (6, GetMessageStatus.OFFSET_OVERFLOW_ONE),
+        (7, GetMessageStatus.OFFSET_OVERFLOW_BADLY),
+    ):
+        result = world.store.get_message("g", "A", 0, offset, 32)
+        assert (result.status, result.next_begin_offset) == (status, 6)
+        assert (result.min_offset, result.max_offset) == (first, 6)
+    assert world.put("A", b"new") == [6]
+    assert [bytes(m.body) for m in world.store.get_message("g", "A", 0, 6, 32).messages] == [b"new"]
 
 
 @pytest.mark.parametrize("key", [{"brokerRole": "SLAVE"}, {"tieredStorageLevel": "DISABLE"}])

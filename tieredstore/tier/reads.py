@@ -137,7 +137,12 @@ class TieredReads(PluginMessageStore):
             # What comes behind the tier's end is the next store's; its own end tells of no more.
             return offset < end or self.next_store.get_max_offset_in_queue(*key) <= end
         level = self.topic_filter.find_level(key.topic)
-        return routing.reads_tier(level, self._source, file, key, offset, count)
+        return routing.reads_tier(level, self._source, file, key, offset, count) or (
+            # A queue that the next store has lost: its answer sends readers to the beginning.
+            file is not None
+            and 0 < file.consume_queue_commit_offset <= offset
+            and not self.next_store.get_max_offset_in_queue(*key)
+        )
 
     def _is_cold(self, key: QueueKey, offset: int) -> bool:
         """Whether the tier has a message that the next store does not have."""
@@ -180,22 +185,19 @@ class TieredReads(PluginMessageStore):
     # Offsets and times
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the first message that either store has; the next store's answer when none has
-        one."""
+        """Return the first message that either store has; when none has one, the next store's
+        answer, or where a queue ends that only the tier knows."""
         low, high = self._tier_range(topic, queue_id)
-        if low == high:
-            return self.next_store.get_min_offset_in_queue(topic, queue_id)
         local_low, local_high = self._local_range(topic, queue_id)
+        if low == high and (local_high > 0 or not high):
+            return local_low
         return low if local_low >= local_high else routing.find_earliest(low, local_low)
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the next store's maximum, which assigns offsets; the tier's for a queue that only
-        it has."""
+        it knows."""
         local = self.next_store.get_max_offset_in_queue(topic, queue_id)
-        if local > 0:
-            return local
-        low, high = self._tier_range(topic, queue_id)
-        return high if low < high else local
+        return local if local > 0 else self._tier_range(topic, queue_id)[1] or local
 
     def _tier_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """[first, behind last) offsets in the tier; equal when it has none."""

@@ -14,6 +14,7 @@ from tieredstore.local.queues.kinds import find_queues_of
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.location import TierLocation
 from tieredstore.tier.flat.deletion import mark_deleted
+from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.index.service import DIRECTORY
 from tieredstore.tier.index.watermarks import load_watermarks, save_watermarks
 
@@ -73,10 +74,16 @@ def count_messages(part: TierPart, key: QueueKey) -> int:
     opened."""
     file = part.flat_files.get(*key)
     if file is not None:
-        held = file.consume_queue_commit_offset - file.consume_queue_min_offset
-        return held - sum(end - begin for begin, end in file.holes)
+        return count_readable(file, file.consume_queue_commit_offset)
     sizes = (entry.size for entry in part.metadata.segments(part.path(key)) if is_units(entry.id))
     return sum(sizes) // UNIT_SIZE
+
+
+def count_readable(file: FlatMessageFile, until_offset: int) -> int:
+    """Count the messages of a queue that can be read, those before a queue offset."""
+    first = min(file.consume_queue_min_offset, until_offset)
+    lacking = (min(end, until_offset) - max(begin, first) for begin, end in file.holes)
+    return until_offset - first - sum(max(count, 0) for count in lacking)
 
 
 def is_units(segment: SegmentId) -> bool:

@@ -129,6 +129,24 @@ def test_what_is_older_than_a_time_goes(world: TieredLocal) -> None:
     world.upload()
 
 
+def test_messages_that_can_be_read_no_more_are_counted_once(world: TieredLocal) -> None:
+    """They go with their units or with their bytes, whichever segment ends first."""
+    times = [m.store_timestamp_ms for m in stored(world, "T")]
+    gone = 0
+    for time in [*times, times[-1] + 1]:
+        arguments = "expire", "T", "--queue", 0, "--before", time
+        said = done(world, *arguments)["messages"]
+        assert done(world, *arguments, "--yes")["messages"] == said
+        gone += said
+        world.open()
+        file = world.store.flat_files.get("T", 0)
+        assert file is not None
+        assert gone == file.consume_queue_min_offset
+        world.close()
+    assert gone == 9
+    assert done(world, "reset", "T", "--queue", 0)["messages"] == 0
+
+
 def stored(world: TieredLocal, topic: str) -> list[Any]:
     world.open()
     found = world.store.get_message("g", topic, 0, 0, 32).messages
