@@ -212,18 +212,15 @@ class DefaultMetadataStore:
         self, path: str | None = None, type: FileSegmentType | None = None
     ) -> Iterator[FileSegmentMetadata]:
         with self._kept.lock:
-            tables = [
-                table for kind, table in self._kept.tables.segments.items() if type in (None, kind)
-            ]
+            kinds = self._kept.tables.segments
+            tables = list(kinds.values()) if type is None else [kinds[type]]
             if path is not None:
                 found = [rows for table in tables if (rows := table.get(path)) is not None]
                 return iter([rows[base].value.copy() for rows in found for base in sorted(rows)])
-        return iter(
-            [
-                value.copy()
-                for table in tables
-                for value in self._read(table, lambda rows: [rows[n].value for n in sorted(rows)])
-            ]
+        return (
+            value.copy()
+            for table in tables
+            for value in self._read(table, lambda rows: [rows[n].value for n in sorted(rows)])
         )
 
     def _read(self, table: Table[C], read: Callable[[C], list[T]]) -> Iterator[T]:

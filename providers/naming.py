@@ -104,8 +104,9 @@ def parse_logical_path(path: str) -> LogicalPath:
             path=path,
         )
     broker_name, topic, queue_id = parts
-    check_name(broker_name, f"segment path {path!r}: broker name")
-    check_name(topic, f"segment path {path!r}: topic")
+    for name, what in ((broker_name, "broker name"), (topic, "topic")):
+        if not is_name(name):
+            check_name(name, f"segment path {path!r}: {what}")
     if not is_queue_id(queue_id):
         raise Invalid(
             f"segment path {path!r}: queue id {queue_id!r} is not an integer from 0 to "

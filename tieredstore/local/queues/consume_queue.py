@@ -132,8 +132,10 @@ class ConsumeQueue:
     def find_stamps(self) -> list[Stamp]:
         """Find the stamps of the folder and of each file. Raises OSError."""
         begins = range(self._start, self._end, self._file_size)
-        paths = (str(self._directory), *(self._path(begin) for begin in begins))
-        return [find_stamp(path) for path in paths]
+        return [
+            find_stamp(str(self._directory)),
+            *(find_stamp(self._path(begin)) for begin in begins),
+        ]
 
     def load_run(self, run: FileRun) -> None:
         """Take these files, of those that the folder has, and find the tail. Raises Corrupt."""

@@ -12,7 +12,6 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.metadata_store import (
-    NEVER_WRITTEN_MS,
     FileSegmentMetadata,
     MetadataStore,
     TopicMetadata,
@@ -203,19 +202,10 @@ class FlatFileStore:
 
     def record_recovered(self) -> None:
         """Write to the metadata what `load` found of segments that a killed run did not record."""
-        entries = {entry.id: entry for entry in self.metadata.segments()}
         with self.metadata.batch():
             for file in self.files():
                 for segment in (*file.commit_log.segments, *file.consume_queue.segments):
-                    known = entries.get(segment.file.id)
-                    if known is None:
-                        continue
-                    is_empty = segment.begin_ms == NEVER_WRITTEN_MS  # the end says nothing then
-                    if (
-                        known.size != segment.commit_position
-                        or known.begin_timestamp_ms != segment.begin_ms
-                        or (known.end_timestamp_ms != segment.end_ms and not is_empty)
-                    ):
+                    if not segment.is_recorded:
                         self.metadata.put_segment(segment.metadata(self._clock.now_ms()))
 
     def check_writer(self) -> None:

@@ -41,8 +41,9 @@ def open_segments(
                 path=path,
                 offset=entry.base_offset,
             )
-        listing = listings.get(entry.id) if listings is not None else None
-        file = provider.open(entry.id, listing)
+        segment_id = entry.id
+        listing = listings.get(segment_id) if listings is not None else None
+        file = provider.open(segment_id, listing)
         room = None
         if index + 1 < len(entries):
             room = entries[index + 1].base_offset - entry.base_offset

@@ -13,8 +13,8 @@ class FlatSegment:
     """One segment of a flat file: its handle, and what of it is committed.
 
     commit_position: bytes; begin_ms and end_ms: store times of what is committed,
-    NEVER_WRITTEN_MS while nothing is; real_size_bytes and recorded_size_bytes: what backend and
-    metadata said when it was opened.
+    NEVER_WRITTEN_MS while nothing is; real_size_bytes: what the backend said when it was opened;
+    recorded_size_bytes, recorded_begin_ms: what the metadata said then.
     """
 
     __slots__ = (
@@ -24,6 +24,7 @@ class FlatSegment:
         "end_ms",
         "file",
         "real_size_bytes",
+        "recorded_begin_ms",
         "recorded_size_bytes",
     )
 
@@ -43,6 +44,16 @@ class FlatSegment:
         self.end_ms = end_ms
         self.real_size_bytes = real_size_bytes
         self.recorded_size_bytes = recorded_size_bytes
+        self.recorded_begin_ms = begin_ms
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the metadata had it, at opening, as it is now. The end time alone never differs:
+        it moves with the size, or with the begin."""
+        return (
+            self.commit_position == self.recorded_size_bytes
+            and self.begin_ms == self.recorded_begin_ms
+        )
 
     @property
     def end_offset(self) -> int:
