@@ -261,8 +261,9 @@ class KeptTables:
     def _write(self, image: Image) -> str:
         """Make it the main file; returns its SHA-256. Raises Unavailable."""
         data = image.encode()
-        with self.lock:
-            image.keep()
+        for part in image.parts():
+            with self.lock:
+                part.keep()
         if self._is_unsure and self._find_extended() != self._files.find_main():
             self.journal.is_superseded = True
         try:

@@ -53,11 +53,10 @@ class Image:
         pieces.append(b"}")
         return b"".join(pieces)  # once: each copy of a large file holds up all threads
 
-    def keep(self) -> None:
-        """Let the parts keep their JSON, as far as they have not changed since."""
+    def parts(self) -> Iterator[CapturedPart]:
+        """Yield the parts of all tables."""
         for parts in self._tables.values():
-            for part in parts:
-                part.keep()
+            yield from parts
 
 
 class Tables:
