@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
@@ -358,17 +358,21 @@ class _Finder:
         return units
 
     def _times_of(self, low: int, high: int) -> Times:
-        """Of the messages of the units [low, high)."""
+        """Of the messages of the units [low, high), those in holes left out."""
+        spans = self._reader.queue.unit_spans()
+        there = [range(max(low, start), min(high, stop)) for start, stop in spans]
+        rising = chain.from_iterable(there)
+        falling = chain.from_iterable(units[::-1] for units in reversed(there))
         times = [
             time_ms
-            for units in (range(low, high)[:_WITNESSES], range(low, high)[::-1][:_WITNESSES])
+            for units in (rising, falling)
             if (time_ms := self._time_of_one(units)) is not None
         ]
         return (min(times), max(times)) if times else NO_TIMES
 
-    def _time_of_one(self, units: range) -> int | None:
+    def _time_of_one(self, units: Iterable[int]) -> int | None:
         """Store time of the first of them that names a message."""
-        for unit in units:
+        for unit in islice(units, _WITNESSES):
             try:
                 row = self._reader.read_units(unit, 1)[0]
                 offset, size = int(row["physical_offset"]), int(row["size"])

@@ -264,14 +264,17 @@ def test_times_that_do_not_rise_need_every_message(posix: World, exact: bool) ->
     assert same is exact
 
 
+@pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("exact", [False, True])
-def test_times_of_segments_reach_over_a_hole(posix: World, exact: bool) -> None:
+def test_times_of_segments_reach_over_a_hole(posix: World, exact: bool, rolls: bool) -> None:
     with posix.opened(posix.lost, writing=True) as store:
         file = store.get_or_create("TopicA", 0)
         file.init_offset(0)
         for offset in (0, 1, 2):
             fill(file, offset, 1, timestamp_ms=T0 + offset)
         file.skip_to(9)
+        if rolls:  # the hole is where a segment of the commit log ends
+            file.commit_log.roll()
         for offset in (9, 10):
             fill(file, offset, 1, timestamp_ms=T0 + offset)
     posix.rebuild(exact_times=exact)
