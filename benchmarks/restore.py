@@ -1,0 +1,115 @@
+"""What a restore reads: `python -m benchmarks.restore [--queues 1000] [--megabytes 100]`.
+
+A tier in files of that many queues of so many MB each (messages of 4 MB of zeros) is made, and
+`restore` makes a store from it. Told are the system's calls that read, what they brought, and the
+seconds of the processor and of the clock. What was written to the tier becomes holes at once
+(`fallocate --dig-holes`), which are read as the zeros that they were: 100 GB need little disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from tieredstore import jobs, registry
+from tieredstore.config import StoreConfig
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.record import Message
+from tieredstore.scan.location import locate
+from tieredstore.tier.store import TieredMessageStore
+
+BODY = bytes((4 << 20) - 4096)
+UPLOADED_TOGETHER = 8
+"""Queues that are put, uploaded and cleaned from the local store at once."""
+BROKER, CLUSTER = "labBroker", "LabCluster"
+
+
+def make_config(folder: Path) -> StoreConfig:
+    return StoreConfig(
+        broker_name=BROKER,
+        broker_cluster_name=CLUSTER,
+        store_path_root_dir=str(folder / "store"),
+        tier_file_path=str(folder / "tier"),
+        backend_service_provider="posix",
+        posix_fsync_enable=False,
+        mapped_file_size_commit_log_bytes=64 << 20,
+        local_file_reserved_time_hours=0,
+        delete_file_batch_max=1000,
+        delete_commit_log_files_interval_ms=0,
+        max_message_size_bytes=8 << 20,
+    )
+
+
+def fill(folder: Path, queues: int, messages: int) -> None:
+    """Put and upload so many messages into each queue, and stop cleanly."""
+    settings = make_config(folder)
+    local = DefaultMessageStore(settings)
+    store = TieredMessageStore(
+        local,
+        settings,
+        registry.segment_provider(settings),
+        registry.metadata_store(settings),
+        settings.store_path_root_dir,
+    )
+    store.load()
+    topics = {f"topic-{number:06d}": {"perm": 6} for number in range(queues)}
+    table = Path(settings.store_path_root_dir, "config", "topics.json")  # a broker would write it
+    table.parent.mkdir(parents=True, exist_ok=True)
+    table.write_text(json.dumps({"topicConfigTable": topics}))
+    store.start()
+    try:
+        for first in range(0, queues, UPLOADED_TOGETHER):
+            together = list(topics)[first : first + UPLOADED_TOGETHER]
+            for number in range(messages):
+                for topic in together:
+                    made = Message.create(topic, BODY, queue_id=0, keys=(f"{topic}-{number}",))
+                    assert store.put_message(made).ok
+            local.wait_until_dispatched()
+            outcomes = store.dispatcher.scan(force=True)
+            assert sum(one.messages for one in outcomes) == len(together) * messages
+            for topic in together:
+                for path in (folder / "tier").glob(f"*/*/{topic}/0/COMMIT_LOG/[0-9a-f]*"):
+                    subprocess.run(["fallocate", "--dig-holes", path], check=True)
+            local.execute_delete_files_manually()
+            local.cleaning.run_once()
+    finally:
+        store.shutdown()
+
+
+def count_reads() -> tuple[int, int]:
+    """Count the reading calls of this process until now, and their bytes."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    found = {name: int(value) for name, value in (line.split(": ") for line in lines)}
+    return found["syscr"], found["rchar"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.restore", description=__doc__)
+    parser.add_argument("--queues", type=int, default=1000)
+    parser.add_argument("--megabytes", type=int, default=100, help="of each queue (1e6 bytes)")
+    parser.add_argument("--folder", type=Path, help="work on this disk (default: the temporary)")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tieredstore-restore-", dir=given.folder) as name:
+        folder = Path(name)
+        fill(folder, given.queues, max(given.megabytes * 10**6 // len(BODY), 1))
+        tier = locate(str(folder / "tier"), cluster=CLUSTER, broker=BROKER)
+        calls, size = count_reads()
+        processor, clock = time.process_time(), time.perf_counter()
+        report = jobs.restore(tier, folder / "restored")
+        processor, clock = time.process_time() - processor, time.perf_counter() - clock
+        calls, size = (
+            now - before for now, before in zip(count_reads(), (calls, size), strict=True)
+        )
+    print(
+        f"{report['queues']} queues, {report['messages']} messages, "
+        f"{report['size_bytes'] / 1e9:.1f} GB: {calls} reads of {size / 1e6:.1f} MB, "
+        f"{processor:.1f} s of the processor, {clock:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()
