@@ -1,18 +1,27 @@
-"""Finds the segments of a Posix tier by their names, in one walk."""
+"""Finds the segments of a Posix tier by their names, in one walk.
+
+Most of the folders of a tier hold nothing but one or two others. A file system that counts a
+folder's folders (its links) tells with one call that these are the ones that are expected, where
+reading it takes five; where the count is another one, or none is kept, the folder is read.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from tieredstore.contracts.segment import SegmentId, SegmentListing
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.errors import Invalid
 from tieredstore.providers import naming
 from tieredstore.providers.posix.calls import PosixCalls
 
 _FOLDER_DEPTH = 4  # broker, topic, queue id, TYPE
+_TOPIC_DEPTH = 2
+_OWN_LINKS = 2
+"""Of a folder without folders, where they are counted."""
+_QUEUE_TYPES = (FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE)
 
 
 def list_clusters(root: str) -> list[str]:
@@ -27,10 +36,14 @@ def list_clusters(root: str) -> list[str]:
 
 
 def list_segments(
-    cluster_directory: str, wanted: tuple[str, ...], calls: PosixCalls
+    cluster_directory: str,
+    wanted: tuple[str, ...],
+    calls: PosixCalls,
+    expected: Mapping[tuple[str, ...], Sequence[str]],
 ) -> Iterator[SegmentListing]:
     """Yield the segments below the folders `wanted` (broker, topic, queue id, as many as given).
 
+    expected: by broker and topic, the ids of queues that are probably there, and alone there.
     Files and folders that are not named like a segment's are left out. Raises Unavailable when a
     folder that is there cannot be read.
     """
@@ -44,6 +57,13 @@ def list_segments(
             name = wanted[depth]
             waiting.append((f"{directory}/{name}", (*above, name)))
             continue
+        if depth == _TOPIC_DEPTH and (queue_ids := expected.get(above)):
+            found = _read_expected(directory, queue_ids, calls)
+            if found is not None:
+                for queue_id, segment_type, entries in found:
+                    path = f"{above[0]}/{above[1]}/{queue_id}"
+                    yield from _list_folder(path, segment_type, entries)
+                continue
         entries = _entries(directory, calls)
         if depth < _FOLDER_DEPTH:
             waiting += [
@@ -52,15 +72,44 @@ def list_segments(
                 if _fits(entry.name, depth) and _is_directory(entry)
             ]
             continue
-        segment_type = naming.parse_type_name(above[3])
-        if segment_type is None:
-            continue
-        path = "/".join(above[:3])
-        for entry in entries:
-            base_offset = naming.parse_segment_file_name(entry.name)
-            size_bytes = None if base_offset is None else _size_of_file(entry)
-            if base_offset is not None and size_bytes is not None:
-                yield SegmentListing(SegmentId(path, segment_type, base_offset), size_bytes)
+        named = naming.parse_type_name(above[3])
+        if named is not None:
+            yield from _list_folder("/".join(above[:3]), named, entries)
+
+
+def _list_folder(
+    path: str, segment_type: FileSegmentType, entries: list[os.DirEntry[str]]
+) -> list[SegmentListing]:
+    """The segments of a path and type, as their folder has them."""
+    found = []
+    for entry in entries:
+        base_offset = naming.parse_segment_file_name(entry.name)
+        size_bytes = None if base_offset is None else _size_of_file(entry)
+        if base_offset is not None and size_bytes is not None:
+            found.append(SegmentListing(SegmentId(path, segment_type, base_offset), size_bytes))
+    return found
+
+
+def _read_expected(
+    directory: str, queue_ids: Sequence[str], calls: PosixCalls
+) -> list[tuple[str, FileSegmentType, list[os.DirEntry[str]]]] | None:
+    """Read the folders with the files of a topic's queues; None where the topic has others, or
+    where that cannot be told."""
+    found = []
+    try:
+        if calls.stat(directory).st_nlink != _OWN_LINKS + len(queue_ids):
+            return None
+        for queue_id in queue_ids:
+            queue = f"{directory}/{queue_id}"
+            if calls.stat(queue).st_nlink != _OWN_LINKS + len(_QUEUE_TYPES):
+                return None
+            found += [
+                (queue_id, segment_type, calls.scan(f"{queue}/{segment_type.name}"))
+                for segment_type in _QUEUE_TYPES
+            ]
+    except OSError:
+        return None  # reading one folder after the other says what is wrong
+    return found
 
 
 def _entries(directory: str, calls: PosixCalls) -> list[os.DirEntry[str]]:

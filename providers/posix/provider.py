@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -82,6 +82,7 @@ class PosixProvider:
         self._files = OpenFiles(max_open_files, self._calls)
         self._sums = SumCache()
         self._known_directories: set[str] = set()
+        self._expected: Mapping[tuple[str, ...], Sequence[str]] = {}
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> PosixProvider:
@@ -140,7 +141,16 @@ class PosixProvider:
             self._calls.stat(self._root)
         except OSError as error:
             raise translate_os_error(error, "list", self._root, invalid=RETRY_LATER) from error
-        return list_segments(self._cluster_directory, parts, self._calls)
+        return list_segments(self._cluster_directory, parts, self._calls, self._expected)
+
+    def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
+        expected: dict[tuple[str, ...], list[str]] = {}
+        for path in paths:
+            broker, _, rest = path.partition("/")
+            topic, _, queue_id = rest.rpartition("/")
+            if broker == broker_name and naming.is_queue_id(queue_id):
+                expected.setdefault((broker, topic), []).append(queue_id)
+        self._expected = expected
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> PosixFileSegment:
         del listing
