@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.errors import TieredStoreError
+from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.jobs.operating.delete import count_readable
 from tieredstore.jobs.operating.effect import Effect
 from tieredstore.jobs.operating.part import TierPart, open_part
@@ -14,6 +14,7 @@ from tieredstore.jobs.operating.removal import remove_segments
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.location import TierLocation
 from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.flat.segment import FlatSegment
 from tieredstore.tier.reading import run
 
 
@@ -67,11 +68,20 @@ def _add(
     log = file.commit_log.find_expired(before_ms)
     if not units and not log:
         return
-    # A message goes with the first of its two segments.
+    try:
+        messages = _count_messages(file, units, log)
+    except (Corrupt, Unavailable):  # what cannot be read goes all the same
+        messages = sum(segment.commit_position for segment in units) // UNIT_SIZE
+    going = [segment.file.id for segment in (*units, *log)]
+    effect.add(key, going, messages, part.listings)
+
+
+def _count_messages(
+    file: FlatMessageFile, units: Sequence[FlatSegment], log: Sequence[FlatSegment]
+) -> int:
+    """Count the messages that go with segments: each with the first of its two."""
     end = units[-1].end_offset // UNIT_SIZE if units else 0
     if log:
         left = run(file.offset_of_position(log[-1].end_offset))
         end = max(end, file.consume_queue_commit_offset if left is None else left)
-    messages = count_readable(file, max(end, file.consume_queue_min_offset))
-    going = [segment.file.id for segment in (*units, *log)]
-    effect.add(key, going, messages, part.listings)
+    return count_readable(file, max(end, file.consume_queue_min_offset))

@@ -24,8 +24,10 @@ from tests.kit.jobs.operating import (
 from tests.kit.store_type import STORE_TYPE
 from tests.kit.tiered_local import TieredLocal
 from tieredstore.disk.locks import lock_file, unlock_file
+from tieredstore.errors import Unavailable
 from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.metadata.snapshot_files import SnapshotFiles
+from tieredstore.tier.flat.queue_view import QueueView
 from tieredstore.tier.index.watermarks import load_watermarks
 from tieredstore.tier.state_lock import LOCK_FILE
 
@@ -145,6 +147,18 @@ def test_messages_that_can_be_read_no_more_are_counted_once(world: TieredLocal) 
         world.close()
     assert gone == 9
     assert done(world, "reset", "T", "--queue", 0)["messages"] == 0
+
+
+def test_what_cannot_be_read_goes_all_the_same(
+    world: TieredLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise Unavailable("input/output error")
+
+    monkeypatch.setattr(QueueView, "offset_of_position", refuse)
+    report = done(world, "expire", "T", "--queue", 0, "--before", "2100-01-01", "--yes")
+    assert (report["messages"], report["problems"]) == (9, [])
+    assert tier_bytes(world, "T") < report["bytes"]
 
 
 def stored(world: TieredLocal, topic: str) -> list[Any]:
