@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -118,8 +118,8 @@ class BlockSums:
 
 def encode_sums(sums: BlockSums) -> bytes:
     """Encode the whole file."""
-    entries = range(len(sums.lengths))
-    return encode_header(sums.head) + encode_entries(map(sums.entry, entries), sums.modified_ns)
+    entries = zip(sums.lengths, sums.crcs, strict=True)
+    return encode_header(sums.head) + _encode(entries, sums.modified_ns)
 
 
 def encode_header(head: bytes) -> bytes:
@@ -128,16 +128,21 @@ def encode_header(head: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, FORMAT_VERSION, BLOCK_BYTES, len(head), crc, head)
 
 
-def encode_entries(entries: Iterator[BlockEntry], modified_ns: int | None) -> bytes:
+def encode_entries(entries: Iterable[BlockEntry], modified_ns: int | None) -> bytes:
     """Encode entries that follow one another, and the stamp that ends the file."""
+    return _encode(((length, crc) for _, length, crc in entries), modified_ns)
+
+
+def _encode(entries: Iterable[tuple[int, int]], modified_ns: int | None) -> bytes:
     packed = [
         _ENTRY.pack(length, crc, length ^ _MASK, crc ^ _MASK) if length else bytes(ENTRY_BYTES)
-        for _, length, crc in entries
+        for length, crc in entries
     ]
-    stamp = bytes(ENTRY_BYTES)
-    if modified_ns is not None:
-        stamp = _STAMP.pack(modified_ns, modified_ns ^ _STAMP_MASK)
-    return b"".join([*packed, stamp])
+    if modified_ns is None:
+        packed.append(bytes(ENTRY_BYTES))
+    else:
+        packed.append(_STAMP.pack(modified_ns, modified_ns ^ _STAMP_MASK))
+    return b"".join(packed)
 
 
 def entry_position(index: int) -> int:

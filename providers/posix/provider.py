@@ -288,18 +288,23 @@ class PosixFileSegment:
         return self._id
 
     def size(self) -> int:
+        found = self._stat()
+        return 0 if found is None else found.st_size
+
+    def _stat(self) -> os.stat_result | None:
+        """Ask for the file; None where it is not there."""
         try:
             found = self._calls.stat(self._path)
         except FileNotFoundError:
             self._files.forget(self._path)
-            return 0
+            return None
         except OSError as error:
             raise self._error("stat", error) from error
         if not stat.S_ISREG(found.st_mode):
             raise self._make_kind_error()
         # another process may have deleted the file and made it again
         self._files.forget(self._path, unless=(found.st_dev, found.st_ino))
-        return found.st_size
+        return found
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         checks.check_range(self._id, position, 0)
@@ -307,8 +312,9 @@ class PosixFileSegment:
         with self._write_lock:
             if self._sealed:
                 raise checks.make_sealed_error(self._id, position)
-            file = self._make_file() if not position and length else None
-            size = self.size() if file is None else 0
+            file = self._open_new(position) if length else None
+            found = self._stat() if file is None else file.found
+            size = 0 if found is None else found.st_size
             if position > size:
                 raise checks.make_hole_error(self._id, position, size)
             if not length and position == size:
@@ -320,7 +326,7 @@ class PosixFileSegment:
                     raise self._error("open for writing", error) from error
             with file as fd:
                 if self._provider.checksums or position < size or not size:
-                    self._begin_sums(fd, position, size)
+                    self._begin_sums(fd, position, found)
                 if position < size:
                     self._cut_tail(fd, position)
                 result = self._write(fd, position, length, buffers)
@@ -401,9 +407,12 @@ class PosixFileSegment:
     def close(self) -> None:
         self._files.forget(self._path)
 
-    def _begin_sums(self, fd: int, position: int, size: int) -> None:
+    def _begin_sums(self, fd: int, position: int, found: os.stat_result | None) -> None:
         try:
-            self._sums.begin_write(fd, position, size)
+            if found is None or not found.st_size:
+                self._sums.begin_write_anew()
+            else:
+                self._sums.begin_write(fd, position, found.st_size, found.st_mtime_ns)
         except OSError as error:
             raise self._error(f"cut the checksums at {position}", error) from error
 
@@ -430,9 +439,24 @@ class PosixFileSegment:
         # a part of it may be in the cache, or the file may end there
         return buffer.toreadonly() if count == length else None
 
+    def _open_new(self, position: int) -> OpenFile | None:
+        """Take the file, newly opened for a write at a position: nobody need ask first whether it
+        is there, and how long it is. None where that must be asked."""
+        return self._open_again(position) if position else self._make_file()
+
+    def _open_again(self, position: int) -> OpenFile | None:
+        try:
+            file = self._files.open_for_writing(self._path)
+        except OSError:
+            return None
+        if file is None or (stat.S_ISREG(file.found.st_mode) and position <= file.found.st_size):
+            return file
+        self._files.give_back(file)
+        self._files.forget(self._path)
+        return None
+
     def _make_file(self) -> OpenFile | None:
-        """Make the file, with its folders, and take it: nobody need ask first whether it is there,
-        and how long it is. None where it is."""
+        """Make the file, with its folders; None where it is there."""
         try:
             self._provider.make_directories(self._path.rpartition("/")[0])
             return self._files.make(self._path)

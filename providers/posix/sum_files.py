@@ -183,11 +183,11 @@ class SegmentSums:
 
     def _load(self) -> BlockSums:
         require_waiting()
-        state = self._find_state()
+        state: tuple[int, int, int] | None = None
         sums: BlockSums | None = None
-        if state is not None:
-            with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as fd:
-                sums = decode_sums(self._read_some(fd, 0, min(state[1], _MOST_BYTES)))
+        with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as fd:
+            state = _make_state(self._calls.fstat(fd))
+            sums = decode_sums(self._read_some(fd, 0, min(state[1], _MOST_BYTES)))
         sums = sums if sums is not None else BlockSums()
         self._cache.put(self._path, Loaded(sums, state))
         return sums
@@ -212,19 +212,22 @@ class SegmentSums:
 
     # Writing
 
-    def begin_write(self, fd: int, position: int, size: int) -> None:
-        """Get ready for a write at `position` of a segment of `size` bytes: what is known of bytes
-        from there on is forgotten, before they go. Raises OSError when it cannot be."""
-        if self._end == position == size:
-            return
-        self._end = None
-        if size == 0:
+    def begin_write_anew(self) -> None:
+        """Get ready for the first write to a segment."""
+        if self._end != 0:
             self._cache.forget(self._path)
             self._begin_anew(0)
             self._fresh = BlockSums()
+
+    def begin_write(self, fd: int, position: int, size: int, modified_ns: int) -> None:
+        """Get ready for a write at `position` of a segment of `size` bytes, last modified at that
+        time: what is known of bytes from there on is forgotten, before they go. Raises OSError when
+        it cannot be."""
+        if self._end == position == size:
             return
+        self._end = None
         try:
-            self._resume(fd, position)
+            self._resume(fd, position, modified_ns)
         except OSError as error:
             if position < size:
                 self.delete()  # raises when that cannot be done either
@@ -242,7 +245,7 @@ class SegmentSums:
                 pass
             elif self._fresh is None:
                 modified_ns = self._calls.fstat(fd).st_mtime_ns
-                data = block_sums.encode_entries(iter(entries), modified_ns)
+                data = block_sums.encode_entries(entries, modified_ns)
                 self._write_at(data, entry_position(entries[0].block))
                 self._cache.extend(self._path, entries)
             else:
@@ -321,11 +324,11 @@ class SegmentSums:
     def _begin_anew(self, position: int) -> None:
         self._fresh, self._end, self._tail_crc, self._frozen = None, position, 0, None
 
-    def _resume(self, fd: int, position: int) -> None:
+    def _resume(self, fd: int, position: int, modified_ns: int) -> None:
         """Go on where the segment ends, or is to be cut. What is there of its last block counts as
         it is, but for what is known to be damaged."""
         sums = self._load()  # what cannot be read may still tell others of bytes that are to go
-        is_kept = self._calls.fstat(fd).st_mtime_ns == sums.modified_ns
+        is_kept = modified_ns == sums.modified_ns
         if not is_kept and not self._is_trusted(sums, fd):
             sums = BlockSums()
         index, length = divmod(position, BLOCK_BYTES)
@@ -402,7 +405,7 @@ class SegmentSums:
             found = self._calls.stat(self._path)
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return _make_state(found)
 
     def _read_some(self, fd: int, position: int, length: int) -> bytes:
         """Read up to `length` bytes, fewer only where the file ends."""
@@ -423,6 +426,10 @@ class SegmentSums:
                 raise OSError(f"no progress at {position}")
             view, position = view[count:], position + count
             count = self._calls.write(fd, [view], position)
+
+
+def _make_state(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _find_head(position: int, buffers: Sequence[Buffer]) -> bytes:

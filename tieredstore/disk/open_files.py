@@ -40,19 +40,25 @@ class FileCalls:
 
 
 class OpenFile:
-    """A descriptor and its users. As a context manager it gives the descriptor and ends the use."""
+    """A descriptor and its users. As a context manager it gives the descriptor and ends the use.
 
-    __slots__ = ("_files", "cached", "fd", "identity", "users", "writable")
+    found: what the system said of it when it was opened.
+    """
 
-    def __init__(
-        self, files: OpenFiles, fd: int, writable: bool, identity: tuple[int, int]
-    ) -> None:
+    __slots__ = ("_files", "cached", "fd", "found", "users", "writable")
+
+    def __init__(self, files: OpenFiles, fd: int, writable: bool, found: os.stat_result) -> None:
         self._files = files
         self.fd = fd
         self.writable = writable
-        self.identity = identity
+        self.found = found
         self.users = 1
         self.cached = False
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode."""
+        return self.found.st_dev, self.found.st_ino
 
     def __enter__(self) -> int:
         return self.fd
@@ -108,6 +114,17 @@ class OpenFiles:
             self._check_open(path)
             forgotten = self._forgotten
         return self._open_and_keep(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, True, forgotten)
+
+    def open_for_writing(self, path: str) -> OpenFile | None:
+        """Open a file for writing and use it as one of `take`; None where it is open so. Raises as
+        `take`."""
+        with self._lock:
+            self._check_open(path)
+            entry = self._files.get(path)
+            if entry is not None and entry.writable:
+                return None
+            forgotten = self._forgotten
+        return self._open_and_keep(path, os.O_RDWR, True, forgotten)
 
     def _check_open(self, path: str) -> None:
         if self._closed:
@@ -173,7 +190,7 @@ class OpenFiles:
         except BaseException:
             self._calls.close(fd)
             raise
-        entry = OpenFile(self, fd, writable, (found.st_dev, found.st_ino))
+        entry = OpenFile(self, fd, writable, found)
         with self._lock:
             # A file deleted while it was opened must not come back through its old descriptor.
             if forgotten == self._forgotten and not self._closed:
