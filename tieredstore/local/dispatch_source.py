@@ -16,6 +16,7 @@ from tieredstore.local.log.gathering import Runs
 from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.local.topic_table import TopicTable
+from tieredstore.message.columns.bounds import find_least
 from tieredstore.message.columns.records import find_bad_head
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_DTYPE
 from tieredstore.message.hashes import tags_code
@@ -100,14 +101,13 @@ class LocalDispatchSource:
         if queue is None:
             return np.empty(0, dtype=UNIT_DTYPE)
         units = queue.read_units(offset, count)
-        addresses = np.flatnonzero(units["tags_code"] <= MIN_EXTENDED_ADDRESS)
-        return self._fill_tags_codes(units, addresses) if len(addresses) else units
+        if not len(units) or find_least(units["tags_code"]) > MIN_EXTENDED_ADDRESS:
+            return units
+        return self._fill_tags_codes(units)
 
-    def _fill_tags_codes(
-        self, units: npt.NDArray[np.void], rows: npt.NDArray[np.intp]
-    ) -> npt.NDArray[np.void]:
+    def _fill_tags_codes(self, units: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
         units = units.copy()
-        for row in rows.tolist():
+        for row in np.flatnonzero(units["tags_code"] <= MIN_EXTENDED_ADDRESS).tolist():
             physical_offset, size, _ = units[row].item()
             record = self._store.commit_log.get(physical_offset, size)
             try:
@@ -143,10 +143,10 @@ class LocalDispatchSource:
     def _gather(self, runs: Runs, sizes: npt.NDArray[np.int64]) -> memoryview:
         """Records in one file of the log, others of other queues among them."""
         offsets = runs.starts
-        if sizes.min() < MIN_RECORD_SIZE:
+        if (least := find_least(sizes)) < MIN_RECORD_SIZE:
             raise Corrupt(
                 f"units at {offsets[0]} of the commit log: expected at least {MIN_RECORD_SIZE} "
-                f"bytes each, found {int(sizes.min())}",
+                f"bytes each, found {least}",
                 offset=int(offsets[0]),
             )
         log = self._store.commit_log
@@ -164,7 +164,7 @@ class LocalDispatchSource:
                 offset=begin,
             )
         records = memoryview(buffer)
-        bad = find_bad_head(records, np.cumsum(sizes) - sizes, sizes)
+        bad = find_bad_head(records, sizes.cumsum() - sizes, sizes)
         if bad is not None:
             row, size, magic = bad
             position = int(offsets[row])

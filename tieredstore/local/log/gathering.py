@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.contracts.segment import Buffer
+from tieredstore.message.columns.bounds import add_up, find_greatest, find_least
 from tieredstore.message.core import IS_COMPILED
 
 if IS_COMPILED:
@@ -19,6 +20,8 @@ Run = tuple[int, int]
 
 MAX_GAP_BYTES: Final = 16 << 10
 """Runs with less than this between them are read at once: it costs less than a read of each."""
+
+_EDGE: Final = np.ones(1, np.bool_)
 
 
 class Runs(NamedTuple):
@@ -34,13 +37,12 @@ class Runs(NamedTuple):
     @classmethod
     def of(cls, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Self:
         """Make them from where each starts and ends."""
-        size_bytes = int((ends - starts).sum())
         return cls(
             np.ascontiguousarray(starts),
             np.ascontiguousarray(ends),
-            int(starts.min()),
-            int(ends.max()),
-            size_bytes,
+            find_least(starts),
+            find_greatest(ends),
+            add_up(ends - starts),
         )
 
     @property
@@ -52,7 +54,8 @@ class Runs(NamedTuple):
     def list_spans(self) -> list[Run]:
         """List where they start and end, those that touch each other as one."""
         breaks = self.breaks
-        starts, ends = self.starts[np.append(True, breaks)], self.ends[np.append(breaks, True)]
+        starts = self.starts[np.concatenate((_EDGE, breaks))]
+        ends = self.ends[np.concatenate((breaks, _EDGE))]
         return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 

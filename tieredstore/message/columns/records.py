@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tieredstore.errors import Invalid
 from tieredstore.message import layout, sysflag
 from tieredstore.message.buffers import Buffer, view_unaligned
+from tieredstore.message.columns.bounds import find_greatest, find_least
 from tieredstore.message.columns.walk import (
     SCALAR_LIMIT,
     Positions,
@@ -106,7 +107,7 @@ def gather_headers(buffer: Buffer, positions: Positions) -> npt.NDArray[np.void]
 def _check_positions(buffer: Buffer, positions: Positions) -> Positions:
     positions = np.asarray(positions, dtype=np.int64)
     if len(positions):
-        low, high = int(positions.min()), int(positions.max())
+        low, high = find_least(positions), find_greatest(positions)
         if low < 0 or high + MIN_RECORD_SIZE > len(buffer):
             bad = low if low < 0 else high
             room = max(len(buffer) - bad, 0) if bad >= 0 else 0

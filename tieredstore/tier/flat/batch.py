@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tieredstore.errors import Corrupt
 from tieredstore.message import layout
 from tieredstore.message.columns import records as columns
+from tieredstore.message.columns.bounds import find_least
 from tieredstore.message.consume_queue import UNIT_DTYPE
 
 Int64s = npt.NDArray[np.int64]
@@ -77,13 +78,13 @@ def prepare(
     `path` and the queue offset, when sizes or magics in the records differ from the units.
     """
     sizes = units["size"].astype(np.int64)
-    ends = np.cumsum(sizes)
+    ends = sizes.cumsum()
     starts = ends - sizes
     buffer = records[0] if len(records) == 1 else memoryview(bytearray().join(records))
     if buffer.readonly:
         buffer = memoryview(bytearray(buffer))
     total = int(ends[-1]) if len(ends) else 0
-    if len(buffer) != total or (total and int(sizes.min()) < layout.MIN_RECORD_SIZE):
+    if len(buffer) != total or (total and find_least(sizes) < layout.MIN_RECORD_SIZE):
         raise Corrupt(
             f"{path}: {len(sizes)} units from queue offset {first_offset} on name {total} "
             f"bytes, their records have {len(buffer)}",

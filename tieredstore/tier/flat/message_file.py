@@ -25,6 +25,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.errors import Busy, Corrupt, Invalid
+from tieredstore.message.columns.bounds import find_greatest, find_least
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.names import queue_path
 from tieredstore.tier.clean_ends import QueueEnds
@@ -292,7 +293,7 @@ class FlatMessageFile(QueueView):
         data = memoryview(prepared.buffer)
         write_size = self._config.group_commit_size_bytes
         times = prepared.store_timestamps[first:stop]
-        begin_ms, end_ms = int(times.min()), int(times.max())
+        begin_ms, end_ms = find_least(times), find_greatest(times)
         at = first
         while at < stop:
             begin = int(prepared.starts[at])

@@ -19,6 +19,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError
+from tieredstore.message.columns.bounds import find_least
 from tieredstore.message.hashes import tiered_key_hash_candidates, tiered_key_hashes
 from tieredstore.message.index.tiered import check_capacity
 from tieredstore.metrics import Metrics
@@ -237,7 +238,7 @@ class IndexStoreService:
             np.asarray(sizes, dtype=np.int32),
             np.asarray(store_timestamps, dtype=np.int64),
         )
-        if len(hashes) and (rows.sizes.min() <= 0 or rows.offsets.min() < 0):
+        if len(hashes) and (find_least(rows.sizes) <= 0 or find_least(rows.offsets) < 0):
             raise Invalid(
                 "index: offsets must not be negative, sizes must be positive", queue_id=queue_id
             )

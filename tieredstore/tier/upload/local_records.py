@@ -54,9 +54,8 @@ def read_batch(
     `size_bytes`, but one at least (D1); those in front of a damaged one. Raises DamagedRecord when
     the first is damaged, and what the source raises."""
     units = read_units(source, key, offset, count)
-    ends = np.cumsum(units["size"].astype(np.int64))
-    fitting = int(np.searchsorted(ends, size_bytes, side="left"))
-    units = units[: max(fitting, 1)]
+    ends = units["size"].cumsum(dtype=np.int64)
+    units = units[: max(int(ends.searchsorted(size_bytes)), 1)]
     while True:
         try:
             return units, source.read_records(units)
