@@ -312,8 +312,9 @@ class PosixFileSegment:
         with self._write_lock:
             if self._sealed:
                 raise checks.make_sealed_error(self._id, position)
-            file = self._open_new(position) if length else None
-            found = self._stat() if file is None else file.found
+            file, found = self._open_new(position) if length else (None, None)
+            if file is None:
+                found = self._stat()
             size = 0 if found is None else found.st_size
             if position > size:
                 raise checks.make_hole_error(self._id, position, size)
@@ -439,21 +440,23 @@ class PosixFileSegment:
         # a part of it may be in the cache, or the file may end there
         return buffer.toreadonly() if count == length else None
 
-    def _open_new(self, position: int) -> OpenFile | None:
-        """Take the file, newly opened for a write at a position: nobody need ask first whether it
-        is there, and how long it is. None where that must be asked."""
-        return self._open_again(position) if position else self._make_file()
-
-    def _open_again(self, position: int) -> OpenFile | None:
+    def _open_new(self, position: int) -> tuple[OpenFile | None, os.stat_result | None]:
+        """Take the file, newly opened for a write at a position, with what the system says of it,
+        which is nothing of a new one: nobody need ask by the path. None where that must be done."""
+        if not position:
+            return self._make_file(), None
         try:
             file = self._files.open_for_writing(self._path)
         except OSError:
-            return None
-        if file is None or (stat.S_ISREG(file.found.st_mode) and position <= file.found.st_size):
-            return file
-        self._files.give_back(file)
-        self._files.forget(self._path)
-        return None
+            return None, None
+        if file is not None:
+            with suppress(OSError):
+                found = self._calls.fstat(file.fd)
+                if stat.S_ISREG(found.st_mode) and position <= found.st_size:
+                    return file, found
+            self._files.give_back(file)
+            self._files.forget(self._path)
+        return None, None
 
     def _make_file(self) -> OpenFile | None:
         """Make the file, with its folders; None where it is there."""

@@ -40,25 +40,16 @@ class FileCalls:
 
 
 class OpenFile:
-    """A descriptor and its users. As a context manager it gives the descriptor and ends the use.
+    """A descriptor and its users. As a context manager it gives the descriptor and ends the use."""
 
-    found: what the system said of it when it was opened.
-    """
+    __slots__ = ("_files", "cached", "fd", "users", "writable")
 
-    __slots__ = ("_files", "cached", "fd", "found", "users", "writable")
-
-    def __init__(self, files: OpenFiles, fd: int, writable: bool, found: os.stat_result) -> None:
+    def __init__(self, files: OpenFiles, fd: int, writable: bool) -> None:
         self._files = files
         self.fd = fd
         self.writable = writable
-        self.found = found
         self.users = 1
         self.cached = False
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        """Device and inode."""
-        return self.found.st_dev, self.found.st_ino
 
     def __enter__(self) -> int:
         return self.fd
@@ -164,11 +155,18 @@ class OpenFiles:
         """
         with self._lock:
             entry = self._files.get(path)
-            if entry is not None and entry.identity == unless:
+            if entry is not None and unless is not None and self._is_file(entry, unless):
                 return
             self._forgotten += 1
             if entry is not None:
                 self._drop(path, entry)
+
+    def _is_file(self, entry: OpenFile, identity: tuple[int, int]) -> bool:
+        try:
+            found = self._calls.fstat(entry.fd)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == identity
 
     def forget_all(self) -> None:
         """`forget` all paths. A later call opens again what it needs."""
@@ -184,13 +182,7 @@ class OpenFiles:
 
     def _open_and_keep(self, path: str, flags: int, writable: bool, forgotten: int) -> OpenFile:
         require_waiting()
-        fd = self._open(path, flags)
-        try:
-            found = self._calls.fstat(fd)
-        except BaseException:
-            self._calls.close(fd)
-            raise
-        entry = OpenFile(self, fd, writable, found)
+        entry = OpenFile(self, self._open(path, flags), writable)
         with self._lock:
             # A file deleted while it was opened must not come back through its old descriptor.
             if forgotten == self._forgotten and not self._closed:
