@@ -326,14 +326,17 @@ class PosixFileSegment:
                 except OSError as error:
                     raise self._error("open for writing", error) from error
             with file as fd:
-                if self._provider.checksums or position < size or not size:
-                    self._begin_sums(fd, position, found)
-                if position < size:
-                    self._cut_tail(fd, position)
-                result = self._write(fd, position, length, buffers)
-                if isinstance(result, Written) and self._provider.checksums:
-                    self._sums.extend(fd, position, buffers)
-                return result
+                try:
+                    if self._provider.checksums or position < size or not size:
+                        self._begin_sums(fd, position, found)
+                    if position < size:
+                        self._cut_tail(fd, position)
+                    result = self._write(fd, position, length, buffers)
+                    if isinstance(result, Written) and self._provider.checksums:
+                        self._sums.extend(fd, position, buffers)
+                    return result
+                finally:
+                    self._sums.end_write()
 
     def read(self, position: int, length: int) -> memoryview:
         """Read, and check the blocks of which there are checksums. Raises BlocksDamaged."""

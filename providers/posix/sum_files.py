@@ -127,6 +127,7 @@ class SegmentSums:
         "_cache",
         "_calls",
         "_end",
+        "_file",
         "_fresh",
         "_frozen",
         "_id",
@@ -146,6 +147,7 @@ class SegmentSums:
         self._cache = cache
         self._is_durable = is_durable
         self._end: int | None = None
+        self._file: int | None = None  # descriptor, from `begin_write` to `end_write` at most
         self._tail_crc = 0
         self._frozen: BlockEntry | None = None
         self._fresh: BlockSums | None = None
@@ -183,11 +185,29 @@ class SegmentSums:
 
     def _load(self) -> BlockSums:
         require_waiting()
-        state: tuple[int, int, int] | None = None
-        sums: BlockSums | None = None
-        with suppress(FileNotFoundError), self._opened(os.O_RDONLY) as fd:
-            state = _make_state(self._calls.fstat(fd))
-            sums = decode_sums(self._read_some(fd, 0, min(state[1], _MOST_BYTES)))
+        try:
+            fd = self._calls.open(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            return self._take_in(None, None)
+        try:
+            return self._load_open(fd)
+        finally:
+            self._calls.close(fd)
+
+    def _load_to_write(self) -> BlockSums:
+        """Do `_load`, and keep the file open for `extend`, where this process may write to it."""
+        try:
+            self._file = self._calls.open(self._path, os.O_RDWR)
+        except OSError:
+            return self._load()
+        return self._load_open(self._file)
+
+    def _load_open(self, fd: int) -> BlockSums:
+        state = _make_state(self._calls.fstat(fd))
+        data = self._read_some(fd, 0, min(state[1], _MOST_BYTES))
+        return self._take_in(decode_sums(data), state)
+
+    def _take_in(self, sums: BlockSums | None, state: tuple[int, int, int] | None) -> BlockSums:
         sums = sums if sums is not None else BlockSums()
         self._cache.put(self._path, Loaded(sums, state))
         return sums
@@ -221,8 +241,8 @@ class SegmentSums:
 
     def begin_write(self, fd: int, position: int, size: int, modified_ns: int) -> None:
         """Get ready for a write at `position` of a segment of `size` bytes, last modified at that
-        time: what is known of bytes from there on is forgotten, before they go. Raises OSError when
-        it cannot be."""
+        time: what is known of bytes from there on is forgotten, before they go. `end_write` must
+        follow. Raises OSError when it cannot be."""
         if self._end == position == size:
             return
         self._end = None
@@ -232,6 +252,12 @@ class SegmentSums:
             if position < size:
                 self.delete()  # raises when that cannot be done either
             _log.warning("%s: cannot go on: %s", self._path, error)
+
+    def end_write(self) -> None:
+        """End what `begin_write` began, whatever became of it."""
+        if self._file is not None:
+            self._calls.close(self._file)
+            self._file = None
 
     def extend(self, fd: int, position: int, buffers: Sequence[Buffer]) -> None:
         """Write the checksums of bytes that the segment has got. A failure leaves them without."""
@@ -327,7 +353,8 @@ class SegmentSums:
     def _resume(self, fd: int, position: int, modified_ns: int) -> None:
         """Go on where the segment ends, or is to be cut. What is there of its last block counts as
         it is, but for what is known to be damaged."""
-        sums = self._load()  # what cannot be read may still tell others of bytes that are to go
+        # What cannot be read may still tell others of bytes that are to go.
+        sums = self._load_to_write()
         is_kept = modified_ns == sums.modified_ns
         if not is_kept and not self._is_trusted(sums, fd):
             sums = BlockSums()
@@ -373,11 +400,11 @@ class SegmentSums:
         self._cache.put(self._path, Loaded(whole, None))
 
     def _write_at(self, data: bytes, position: int) -> None:
-        fd = self._calls.open(self._path, os.O_RDWR)
-        try:
+        if self._file is not None:
+            self._write_all(self._file, data, position)
+            return
+        with self._opened(os.O_RDWR) as fd:
             self._write_all(fd, data, position)
-        finally:
-            self._calls.close(fd)
 
     def _write_anew(self, data: bytes) -> None:
         """Let the file have this content alone."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
 from tieredstore.errors import Corrupt
+from tieredstore.message.columns.bounds import add_up
 
 SEARCHED_AT_ONCE: Final = 4096
 SEARCHED_MESSAGES: Final = 1 << 16
@@ -54,8 +55,9 @@ def read_batch(
     `size_bytes`, but one at least (D1); those in front of a damaged one. Raises DamagedRecord when
     the first is damaged, and what the source raises."""
     units = read_units(source, key, offset, count)
-    ends = units["size"].cumsum(dtype=np.int64)
-    units = units[: max(int(ends.searchsorted(size_bytes)), 1)]
+    if add_up(units["size"]) >= size_bytes:
+        ends = units["size"].cumsum(dtype=np.int64)
+        units = units[: max(int(ends.searchsorted(size_bytes)), 1)]
     while True:
         try:
             return units, source.read_records(units)
