@@ -392,12 +392,12 @@ class SegmentSums:
     def _write_fresh(
         self, fd: int, head: bytes, sums: BlockSums, entries: list[BlockEntry]
     ) -> None:
-        head = head or self._read_some(fd, 0, HEAD_BYTES)
-        whole = BlockSums(head, self._calls.fstat(fd).st_mtime_ns, sums.lengths, sums.crcs)
-        whole.put(entries)
-        self._write_anew(encode_sums(whole))
+        sums.head = head or self._read_some(fd, 0, HEAD_BYTES)
+        sums.modified_ns = self._calls.fstat(fd).st_mtime_ns
+        sums.put(entries)
+        self._write_anew(encode_sums(sums))
         self._fresh = None
-        self._cache.put(self._path, Loaded(whole, None))
+        self._cache.put(self._path, Loaded(sums, None))
 
     def _write_at(self, data: bytes, position: int) -> None:
         if self._file is not None:

@@ -167,8 +167,8 @@ class LocalIndexStoreFile(IndexStoreFile):
 
     def put(self, topic_id: int, queue_id: int, rows: IndexRows) -> None:
         """Add rows; at most `room`. Raises Unavailable, then nothing was added."""
-        count = len(rows)
-        assert 0 < count <= self.room
+        count, room = len(rows), self.room
+        assert 0 < count <= room
         self._reserve(count)
         if count < SCALAR_LIMIT and not IS_COMPILED:
             columns = (rows.hashes, rows.offsets, rows.sizes, rows.store_timestamps)
@@ -188,7 +188,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         self.item_count = header.items
         self.end_ms = header.end_timestamp_ms
         self.slots_used = header.slots_used
-        if self.room == 0:
+        if count == room:
             self.seal()
 
     def find(self, wanted: Wanted) -> list[IndexItem]:

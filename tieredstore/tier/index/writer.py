@@ -166,7 +166,8 @@ class IndexWriter:
             while added < len(rows):
                 rest = rows[added:] if added else rows
                 file = self._find_writable(rest)
-                part = rest if len(rest) <= file.room else rest[: file.room]
+                room = file.room
+                part = rest if len(rest) <= room else rest[:room]
                 file.put(*queue, part)
                 added += len(part)
         except TieredStoreError:

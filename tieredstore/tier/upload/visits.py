@@ -108,8 +108,10 @@ class Visits:
         """Take the queues that need new segments, with the room that each needs, bytes; none before
         one of them has waited for ROLL_WAIT_MS, unless it is to be at once."""
         with self._lock:
-            now_ms = self._clock.monotonic_ms()
-            if not self._full or not (at_once or now_ms - self._full_since_ms > ROLL_WAIT_MS):
+            if not self._full:
+                return {}
+            waited_ms = self._clock.monotonic_ms() - self._full_since_ms
+            if not at_once and waited_ms <= ROLL_WAIT_MS:
                 return {}
             full, self._full = self._full, {}
             return full
