@@ -204,6 +204,22 @@ def test_all_that_is_forgotten_is_opened_again_all_that_is_closed_is_not(
         OpenFiles(0)
 
 
+def test_a_file_is_opened_for_writing_unless_it_is(tmp_path: Path, calls: Calls) -> None:
+    files, path = OpenFiles(4, calls), make(tmp_path, "a")
+    with pytest.raises(FileNotFoundError):
+        files.open_for_writing(str(tmp_path / "none"))
+    read(files, path)
+    for _ in range(2):  # it is closed, or open for reading alone
+        opened = files.open_for_writing(path)
+        assert opened is not None
+        assert files.open_for_writing(path) is None
+        with opened as fd:
+            os.pwrite(fd, b"new", 0)
+        files.forget(path)
+    files.close()
+    assert not calls.open_fds
+
+
 def test_readers_beside_deletions_see_old_or_new_never_a_file_of_before(
     tmp_path: Path, calls: Calls
 ) -> None:

@@ -705,3 +705,70 @@ class TestCost:
         tier.write(UNITS, 0, self.content[:300_000])
         assert self.read_by_commits(tier, checksums=False) == 0
         assert tier.read(UNITS) == self.content[:310_000]
+
+
+class WatchedCalls(PosixCalls):
+    """Notes what is asked by path, and fails a write to a segment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, str]] = []
+        self.open_fds: dict[int, str] = {}
+        self.fails = False
+
+    def stat(self, path: str) -> os.stat_result:
+        self.asked.append(("stat", path))
+        return super().stat(path)
+
+    def open(self, path: str, flags: int) -> int:
+        self.asked.append(("open", path))
+        fd = super().open(path, flags)
+        self.open_fds[fd] = path
+        return fd
+
+    def close(self, fd: int) -> None:
+        del self.open_fds[fd]
+        super().close(fd)
+
+    def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        if self.fails and not self.open_fds[fd].endswith(SUFFIX):
+            raise OSError(errno.ENOSPC, "injected")
+        return super().write(fd, buffers, position)
+
+
+class TestCallsOfAWrite:
+    @SEGMENTS
+    def test_a_segment_that_is_not_open_and_its_checksums_are_opened_once(
+        self, tier: Tier, id: SegmentId
+    ) -> None:
+        content, calls = CONTENT[id](), WatchedCalls()
+        tier.write(id, 0, content[:1_000])
+        with closing(tier.open(calls)) as provider:
+            assert provider.open(id).write(1_000, [content[1_000:2_000]]) == Written(2_000)
+        path = str(tier.path(id))
+        assert calls.asked == [("open", path), ("open", sums_path(path))]
+        assert tier.covered(id) == (2_000, 2_000)
+
+    def test_a_write_that_fails_leaves_no_checksums_open(self, tier: Tier) -> None:
+        content, calls = CONTENT[LOG](), WatchedCalls()
+        tier.write(LOG, 0, content[:1_000])
+        with closing(tier.open(calls)) as provider:
+            segment = provider.open(LOG)
+            calls.fails = True
+            with pytest.raises(Unavailable, match="injected"):
+                segment.write(1_000, [content[1_000:2_000]])
+            assert list(calls.open_fds.values()) == [str(tier.path(LOG))]
+            calls.fails = False
+            assert segment.write(1_000, [content[1_000:2_000]]) == Written(2_000)
+        assert not calls.open_fds
+        assert tier.covered(LOG) == (2_000, 2_000)
+
+    def test_what_is_no_file_is_told_and_closed(self, tier: Tier) -> None:
+        content, calls = CONTENT[LOG](), WatchedCalls()
+        tier.write(LOG, 0, content[:1_000])
+        tier.path(LOG).unlink()
+        os.mkfifo(tier.path(LOG))
+        with closing(tier.open(calls)) as provider:
+            with pytest.raises(Corrupt, match="not a regular file"):
+                provider.open(LOG).write(1_000, [content[1_000:2_000]])
+            assert not calls.open_fds
