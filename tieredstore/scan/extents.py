@@ -227,8 +227,9 @@ class QueueReader:
 
     def read_log_start_now(self) -> int:
         """Find where the queue's commit log begins at this moment: segments may expire
-        meanwhile."""
-        return list_again(self._provider, self.queue).commit_log_min_offset
+        meanwhile, also all of them."""
+        now = list_again(self._provider, self.queue)
+        return now.commit_log_min_offset if now.commit_log else self.queue.commit_log_max_offset
 
     def unit_place(self, offset: int) -> tuple[SegmentId | None, int | None]:
         """Find segment and byte position of a unit, for messages to people."""

@@ -148,6 +148,28 @@ def test_a_segment_that_expires_meanwhile_is_a_note(
     }
 
 
+def test_a_queue_that_expires_whole_meanwhile_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index, which is read last, still names its messages."""
+    tier = small_tier(tmp_path)
+    really_record = Journal.record
+
+    def record(self: Journal, step: str, outcome: object) -> None:
+        really_record(self, step, outcome)
+        if step == "pin":
+            for entry in list(tier.metadata.segments(f"{BROKER}/orders/0")):
+                tier.path(entry.id).unlink()
+                tier.metadata.delete_segment(entry.id)
+            tier.metadata.flush()
+
+    monkeypatch.setattr(Journal, "record", record)
+    report = report_of(source_of(tier))
+    assert report["damage"] == 0, report["findings"]
+    assert report["index_items"] > 0
+    assert {"segment-expired", "index-item-dangling"} <= report["kinds"].keys()
+
+
 def test_a_segment_that_vanishes_and_should_be_there_is_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
