@@ -1,10 +1,11 @@
-"""Bring Java's defects back, one at a time, and see that a test named after each fails.
+"""Bring Java's defects, and some of ours, back, one at a time, and see that a test of each fails.
 
-    python -m scripts.mutation.defects [--list] [NUMBER …]
+    python -m scripts.mutation.defects [--list] [NAME …]
 
-`defects.toml` has for each defect of `docs/differences.md` (D1 to D27) the lines that do it right,
-and what stands there with Java's behaviour. Each is put into a copy of the work tree, and the tests
-`test_defect_dNN_…` are run there. Fails when these pass with one of them, or fail without any.
+`defects.toml` has for each defect of `docs/differences.md` (D1 to D27), and for defects that this
+tier had, the lines that do it right, and what stands there with the defect. Each is put into a copy
+of the work tree, and its tests are run there: `test_defect_dNN_…`, or those that the entry names.
+Fails when these pass with one of them, or fail without any.
 """
 
 from __future__ import annotations
@@ -26,24 +27,26 @@ TIMEOUT_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """One that comes back when `was` becomes `becomes` in a module."""
+    """One that comes back when `was` becomes `becomes` in a module. test: with what the names of
+    its tests begin."""
 
-    number: int
+    name: str
     what: str
     module: str
     was: str
     becomes: str
+    test: str
 
-    @property
-    def test_prefix(self) -> str:
-        """Of the names of the tests that are there for it."""
-        return f"test_defect_d{self.number:02d}_"
+    @classmethod
+    def of_java(cls, number: int, **fields: str) -> Defect:
+        """Make the one that `docs/differences.md` has under a number."""
+        return cls(name=f"D{number}", test=f"test_defect_d{number:02d}_", **fields)
 
     def apply(self, source: str) -> str:
         """Return the module with the defect. Raises SystemExit where it does not fit any more."""
         if source.count(self.was) != 1:
             raise SystemExit(
-                f"D{self.number}: {self.module} has its lines {source.count(self.was)} times; "
+                f"{self.name}: {self.module} has its lines {source.count(self.was)} times; "
                 f"mend {PATCHES.name}"
             )
         changed = source.replace(self.was, self.becomes)
@@ -55,17 +58,18 @@ class Defect:
         files = sorted(
             path.relative_to(root).as_posix()
             for path in (root / "tests").rglob("test_*.py")
-            if f"def {self.test_prefix}" in path.read_text()
+            if f"def {self.test}" in path.read_text()
         )
         if not files:
-            raise SystemExit(f"D{self.number}: no test {self.test_prefix}…")
-        return [*files, "-k", self.test_prefix]
+            raise SystemExit(f"{self.name}: no test {self.test}…")
+        return [*files, "-k", self.test]
 
 
 def load_defects() -> list[Defect]:
-    """Return what the page has, by number."""
-    rows = tomllib.loads(PATCHES.read_text())["defect"]
-    return sorted((Defect(**row) for row in rows), key=lambda one: one.number)
+    """Return what the file has: Java's by number, then ours."""
+    rows = tomllib.loads(PATCHES.read_text())
+    java = sorted(rows["defect"], key=lambda row: int(row["number"]))
+    return [*(Defect.of_java(**row) for row in java), *(Defect(**row) for row in rows["mended"])]
 
 
 def try_defect(copy: Copy, defect: Defect) -> str | None:
@@ -87,13 +91,13 @@ def try_defect(copy: Copy, defect: Defect) -> str | None:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.mutation.defects")
-    parser.add_argument("numbers", nargs="*", type=int, metavar="NUMBER")
+    parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--list", action="store_true", help="only show them")
     options = parser.parse_args(arguments)
-    chosen = [one for one in load_defects() if not options.numbers or one.number in options.numbers]
+    chosen = [one for one in load_defects() if not options.names or one.name in options.names]
     if options.list:
         for one in chosen:
-            print(f"D{one.number}: {one.what} ({one.module})")
+            print(f"{one.name}: {one.what} ({one.module})")
         return 0
     unnoticed = 0
     with tempfile.TemporaryDirectory(prefix="tieredstore-defects-") as folder:
@@ -101,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
         for one in chosen:
             wrong = try_defect(copy, one)
             unnoticed += wrong is not None
-            print(f"D{one.number}: {one.what}: {wrong or 'noticed'}", flush=True)
+            print(f"{one.name}: {one.what}: {wrong or 'noticed'}", flush=True)
     print(f"{len(chosen) - unnoticed} of {len(chosen)} are noticed")
     return 1 if unnoticed else 0
 
