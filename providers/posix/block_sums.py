@@ -18,14 +18,14 @@ from tieredstore.contracts.segment import Buffer
 from tieredstore.message.crc import raw_crc32
 
 BLOCK_BYTES: Final = 64 << 10
-PIECE_BYTES: Final = 4 << 10
+PIECE_BYTES: Final = 1 << 10
 """Of a block whose bytes were checked, so much can be checked by itself."""
 HEAD_BYTES: Final = 80
 """First bytes of the segment that its checksums keep: by them it is known again."""
 HEADER_BYTES: Final = 128
 ENTRY_BYTES: Final = 16
 FORMAT_VERSION: Final = 1
-_PIECES_MEMORY_BYTES: Final = 256
+_PIECES_MEMORY_BYTES: Final = 448
 _MAGIC: Final = b"TSBLKCRC"
 _HEADER: Final = struct.Struct(">8sIIII8x80s16x")
 _ENTRY: Final = struct.Struct(">IIII")
@@ -92,6 +92,22 @@ class BlockSums:
             return start, start
         low = first.start if first.end > start else start
         return low, max(end, last.end) if last.length else end
+
+    def find_piece(self, position: int, length: int) -> tuple[int, int, int, int] | None:
+        """Find the pieces that some bytes lie in, of one block whose pieces are known: their
+        position and size in bytes, and the CRC-32 of the bytes of the block in front of them, and
+        of those up to their end. None for bytes that lie elsewhere."""
+        index, start = divmod(position, BLOCK_BYTES)
+        crcs = self.piece_crcs.get(index)
+        if crcs is None or index >= len(self.lengths):
+            return None
+        end, known = start + length, self.lengths[index]
+        first, behind, last = start // PIECE_BYTES, -(-end // PIECE_BYTES), len(crcs) - 1
+        if end > known or behind > last or crcs[last] != self.crcs[index]:
+            return None
+        low = first * PIECE_BYTES
+        high = behind * PIECE_BYTES if behind < last else known
+        return position - start + low, high - low, crcs[first], crcs[behind]
 
     def put(self, entries: Sequence[BlockEntry]) -> None:
         """Take in entries of blocks that follow one another; nothing is known of those between."""

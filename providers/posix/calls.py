@@ -50,12 +50,12 @@ class PosixCalls(FileCalls):
             return os.preadv(fd, [buffer], position, self._nowait_flag)
         except BlockingIOError:
             return None
-        except OSError as error:
-            if error.errno in _NOWAIT_UNSUPPORTED:
-                # the file system has no such reads; do not ask it again
-                self._nowait_flag = 0
-                return None
-            raise
+
+    def note_cached_failure(self, error: OSError) -> None:
+        """Make no more reads from the page cache when this error of one says that the file system
+        has none."""
+        if error.errno in _NOWAIT_UNSUPPORTED:
+            self._nowait_flag = 0
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write at most `vector_limit` buffers; return the number of bytes written."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+import numpy as np
+
 from tieredstore.contracts.block_checksums import BlockCoverage, BlocksDamaged, DamagedBlock
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.disk.open_files import OpenFiles
@@ -18,41 +20,51 @@ from tieredstore.errors import Corrupt
 from tieredstore.message.crc import raw_crc32
 from tieredstore.providers.posix.block_sums import (
     BLOCK_BYTES,
-    PIECE_BYTES,
     BlockSums,
     compute_piece_crcs,
 )
+from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.sum_files import SegmentSums, find_bad_blocks
 
 Read: TypeAlias = Callable[[int, int], memoryview]
 """Reads so many bytes from a position on. Raises OSError, Corrupt where the segment ends before."""
-ReadNowait: TypeAlias = Callable[[int, int], memoryview | None]
+_NOTHING = memoryview(b"")
 
 
 class CheckedReads:
     """Reads of one segment. read: without checks."""
 
-    __slots__ = ("_files", "_id", "_path", "_read", "_sums")
+    __slots__ = ("_calls", "_files", "_id", "_path", "_read", "_sums")
 
     def __init__(
-        self, id: SegmentId, path: str, sums: SegmentSums, files: OpenFiles, read: Read
+        self,
+        id: SegmentId,
+        path: str,
+        sums: SegmentSums,
+        files: OpenFiles,
+        calls: PosixCalls,
+        read: Read,
     ) -> None:
         self._id = id
         self._path = path
         self._sums = sums
         self._files = files
+        self._calls = calls
         self._read = read
 
     def read(self, position: int, length: int) -> memoryview:
         """Read exactly `length` bytes. Raises BlocksDamaged, Corrupt where the segment ends before,
         OSError."""
         sums = self._sums.find(position + length)
-        try:
-            found = self._read_piece(sums, position, length, self._read)
-        except Corrupt:
-            found = None
-        if found is not None:
-            return found
+        piece = sums.find_piece(position, length)
+        if piece is not None:
+            start, size, crc_in_front, crc = piece
+            try:
+                data = self._read(start, size)
+            except Corrupt:  # the segment ends before: what is asked for may be there
+                data = _NOTHING
+            if len(data) == size and raw_crc32(data, crc_in_front) == crc:
+                return _slice(data, position - start, length)
         data, bad = self._try(sums, position, length)
         if not bad:
             return data
@@ -66,21 +78,31 @@ class CheckedReads:
                 return data
         raise BlocksDamaged(self._id, self._path, tuple(bad), position, data)
 
-    def read_nowait(self, position: int, length: int, read_cached: ReadNowait) -> memoryview | None:
-        """Return the same bytes when they and their checksums are at hand, and right. Raises
-        OSError."""
+    def read_nowait(self, fd: int, position: int, length: int) -> memoryview | None:
+        """Return the same bytes when they and their checksums are at hand, and right. fd: of the
+        segment. Raises OSError."""
         sums = self._sums.find_nowait()
         if sums is None:
             return None
-        found = self._read_piece(sums, position, length, read_cached)
-        if found is not None:
-            return found
+        piece = sums.find_piece(position, length)
+        if piece is not None:
+            start, size, crc_in_front, crc = piece
+            data = memoryview(bytearray(size))
+            if self._calls.read_cached(fd, data, start) != size:
+                return None
+            if raw_crc32(data, crc_in_front) == crc:
+                return _slice(data, position - start, length)
         end = position + length
         low, high = sums.widen(position, end)
         if low == high:
-            return read_cached(position, length)
-        data = read_cached(low, high - low)
-        if data is None or find_bad_blocks(sums, position, end, data, low):
+            low, high = position, end
+        # Zeros are quicker than an array where they are few.
+        size = high - low
+        data = memoryview(bytearray(size)) if size <= BLOCK_BYTES else np.empty(size, np.uint8).data
+        # a part of it may be in the cache, or the file may end there
+        if self._calls.read_cached(fd, data, low) != size:
+            return None
+        if self._find_bad(sums, position, end, data, low):
             return None
         return _slice(data, position - low, length)
 
@@ -110,44 +132,29 @@ class CheckedReads:
             if high == end:
                 raise
             data = self._read(low, end - low)  # the checksums are ahead of the segment
-        bad = find_bad_blocks(sums, position, end, data, low)
+        bad = self._find_bad(sums, position, end, data, low)
         return _slice(data, position - low, length), bad
 
-    def _read_piece(
-        self, sums: BlockSums, position: int, length: int, read: ReadNowait
-    ) -> memoryview | None:
-        """What lies within one good block, the usual case of few bytes; None for all others."""
-        index, start = divmod(position, BLOCK_BYTES)
-        end = start + length
-        known = sums.lengths[index] if index < len(sums.lengths) else 0
-        if known < end:
-            return None
-        block, crc = position - start, sums.crcs[index]
-        crcs = sums.piece_crcs.get(index)
-        if crcs is not None and crcs[-1] == crc:
-            first, behind = start // PIECE_BYTES, -(-end // PIECE_BYTES)
-            low = first * PIECE_BYTES
-            data = read(block + low, min(behind * PIECE_BYTES, known) - low)
-            if data is None:
-                return None
-            if behind < len(crcs) and raw_crc32(data, crcs[first]) == crcs[behind]:
-                return _slice(data, start - low, length)
-        data = read(block, known)
-        if data is None:
-            return None
-        crcs = compute_piece_crcs(data)
-        if crcs[-1] != crc:
-            return None
-        self._sums.learn(index, crcs)
-        return _slice(data, start, length)
+    def _find_bad(
+        self, sums: BlockSums, position: int, end: int, data: memoryview, low: int
+    ) -> list[DamagedBlock]:
+        """Do `find_bad_blocks`; learns the checksums of the pieces of a single good block."""
+        index, start = divmod(low, BLOCK_BYTES)
+        block = sums.entry(index)
+        if not start and 0 < data.nbytes == block.length:
+            crcs = compute_piece_crcs(data)
+            if crcs[-1] == block.crc:
+                self._sums.learn(index, crcs)
+                return []
+        return find_bad_blocks(sums, position, end, data, low)
 
 
 def _slice(data: memoryview, start: int, length: int) -> memoryview:
-    """Some of the bytes; few of them do not hold the memory of all."""
+    """Some of the bytes, read-only; few of them do not hold the memory of all."""
     if start == 0 and data.nbytes == length:
-        return data
+        return data.toreadonly()
     found = data[start : start + length]
-    return memoryview(bytes(found)) if 2 * length < data.nbytes else found
+    return memoryview(bytes(found)) if 2 * length < data.nbytes else found.toreadonly()
 
 
 def _coverage(sums: BlockSums, size: int, bad: list[DamagedBlock]) -> BlockCoverage:

@@ -188,6 +188,8 @@ class _PosixProbes:
         try:
             self._calls.read(fd, 6, 0)
             found = self._calls.read_cached(fd, memoryview(bytearray(6)), 0)
+        except OSError:
+            found = None
         finally:
             self._calls.close(fd)
         if found == 6:

@@ -8,12 +8,10 @@ import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
-import numpy as np
 
 from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.block_checksums import BlockCoverage
@@ -33,7 +31,6 @@ from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.properties import find_near_setting
 from tieredstore.providers import checks, naming
 from tieredstore.providers.posix.backups import PosixBackups
-from tieredstore.providers.posix.block_sums import BLOCK_BYTES
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.checked_reads import CheckedReads
 from tieredstore.providers.posix.listing import list_clusters, list_segments
@@ -279,7 +276,7 @@ class PosixFileSegment:
         self._calls = provider.calls
         self._files = provider.files
         self._sums = SegmentSums(id, path, provider.calls, provider.sums, is_durable=provider.fsync)
-        self._checked = CheckedReads(id, path, self._sums, self._files, self._read)
+        self._checked = CheckedReads(id, path, self._sums, self._files, provider.calls, self._read)
         self._write_lock = threading.Lock()
         self._sealed = False
 
@@ -350,15 +347,16 @@ class PosixFileSegment:
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
         checks.check_range(self._id, position, length)
-        file = self._files.take_open(self._path) if length <= _MAX_NOWAIT_BYTES else None
-        if file is None:
+        file = self._files.find_open(self._path)
+        if file is None or length > _MAX_NOWAIT_BYTES:
             return None
         try:
-            return self._checked.read_nowait(position, length, partial(self._read_cached, file.fd))
-        except OSError:
-            return None  # the blocking read says what is wrong
-        finally:
-            self._files.give_back(file)
+            found = self._checked.read_nowait(file.fd, position, length)
+        except OSError as error:  # the blocking read says what is wrong
+            if file.is_kept:
+                self._calls.note_cached_failure(error)
+            return None
+        return found if file.is_kept else None
 
     def check_blocks(self) -> BlockCoverage:
         """Read the whole segment and check all that has checksums."""
@@ -434,14 +432,6 @@ class PosixFileSegment:
             return self._read_range(file.fd, position, length)
         finally:
             self._files.give_back(file)
-
-    def _read_cached(self, fd: int, position: int, length: int) -> memoryview | None:
-        # Zeros are quicker than an array where they are few.
-        few = length <= BLOCK_BYTES
-        buffer = memoryview(bytearray(length)) if few else np.empty(length, np.uint8).data
-        count = self._calls.read_cached(fd, buffer, position)
-        # a part of it may be in the cache, or the file may end there
-        return buffer.toreadonly() if count == length else None
 
     def _open_new(self, position: int) -> tuple[OpenFile | None, os.stat_result | None]:
         """Take the file, newly opened for a write at a position, with what the system says of it,

@@ -39,7 +39,7 @@ from tieredstore.providers.posix.calls import PosixCalls
 
 PREFIX: Final = "."
 SUFFIX: Final = ".crc32"
-CACHE_BYTES: Final = 16 << 20
+CACHE_BYTES: Final = 32 << 20
 _MOST_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 4 << 20
 _UNREADABLE: Final = frozenset(
@@ -71,11 +71,12 @@ class SumCache:
         self._held_bytes = 0
 
     def get(self, path: str) -> Loaded | None:
-        with self._lock:
-            loaded = self._held.get(path)
-            if loaded is not None:
-                self._held.move_to_end(path)
-            return loaded
+        # Without the lock, which would cost as much as all the rest of it.
+        try:
+            self._held.move_to_end(path)
+            return self._held[path]
+        except KeyError:  # forgotten, maybe in between
+            return None
 
     def put(self, path: str, loaded: Loaded) -> None:
         with self._lock:
@@ -109,7 +110,8 @@ class SumCache:
 
     def _make_room(self) -> None:
         while self._held_bytes > self._limit_bytes and len(self._held) > 1:
-            self._drop(next(iter(self._held)))
+            _, loaded = self._held.popitem(last=False)
+            self._held_bytes -= loaded.sums.memory_bytes
 
     def _drop(self, path: str) -> None:
         loaded = self._held.pop(path, None)

@@ -11,7 +11,6 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from itertools import islice
 from types import TracebackType
 
 from tieredstore.disk.at_hand import require_waiting
@@ -42,14 +41,14 @@ class FileCalls:
 class OpenFile:
     """A descriptor and its users. As a context manager it gives the descriptor and ends the use."""
 
-    __slots__ = ("_files", "cached", "fd", "users", "writable")
+    __slots__ = ("_files", "fd", "is_kept", "users", "writable")
 
     def __init__(self, files: OpenFiles, fd: int, writable: bool) -> None:
         self._files = files
         self.fd = fd
         self.writable = writable
         self.users = 1
-        self.cached = False
+        self.is_kept = False
 
     def __enter__(self) -> int:
         return self.fd
@@ -121,20 +120,21 @@ class OpenFiles:
         if self._closed:
             raise Invalid(f"{path}: cannot be opened: the provider or store is closed", path=path)
 
-    def take_open(self, path: str) -> OpenFile | None:
-        """Take a file that is open already, else None: never a call that may block."""
-        with self._lock:
-            entry = self._files.get(path)
-            if entry is not None:
-                entry.users += 1
-                self._files.move_to_end(path)
-            return entry
+    def find_open(self, path: str) -> OpenFile | None:
+        """Find a file that is open already, else None: never a call that may block, nor a use. Its
+        descriptor may be closed at any time, and another file have its number, so what is read from
+        it counts only if it `is_kept` after that."""
+        try:
+            self._files.move_to_end(path)
+            return self._files[path]
+        except KeyError:  # closed, maybe in between
+            return None
 
     def give_back(self, entry: OpenFile) -> None:
         """End a use, as the end of a `with` block does."""
         with self._lock:
             entry.users -= 1
-            if not entry.users and not entry.cached:
+            if not entry.users and not entry.is_kept:
                 self._calls.close(entry.fd)
             elif len(self._files) > self._limit:
                 self._evict(self._limit - self._limit // _SHARE_CLOSED)
@@ -172,8 +172,8 @@ class OpenFiles:
         """`forget` all paths. A later call opens again what it needs."""
         with self._lock:
             self._forgotten += 1
-            for path, entry in list(self._files.items()):
-                self._drop(path, entry)
+            for path in list(self._files):
+                self._drop(path, self._files[path])
 
     def close(self) -> None:
         """Close all; later calls of `take` raise Invalid. Idempotent."""
@@ -190,7 +190,7 @@ class OpenFiles:
                 if current is not None:
                     self._drop(path, current)
                 self._files[path] = entry
-                entry.cached = True
+                entry.is_kept = True
         return entry
 
     def _open(self, path: str, flags: int) -> int:
@@ -207,12 +207,17 @@ class OpenFiles:
         surplus = len(self._files) - limit
         if surplus <= 0:
             return
-        idle = ((path, entry) for path, entry in self._files.items() if not entry.users)
-        for path, entry in list(islice(idle, surplus)):  # the oldest: not a walk of all of them
-            self._drop(path, entry)
+        # The oldest first. A copy, made in one go: `find_open` changes the order without the lock.
+        for path in list(self._files):
+            entry = self._files[path]
+            if not entry.users:
+                self._drop(path, entry)
+                surplus -= 1
+                if not surplus:
+                    return
 
     def _drop(self, path: str, entry: OpenFile) -> None:
         del self._files[path]
-        entry.cached = False
+        entry.is_kept = False
         if not entry.users:
             self._calls.close(entry.fd)

@@ -163,13 +163,78 @@ def test_only_another_file_is_forgotten(tmp_path: Path, calls: Calls) -> None:
 def test_nothing_is_opened_for_what_must_not_block(tmp_path: Path, calls: Calls) -> None:
     files = OpenFiles(4, calls)
     path = make(tmp_path, "a")
-    assert files.take_open(path) is None
+    assert files.find_open(path) is None
     read(files, path)
-    entry = files.take_open(path)
+    entry = files.find_open(path)
     assert entry is not None
-    with entry as fd:
-        assert os.pread(fd, 9, 0) == b"old"
+    assert os.pread(entry.fd, 9, 0) == b"old"
+    assert entry.is_kept
     assert calls.opened == 1
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda files, path, _: files.delete(path),
+        lambda files, path, _: files.forget(path),
+        lambda files, *_: files.forget_all(),
+        lambda files, *_: files.close(),
+        lambda files, _, other: read(files, other),  # no more than one stays open
+    ],
+    ids=["delete", "forget", "forget all", "close", "take another"],
+)
+def test_a_file_that_was_found_open_tells_that_it_was_closed(
+    tmp_path: Path, calls: Calls, end: Callable[[OpenFiles, str, str], object]
+) -> None:
+    files = OpenFiles(1, calls)
+    path, other = make(tmp_path, "a"), make(tmp_path, "b")
+    read(files, path)
+    entry = files.find_open(path)
+    assert entry is not None
+    end(files, path, other)
+    assert entry.fd not in calls.open_fds
+    assert not entry.is_kept
+    assert files.find_open(path) is None
+
+
+def test_a_file_that_is_found_open_is_closed_last(tmp_path: Path, calls: Calls) -> None:
+    files = OpenFiles(2, calls)
+    a, b, c = (make(tmp_path, name) for name in "abc")
+    read(files, a)
+    read(files, b)
+    files.find_open(a)
+    read(files, c)
+    assert files.find_open(a) is not None
+    assert files.find_open(b) is None
+
+
+def test_files_are_found_open_while_others_are_closed(tmp_path: Path) -> None:
+    files = OpenFiles(16, FileCalls())
+    paths = [make(tmp_path, str(number)) for number in range(64)]
+    stop, problems = threading.Event(), []
+
+    def look() -> None:
+        try:
+            while not stop.is_set():
+                for path in paths:
+                    files.find_open(path)
+        except BaseException as error:
+            problems.append(error)
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(50):
+            for path in paths:
+                read(files, path)
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert not problems
+    assert len(files) <= 16
+    files.close()
 
 
 def test_the_limit_of_the_process_closes_half_and_is_tried_again(

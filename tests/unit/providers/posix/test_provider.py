@@ -278,6 +278,47 @@ class TestReadNowait:
         segment.write(0, [b"abc"])
         assert segment.read_nowait(0, 3) is None
 
+    def test_bytes_of_a_file_that_was_closed_meanwhile_do_not_count(self, tmp_path: Path) -> None:
+        """The number of a closed descriptor is the next file's."""
+        (tmp_path / "other").write_bytes(b"xyz")
+
+        class Closing(PosixCalls):
+            def read_cached(self, fd: int, buffer: memoryview, position: int) -> int | None:
+                segment.close()
+                other = os.open(tmp_path / "other", os.O_RDONLY)
+                try:
+                    assert other == fd
+                    return os.preadv(fd, [buffer], position)
+                finally:
+                    os.close(other)
+
+        provider = PosixProvider(tmp_path / "tier", CLUSTER, checksums=False, calls=Closing())
+        segment = provider.open(segment_id())
+        segment.write(0, [b"abc"])
+        assert segment.read(0, 3) == memoryview(b"abc")
+        assert segment.read_nowait(0, 3) is None
+        assert segment.read(0, 3) == memoryview(b"abc")
+
+    def test_an_error_of_a_file_that_was_closed_meanwhile_says_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        preadv, answers = os.preadv, [OSError(22, "Invalid argument")]
+
+        def fail_once(fd: int, buffers: list[memoryview], position: int, _: int) -> int:
+            if answers:
+                segment.close()
+                raise answers.pop()
+            return preadv(fd, buffers, position)
+
+        monkeypatch.setattr(os, "preadv", fail_once)
+        monkeypatch.setattr(os, "RWF_NOWAIT", 8, raising=False)
+        provider = PosixProvider(tmp_path, CLUSTER, calls=PosixCalls(portable=False))
+        segment = provider.open(segment_id())
+        segment.write(0, [b"abc"])
+        assert segment.read_nowait(0, 3) is None
+        assert segment.read(0, 3) == memoryview(b"abc")
+        assert segment.read_nowait(0, 3) == memoryview(b"abc")
+
     def test_a_file_system_without_such_reads_is_asked_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
