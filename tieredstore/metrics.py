@@ -84,19 +84,20 @@ class Metrics:
         **labels: object,
     ) -> None:
         """Add one observation to a histogram."""
+        key = _sort_labels(**labels)
         with self._lock:
             series = self._histograms.setdefault(name, {})
-            key = _key(series, labels)
             histogram = series.get(key)
-            if histogram is None:
-                histogram = series[key] = Histogram(bounds, [0] * (len(bounds) + 1))
+            if histogram is None:  # a new one, or a set of labels too many
+                new = Histogram(bounds, [0] * (len(bounds) + 1))
+                histogram = series.setdefault(_key(series, labels), new)
             histogram.counts[bisect.bisect_left(histogram.bounds, value)] += 1
             histogram.total += value
 
     def value(self, name: str, **labels: object) -> float:
         """Return the current value of a counter or gauge, 0 when it was never touched."""
         with self._lock:
-            return self._values.get(name, {}).get(_labels(labels), 0)
+            return self._values.get(name, {}).get(_sort_labels(**labels), 0)
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
         """Drop the series of topics that are no more. is_gone: asked for the label `topic` of each
@@ -124,16 +125,12 @@ class Metrics:
 
 
 @lru_cache(MAX_LABEL_SETS)
-def _sort_labels(*labels: tuple[str, object]) -> Labels:
-    return tuple(sorted((name, str(value)) for name, value in labels))
-
-
-def _labels(labels: Mapping[str, object]) -> Labels:
-    return _sort_labels(*labels.items())
+def _sort_labels(**labels: object) -> Labels:
+    return tuple(sorted((name, str(value)) for name, value in labels.items()))
 
 
 def _key(series: Mapping[Labels, object], labels: Mapping[str, object]) -> Labels:
-    key = _labels(labels)
+    key = _sort_labels(**labels)
     return key if len(series) < MAX_LABEL_SETS or key in series else _OVERFLOW
 
 

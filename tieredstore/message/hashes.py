@@ -39,15 +39,17 @@ def _to_signed(value: int) -> int:
     return value - 0x1_0000_0000 if value >= 0x8000_0000 else value
 
 
-def java_string_hash(text: str) -> int:
-    """Compute String.hashCode: an i32."""
+def java_string_hash(text: str, before: int = 0) -> int:
+    """Compute String.hashCode: an i32. before: the hash of text in front of it, modulo 2^32."""
     if text.isascii():
         units: Sequence[int] = text.encode("ascii")
     else:
         units = memoryview(_utf16(text)).cast("H")
-    if len(units) <= 256:
-        return _to_signed(sum(map(mul, units, _REVERSED[256 - len(units) :])))
-    value = 0
+    first = 255 - len(units)
+    if first >= 0:
+        products = map(mul, units, _REVERSED[first + 1 :])
+        return _to_signed(sum(products, before * _REVERSED[first]))
+    value = before
     for unit in units:
         value = (31 * value + unit) & _MASK
     return _to_signed(value)
@@ -121,13 +123,14 @@ def topic_prefix_hash(topic: str) -> int:
 def _hash_topic_keys(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
     """String.hashCode of `topic#key` for each key."""
     if len(keys) < SCALAR_LIMIT:
-        return np.array([java_string_hash(f"{topic}#{key}") for key in keys], dtype=np.int32)
+        before = topic_prefix_hash(topic)
+        return np.array([java_string_hash(key, before) for key in keys], dtype=np.int32)
     hashes, lengths = _hash_many(keys)
     too_long = lengths >= _UNITS
     shifts = _POWERS[np.where(too_long, 0, lengths)]
     hashes += np.uint32(topic_prefix_hash(topic)) * shifts
     for index in np.flatnonzero(too_long).tolist():
-        hashes[index] = java_string_hash(f"{topic}#{keys[index]}") & _MASK
+        hashes[index] = java_string_hash(keys[index], topic_prefix_hash(topic)) & _MASK
     return hashes.view(np.int32)
 
 
@@ -145,7 +148,7 @@ def index_hashes(java_hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 def local_key_hash(topic: str, key: str) -> int:
     """Compute what a local index stores for a key of a topic: 0 to 2^31 - 1."""
-    return index_hash(java_string_hash(f"{topic}#{key}"))
+    return index_hash(java_string_hash(key, topic_prefix_hash(topic)))
 
 
 def local_key_hashes(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
@@ -159,7 +162,7 @@ def tiered_key_hash(topic: str, key: str) -> int:
     Java 5.5.0 keeps -2^31 as it is, fails on the negative slot and does not index that key (defect
     D13). Here it is 0, as in the local index and as `hash & 0x7fffffff` of later versions.
     """
-    return index_hash(java_string_hash(f"{topic}#{key}"))
+    return index_hash(java_string_hash(key, topic_prefix_hash(topic)))
 
 
 def tiered_key_hashes(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
@@ -172,7 +175,7 @@ def tiered_key_hash_candidates(topic: str, key: str) -> tuple[int, ...]:
 
     Versions after 5.5.0 are said to store `hash & 0x7fffffff`, another value for a negative hash.
     """
-    java_hash = java_string_hash(f"{topic}#{key}")
+    java_hash = java_string_hash(key, topic_prefix_hash(topic))
     ours, later = index_hash(java_hash), java_hash & 0x7FFFFFFF
     return (ours,) if ours == later else (ours, later)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+
+import msgspec
 
 from tieredstore.errors import Corrupt
 from tieredstore.message import sysflag
@@ -47,13 +48,15 @@ BLANK_SIZE = 8
 CODA_SIZE = 16
 """Bytes of a coda: size 16, MAGIC_BLANK, i64 largest store timestamp."""
 
+_LAST_OF_MAGIC_V2 = MAGIC_V2 & 0xFF
+_HOSTS_V6 = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
 _BLANK_BYTES = MAGIC_BLANK.to_bytes(4, "big")
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _I4 = struct.Struct(">i")
 _I2 = struct.Struct(">h")
 
 
-class Sections(NamedTuple):
+class Sections(msgspec.Struct, gc=False, frozen=True):
     """Positions (absolute in the buffer) and lengths of what varies in a record, in bytes."""
 
     born_host_size: int
@@ -134,7 +137,7 @@ def locate(buffer: Buffer, position: int, size: int) -> Sections:
     leads out of the record or the lengths do not add up to `size`."""
     end = position + size
     sys_flag = _I4.unpack_from(buffer, position + SYS_FLAG_POSITION)[0]
-    born, store = host_sizes(sys_flag)
+    born, store = host_sizes(sys_flag) if sys_flag & _HOSTS_V6 else (8, 8)
     body = position + HOSTLESS_SIZE + born + store
     if body + 3 > end:
         raise make_corrupt_error(position, "size", f"at least {body + 3 - position}", size)
@@ -142,7 +145,8 @@ def locate(buffer: Buffer, position: int, size: int) -> Sections:
     if not 0 <= body_length <= end - body - 3:
         raise make_corrupt_error(position, "body length", f"0 to {end - body - 3}", body_length)
     topic = body + body_length
-    if _is_v2(buffer, position):
+    # The magics differ in their last byte only, and the caller has checked the others.
+    if buffer[position + 7] == _LAST_OF_MAGIC_V2:
         if topic + 4 > end:
             raise make_corrupt_error(position, "size", f"at least {topic + 4 - position}", size)
         topic_length = _I2.unpack_from(buffer, topic)[0]
@@ -163,8 +167,3 @@ def locate(buffer: Buffer, position: int, size: int) -> Sections:
     return Sections(
         born, store, body, body_length, topic, topic_length, properties, properties_length
     )
-
-
-def _is_v2(buffer: Buffer, position: int) -> bool:
-    # The magics differ in their last byte only, and the caller has checked the others.
-    return buffer[position + 7] == MAGIC_V2 & 0xFF

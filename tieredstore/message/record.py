@@ -56,6 +56,8 @@ __all__ = [
 
 _I4 = struct.Struct(">i")
 _I8 = struct.Struct(">q")
+_SYS_FLAG_AND_TIME = struct.Struct(">i16xq")
+"""From the system flags to the store timestamp behind an IPv4 born host."""
 _BLANK = struct.Struct(">iI")
 # Seen from the body, whatever the hosts.
 _RECONSUME_TIMES = layout.RECONSUME_TIMES_POSITION - layout.FIXED_SIZE
@@ -86,7 +88,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
         return value
 
     def _slice(self, offset: int, length: int) -> bytes:
-        return bytes(memoryview(self.buffer)[offset : offset + length])
+        return bytes(self.buffer[offset : offset + length])
 
     @property
     def sections(self) -> Sections:
@@ -116,7 +118,8 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def queue_id(self) -> int:
-        return self._i4(layout.QUEUE_ID_POSITION)
+        value: int = _I4.unpack_from(self.buffer, self.position + layout.QUEUE_ID_POSITION)[0]
+        return value
 
     @property
     def flag(self) -> int:
@@ -124,13 +127,17 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def queue_offset(self) -> int:
-        return self._i8(layout.QUEUE_OFFSET_POSITION)
+        value: int = _I8.unpack_from(self.buffer, self.position + layout.QUEUE_OFFSET_POSITION)[0]
+        return value
 
     @property
     def physical_offset(self) -> int:
         """Bytes in the commit log that the record was read from: the broker's, or the queue's own
         one in the tier."""
-        return self._i8(layout.PHYSICAL_OFFSET_POSITION)
+        value: int = _I8.unpack_from(self.buffer, self.position + layout.PHYSICAL_OFFSET_POSITION)[
+            0
+        ]
+        return value
 
     @property
     def sys_flag(self) -> int:
@@ -151,7 +158,13 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def store_timestamp_ms(self) -> int:
-        return self._i8(layout.store_timestamp_position(self._i4(layout.SYS_FLAG_POSITION)))
+        timestamp_ms: int
+        sys_flag, timestamp_ms = _SYS_FLAG_AND_TIME.unpack_from(
+            self.buffer, self.position + layout.SYS_FLAG_POSITION
+        )
+        if sys_flag & sysflag.BORN_HOST_V6:
+            return self._i8(layout.store_timestamp_position(sys_flag))
+        return timestamp_ms
 
     @property
     def store_host_bytes(self) -> bytes:
