@@ -8,10 +8,12 @@ read, and counts when topic, queue, key, store time and its own place are the on
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tieredstore.errors import Corrupt, Invalid
+import msgspec
+
+from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.tier.joined_reading import join_readings
 
@@ -88,19 +90,25 @@ def query_message(
     entry = metadata.topic(topic)
     if entry is None or max_count < 1 or begin_ms > end_ms:
         return []
+    topic_id = entry.topic_id
     wanted = _Wanted(topic, key, begin_ms, end_ms)
     max_count = min(max_count, MAX_RESULTS)
     found: dict[tuple[int, int], StoredMessage] = {}
     seen: set[tuple[int, int]] = set()
     ask = max_count
     while True:
-        items = yield from index.query(topic, key, ask, begin_ms, end_ms, topic_id=entry.topic_id)
+        items = yield from index.query(topic, key, ask, begin_ms, end_ms, topic_id=topic_id)
         fresh = [
             item
             for item in items
-            if item.topic_id == entry.topic_id and (item.queue_id, item.offset) not in seen
+            if item.topic_id == topic_id and (item.queue_id, item.offset) not in seen
         ]
-        for message in (yield from _read_items(queues, topic, fresh, wanted)):
+        read: dict[tuple[int, int], StoredMessage] = {}
+        others = _read_at_hand(_find_pieces(queues, topic, fresh), wanted, read)
+        if others:
+            yield from _read_pieces(topic, others, wanted, read)
+        for place in sorted(read):
+            message = read[place]
             if len(found) < max_count:
                 found.setdefault((message.queue_id, message.queue_offset), message)
         # Hits that were none may hide more: ask for more of them.
@@ -110,21 +118,37 @@ def query_message(
         ask = min(ask * 4, MAX_RESULTS)
 
 
-class _Piece(NamedTuple):
+class _Piece(msgspec.Struct):
     """Items of one queue whose records lie in [start, end) of its commit log."""
 
     file: FlatMessageFile
     start: int
     end: int
-    items: tuple[IndexItem, ...]
+    items: list[IndexItem]
 
 
-def _read_items(
-    queues: Queues, topic: str, items: Sequence[IndexItem], wanted: _Wanted
-) -> Reading[list[StoredMessage]]:
-    """The messages of those items that are what is wanted, in the order of the items."""
-    pieces = list(_pieces(queues, topic, items))
-    read: dict[tuple[int, int], StoredMessage] = {}
+def _read_at_hand(
+    pieces: list[_Piece], wanted: _Wanted, read: dict[tuple[int, int], StoredMessage]
+) -> list[_Piece]:
+    """Add to `read` the messages of what is at hand that are what is wanted; returns the pieces of
+    which that cannot be said."""
+    others: list[_Piece] = []
+    for piece in pieces:
+        try:
+            data = piece.file.read_commit_log_nowait(piece.start, piece.end - piece.start)
+        except TieredStoreError:
+            data = None  # who waits for it says what it means
+        if data is None:
+            others.append(piece)
+        else:
+            _accept_messages(piece, data, wanted, read)
+    return others
+
+
+def _read_pieces(
+    topic: str, pieces: list[_Piece], wanted: _Wanted, read: dict[tuple[int, int], StoredMessage]
+) -> Reading[None]:
+    """Add to `read` the messages of the pieces that are what is wanted."""
     while pieces:
         outcomes = yield from join_readings(
             [piece.file.read_commit_log(piece.start, piece.end - piece.start) for piece in pieces]
@@ -132,7 +156,7 @@ def _read_items(
         again: list[_Piece] = []
         for piece, outcome in zip(pieces, outcomes, strict=True):
             if isinstance(outcome, memoryview):
-                read.update(_accept_messages(piece, outcome, wanted))
+                _accept_messages(piece, outcome, wanted, read)
             elif not isinstance(outcome, (Corrupt, Invalid)):
                 raise outcome
             elif len(piece.items) > 1:
@@ -141,65 +165,55 @@ def _read_items(
                 # Expired meanwhile, or damaged: no reason to hide the other hits.
                 _log.warning("%s: a hit of a key query cannot be read: %s", topic, outcome)
         pieces = again
-    places = ((item.queue_id, item.offset) for item in items)
-    return [read[place] for place in places if place in read]
 
 
 def _split_piece(piece: _Piece) -> list[_Piece]:
     return [
-        _Piece(piece.file, item.offset, item.offset + item.size, (item,)) for item in piece.items
+        _Piece(piece.file, item.offset, item.offset + item.size, [item]) for item in piece.items
     ]
 
 
 def _accept_messages(
-    piece: _Piece, buffer: memoryview, wanted: _Wanted
-) -> Iterator[tuple[tuple[int, int], StoredMessage]]:
+    piece: _Piece,
+    buffer: memoryview,
+    wanted: _Wanted,
+    read: dict[tuple[int, int], StoredMessage],
+) -> None:
+    """Add to `read` what is wanted, unless readers of the queue may not see it: it is not committed
+    whole."""
+    end = piece.file.consume_queue_commit_offset
     for item in piece.items:
         try:
             message = decode_record(buffer, item.offset - piece.start)
         except Corrupt:
             continue
-        if wanted.accepts(message, item) and _is_in_queue(piece.file, message):
-            yield (item.queue_id, item.offset), message
+        if message.queue_offset < end and wanted.accepts(message, item):
+            read[item.queue_id, item.offset] = message
 
 
-def _is_in_queue(file: FlatMessageFile, message: StoredMessage) -> bool:
-    """Whether readers of the queue may see it: not expired, and committed whole."""
-    return message.queue_offset < file.consume_queue_commit_offset
-
-
-def _pieces(queues: Queues, topic: str, items: Iterable[IndexItem]) -> Iterator[_Piece]:
-    """The reads that bring all items, adjacent ones together; items outside of what their queue
-    holds are left out."""
-    by_queue: dict[int, list[IndexItem]] = {}
-    for item in items:
-        by_queue.setdefault(item.queue_id, []).append(item)
-    for queue_id, group in by_queue.items():
-        file = queues.get(topic, queue_id)
-        if file is None:
+def _find_pieces(queues: Queues, topic: str, items: Iterable[IndexItem]) -> list[_Piece]:
+    """The reads that bring all items of a topic, adjacent ones together; items outside of what
+    their queue holds are left out."""
+    pieces: list[_Piece] = []
+    queue_id, file, low, high = -1, None, 0, 0
+    for item in sorted(items):
+        if item.queue_id != queue_id:
+            queue_id = item.queue_id
+            file = queues.get(topic, queue_id)
+            if file is not None:
+                low, high = file.commit_log_min_offset, file.commit_log_commit_offset
+        start, end = item.offset, item.offset + item.size
+        if file is None or item.size <= 0 or start < low or end > high:
             continue
-        low, high = file.commit_log_min_offset, file.commit_log_commit_offset
-        held = [i for i in group if i.size > 0 and low <= i.offset <= high - i.size]
-        if len(held) == 1:  # as nearly always
-            yield _Piece(file, held[0].offset, held[0].offset + held[0].size, (held[0],))
-        else:
-            yield from _coalesce(file, sorted(held, key=lambda item: item.offset))
-
-
-def _coalesce(file: FlatMessageFile, items: Iterable[IndexItem]) -> Iterator[_Piece]:
-    near: list[IndexItem] = []
-    start = end = 0
-    for item in items:
-        item_end = item.offset + item.size
-        if near and (
-            item.offset > end + COALESCE_GAP_BYTES
-            or max(end, item_end) - start > COALESCE_LIMIT_BYTES
+        last = pieces[-1] if pieces else None
+        if (
+            last is None
+            or last.file is not file
+            or start > last.end + COALESCE_GAP_BYTES
+            or max(last.end, end) - last.start > COALESCE_LIMIT_BYTES
         ):
-            yield _Piece(file, start, end, tuple(near))
-            near = []
-        if not near:
-            start = end = item.offset
-        near.append(item)
-        end = max(end, item_end)
-    if near:
-        yield _Piece(file, start, end, tuple(near))
+            pieces.append(_Piece(file, start, end, [item]))
+        else:
+            last.end = max(last.end, end)
+            last.items.append(item)
+    return pieces

@@ -146,6 +146,10 @@ class QueueView:
             raise damaged[0]
         return found
 
+    def read_commit_log_nowait(self, offset: int, length: int) -> memoryview | None:
+        """Return the same bytes when they are at hand without blocking, else None."""
+        return self.commit_log.read_nowait(offset, length)
+
     def read_commit_log_as_found(self, offset: int, length: int) -> Reading[memoryview]:
         """Do `read_commit_log`, with the bytes in damaged blocks as they are: to find, not to
         serve."""

@@ -6,6 +6,7 @@ Offsets are bytes of the whole file; a segment's base offset is the file offset 
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import attrgetter
 
 from tieredstore.contracts.block_checksums import BlocksDamaged
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
@@ -13,6 +14,7 @@ from tieredstore.tier.flat.segment import FlatSegment
 from tieredstore.tier.reading import Reading, SegmentRead
 
 _EMPTY = memoryview(b"")
+_base_offset = attrgetter("base_offset")
 
 
 class FlatSegments:
@@ -41,7 +43,10 @@ class FlatSegments:
     def commit_offset(self) -> int:
         """Offset behind the last committed byte, 0 without segments."""
         segments = self._segments
-        return segments[-1].end_offset if segments else 0
+        if not segments:
+            return 0
+        last = segments[-1]
+        return last.base_offset + last.commit_position  # not its property: asked for each message
 
     @property
     def size_bytes(self) -> int:
@@ -80,6 +85,17 @@ class FlatSegments:
 
     # Reading
 
+    def read_nowait(self, offset: int, length: int) -> memoryview | None:
+        """Return committed bytes of one segment when they are at hand, and undamaged, else None."""
+        segments = self._segments
+        index = bisect_right(segments, offset, key=_base_offset) - 1
+        if length > 0 and index >= 0:
+            segment = segments[index]
+            position = offset - segment.base_offset
+            if position + length <= segment.commit_position:
+                return segment.file.read_nowait(position, length)
+        return None
+
     def read(
         self, offset: int, length: int, damaged: list[BlocksDamaged] | None = None
     ) -> Reading[memoryview]:
@@ -90,15 +106,11 @@ class FlatSegments:
         they are, for who looks for structure; `damaged` is told, for who serves them. Raises what
         segments raise.
         """
+        at_hand = self.read_nowait(offset, length)
+        if at_hand is not None:
+            return at_hand
         segments = self._segments
         index = bisect_right(segments, offset, key=_base_offset) - 1
-        if length > 0 and index >= 0:
-            segment = segments[index]
-            position = offset - segment.base_offset
-            if position + length <= segment.commit_position:
-                at_hand = segment.file.read_nowait(position, length)
-                if at_hand is not None:
-                    return at_hand
         step: list[SegmentRead] = []
         while length > 0 and 0 <= index < len(segments):
             segment = segments[index]
@@ -132,7 +144,3 @@ def _read_as_found(
             damaged.append(error)
         return [error.found]
     return found
-
-
-def _base_offset(segment: FlatSegment) -> int:
-    return segment.base_offset

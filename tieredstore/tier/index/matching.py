@@ -41,19 +41,20 @@ class Wanted(NamedTuple):
     ) -> None:
         """Take what `select` takes, for few items, as tuples of the fields; adds to `found` up to
         `limit`."""
+        _, limit, begin_ms, end_ms, wanted_id = self
         for row in rows:
-            if row[0] != key_hash or row[4] <= 0:
+            item_hash, topic_id, queue_id, offset, size, seconds = row[:6]
+            if item_hash != key_hash or size <= 0:
                 continue
-            if self.topic_id is not None and row[1] != self.topic_id:
+            if wanted_id is not None and topic_id != wanted_id:
                 continue
-            seconds = row[5]
             time_ms = seconds * 1000 + file_begin_ms
             latest = time_ms + (0 if seconds < 0 else 999)
             earliest = time_ms - (0 if seconds > 0 else 999)
-            is_within = latest >= self.begin_ms and earliest <= self.end_ms
+            is_within = latest >= begin_ms and earliest <= end_ms
             if is_within or abs(seconds) > CREDIBLE_SECONDS:
-                found.append(IndexItem(row[1], row[2], row[3], row[4], time_ms))
-                if len(found) >= self.limit:
+                found.append(IndexItem(topic_id, queue_id, offset, size, time_ms))
+                if len(found) >= limit:
                     return
 
     def select(

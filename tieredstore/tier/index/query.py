@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.tier.index.item import IndexItem
@@ -16,6 +17,7 @@ from tieredstore.tier.reading import Reading
 FAN_OUT = 16
 """Uploaded files that are read at once."""
 
+_PLACE = itemgetter(1, 2, 0)  # of an IndexItem: queue, offset, topic
 _log = logging.getLogger(__name__)
 
 
@@ -31,7 +33,7 @@ def query_files(
     out (`on_failure` gets its name and error); Unavailable is raised only when nothing was found
     and a file could not be reached, since that is not an answer.
     """
-    found: dict[tuple[int, int, int], IndexItem] = {}
+    found: dict[tuple[int, ...], IndexItem] = {}
     unreachable: Unavailable | None = None
     for local_file in reversed(local):
         if len(found) >= wanted.limit:
@@ -47,18 +49,19 @@ def query_files(
         group = may_hold[start : start + FAN_OUT]
         outcomes = yield from join_readings([file.find(wanted) for file in group])
         for file, outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, TieredStoreError):
-                on_failure(str(file), outcome)
-                if isinstance(outcome, Unavailable):
-                    unreachable = outcome
-            else:
+            if isinstance(outcome, list):
                 _merge(found, outcome)
+                continue
+            on_failure(str(file), outcome)
+            if isinstance(outcome, Unavailable):
+                unreachable = outcome
     if unreachable is not None and not found:
         raise unreachable
     newest = list(found.values())[: wanted.limit]
-    return sorted(newest, key=lambda item: (item.queue_id, item.offset, item.topic_id))
+    newest.sort(key=_PLACE)
+    return newest
 
 
-def _merge(found: dict[tuple[int, int, int], IndexItem], items: list[IndexItem]) -> None:
+def _merge(found: dict[tuple[int, ...], IndexItem], items: list[IndexItem]) -> None:
     for item in items:
-        found.setdefault((item.topic_id, item.queue_id, item.offset), item)
+        found.setdefault(item[:3], item)

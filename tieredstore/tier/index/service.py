@@ -288,13 +288,13 @@ class IndexStoreService:
         was found and a part of the tier could not be reached.
         """
         if max_count <= 0 or begin_ms > end_ms:
-            return []
+            return _read_nothing()
         wanted = Wanted(
             tiered_key_hash_candidates(topic, key), max_count, begin_ms, end_ms, topic_id
         )
         # In this order: a file is in the second before it leaves the first.
         local = self._writer.files if self._writer is not None else ()
-        return (yield from query_files(wanted, local, self._uploaded, self._report))
+        return query_files(wanted, local, self._uploaded, self._report)
 
     # Moving on
 
@@ -399,3 +399,8 @@ class IndexStoreService:
         kind = type(error).__name__
         self._metrics.count("rocketmq_tiered_store_x_index_errors_total", kind=kind)
         _log.warning("index: %s: %s", where, error)
+
+
+def _read_nothing() -> Reading[list[IndexItem]]:
+    yield from ()
+    return []

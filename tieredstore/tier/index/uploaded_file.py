@@ -24,12 +24,13 @@ from tieredstore.message.index.tiered import (
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
 from tieredstore.tier.index.store_file import IndexStatus, IndexStoreFile
-from tieredstore.tier.reading import Reading, read_segment
+from tieredstore.tier.reading import Reading, SegmentRead, read_segment
 
-FIRST_READ_ITEMS = 1024
-LARGEST_READ_ITEMS = 32_768
-FEW_ITEMS = 64
-"""Up to this many items the loop is faster than the columns."""
+FIRST_READ_BYTES = 1024 * COMPACTED_ITEM_SIZE
+LARGEST_READ_BYTES = 32_768 * COMPACTED_ITEM_SIZE
+FEW_ITEMS_BYTES = 64 * COMPACTED_ITEM_SIZE
+"""Up to so many bytes of items the loop is faster than the columns."""
+LARGEST_CHAIN_BYTES = MAX_CHAIN_ITEMS * COMPACTED_ITEM_SIZE
 
 _ITEM = struct.Struct(">iiiqii")
 
@@ -49,6 +50,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
         self.latest_ms = max(entry.end_timestamp_ms, entry.create_timestamp_ms)
         self._header: IndexHeader | None = None
         self._slots = 0
+        self._items_start = 0
 
     def __str__(self) -> str:
         return str(self._segment.id)
@@ -70,7 +72,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
                 raise self._make_corrupt_error(
                     24, f"an item count that fits {self.size_bytes} bytes", header.items
                 )
-            self._slots, self._header = slots, header
+            self._slots, self._items_start, self._header = slots, first, header
         return self._header
 
     def find(self, wanted: Wanted) -> Reading[list[IndexItem]]:
@@ -84,14 +86,21 @@ class UploadedIndexStoreFile(IndexStoreFile):
         found: list[IndexItem] = []
         if header.items == 0:
             return found
+        segment = self._segment
         for key_hash in wanted.hashes:
-            position, length = yield from self.find_slot(key_hash)
-            length = min(length, MAX_CHAIN_ITEMS * COMPACTED_ITEM_SIZE)
-            step = FIRST_READ_ITEMS
+            place = self._place_slot(key_hash)
+            data = segment.read_nowait(place, SLOT_SIZE)
+            if data is None:
+                [data] = yield [SegmentRead(segment, place, SLOT_SIZE)]
+            position, length = self._check_slot(place, data)
+            length = min(length, LARGEST_CHAIN_BYTES)
+            largest = FIRST_READ_BYTES
             while length > 0 and len(found) < wanted.limit:
-                part = min(length, step * COMPACTED_ITEM_SIZE)
-                data = yield from read_segment(self._segment, position, part)
-                if part <= FEW_ITEMS * COMPACTED_ITEM_SIZE:
+                part = min(length, largest)
+                data = segment.read_nowait(position, part)
+                if data is None:
+                    [data] = yield [SegmentRead(segment, position, part)]
+                if part <= FEW_ITEMS_BYTES:
                     rows = _ITEM.iter_unpack(data)
                     wanted.take(rows, key_hash, header.begin_timestamp_ms, found)
                 else:
@@ -99,7 +108,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
                     found += wanted.select(items, key_hash, header.begin_timestamp_ms)
                 position += part
                 length -= part
-                step = LARGEST_READ_ITEMS
+                largest = LARGEST_READ_BYTES
         return found[: wanted.limit]
 
     def find_slot(self, key_hash: int) -> Reading[tuple[int, int]]:
@@ -107,12 +116,17 @@ class UploadedIndexStoreFile(IndexStoreFile):
         bytes. Raises Corrupt when the slot is not what the format says."""
         if self._header is None:
             yield from self.header()
-        slot = key_hash % self._slots
-        data = yield from read_segment(self._segment, HEADER_SIZE + slot * SLOT_SIZE, SLOT_SIZE)
+        place = self._place_slot(key_hash)
+        return self._check_slot(place, (yield from read_segment(self._segment, place, SLOT_SIZE)))
+
+    def _place_slot(self, key_hash: int) -> int:
+        return HEADER_SIZE + key_hash % self._slots * SLOT_SIZE
+
+    def _check_slot(self, place: int, data: memoryview) -> tuple[int, int]:
         position, length = unpack_compacted_slot(data)
-        first = compacted_size(self._slots, 0)
         if length == 0:
             return position, 0
+        first = self._items_start
         if (
             length < 0
             or length % COMPACTED_ITEM_SIZE
@@ -120,7 +134,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
             or position + length > self.size_bytes
         ):
             raise self._make_corrupt_error(
-                HEADER_SIZE + slot * SLOT_SIZE,
+                place,
                 f"a slot within {first} and {self.size_bytes}",
                 f"position {position}, length {length}",
             )

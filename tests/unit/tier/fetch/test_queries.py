@@ -11,8 +11,9 @@ import pytest
 
 from tests.kit.tier.fetch import FIRST_TIME_MS, TOPIC, Tier
 from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.errors import Unavailable
+from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.tier.fetch.queries import COALESCE_GAP_BYTES
+from tieredstore.tier.flat.segments import FlatSegments
 from tieredstore.tier.reading import run
 
 LOG = FileSegmentType.COMMIT_LOG
@@ -187,6 +188,24 @@ def test_damaged_messages_do_not_hide_the_others(tier: Tier) -> None:
     tier.add(10, queue_id=1, keys=lambda _: ("all",))
     good = [(0, n) for n in range(9) if n != 4] + [(1, n) for n in range(10)]
     assert query(tier, "all") == good
+
+
+def test_an_error_of_what_is_at_hand_counts_as_that_of_what_is_waited_for(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier.add(3, keys=lambda offset: (f"k{offset}",))
+    assert query(tier, "k1") == [(0, 1)]
+    errors: list[TieredStoreError] = []
+
+    def fail(*_: object) -> None:
+        raise errors[0]
+
+    monkeypatch.setattr(FlatSegments, "read_nowait", fail)
+    errors[:] = [Corrupt("a hit that cannot be read")]
+    assert query(tier, "k1") == []
+    errors[:] = [Unavailable("the backend is away")]
+    with pytest.raises(Unavailable, match="away"):
+        query(tier, "k1")
 
 
 def test_coroutines_get_the_same_answers(tier: Tier) -> None:
