@@ -204,6 +204,9 @@ class _Finder:
             found = self._exact_times(kept, messages, (*commit_log, *consume_queue))
         else:
             found = self._times(commit_log, consume_queue, messages)
+        front_ms = self._find_front_time(commit_log, messages)
+        if front_ms is not None and found[0] != NO_TIMES:
+            found[0] = min(found[0][0], front_ms), found[0][1]
         segments = [
             FoundSegment(extent.id.type, extent.base_offset, extent.size_bytes, *times)
             for extent, times in zip((*commit_log, *consume_queue), found, strict=True)
@@ -349,6 +352,24 @@ class _Finder:
                 low, high = first, min(first + 1, units)
             found.append(self._times_of(max(low, first), high))
         return found
+
+    def _find_front_time(
+        self, commit_log: Sequence[SegmentExtent], messages: tuple[int, int]
+    ) -> int | None:
+        """The store time of the first message of the commit log, where the units that named it have
+        expired before it; None where there is a unit of it, or no message."""
+        first, units = messages
+        if not commit_log or first >= units:
+            return None
+        begin = commit_log[0].base_offset
+        try:
+            if int(self._reader.read_units(first, 1)[0]["physical_offset"]) <= begin:
+                return None
+            head = StoredMessage(self._reader.commit_log.read(begin, MIN_RECORD_SIZE), 0, 0)
+        except Corrupt:
+            return None
+        is_message = head.magic in {MAGIC_V1, MAGIC_V2} and head.physical_offset == begin
+        return head.store_timestamp_ms if is_message else None
 
     def _first_unit_behind(self, offset: int, units: int) -> int:
         for span in self._reader.queue.unit_spans():

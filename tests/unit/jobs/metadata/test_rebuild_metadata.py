@@ -282,6 +282,24 @@ def test_times_of_segments_reach_over_a_hole(posix: World, exact: bool, rolls: b
 
 
 @pytest.mark.parametrize("exact", [False, True])
+def test_times_of_messages_whose_units_have_expired_before_them_count(
+    posix: World, exact: bool
+) -> None:
+    with posix.opened(posix.lost, writing=True) as store:
+        file = store.get_or_create("TopicA", 0)
+        file.init_offset(0)
+        for offset in (0, 1):
+            fill(file, offset, 1, timestamp_ms=T0 + offset)
+        file.skip_to(9)  # another segment of units, and none of the commit log
+        for offset in (9, 10):
+            fill(file, offset, 1, timestamp_ms=T0 + offset)
+        assert file.expire(T0 + 5)
+        assert file.commit_log_min_offset == 0
+    posix.rebuild(exact_times=exact)
+    assert facts_of(posix.made)["segments"] == facts_of(posix.lost)["segments"]
+
+
+@pytest.mark.parametrize("exact", [False, True])
 def test_ipv6_hosts_many_segments_and_ids_from_the_index(tmp_path: Path, exact: bool) -> None:
     built = small_tier(tmp_path)
     report = rebuilt(built, tmp_path / "made", exact_times=exact)
