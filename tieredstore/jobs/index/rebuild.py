@@ -65,6 +65,7 @@ def run_rebuild_index(
     with open_index_tier(location, take_over=options.take_over) as tier:
         capacity = Capacity.of(tier.config)
         pinned = run.do_once("pin", lambda: _pin(tier, options), _Pinned)
+        _check_same_ids(tier, pinned)
         with staging_of(run, location, options.staging) as staging:
             tasks = list(_tasks(tier, location, staging, capacity, pinned))
             collected = run.map("collect", collect, tasks, Collected)
@@ -110,6 +111,21 @@ def _pin(tier: IndexTier, options: RebuildOptions) -> _Pinned:
     tier.check_slots(stay)
     begins = tuple(sorted(tier.local_begins()))
     return _Pinned(options.since_ms, options.until_ms, dict(ids), queues, old, stay, begins)
+
+
+def _check_same_ids(tier: IndexTier, pinned: _Pinned) -> None:
+    """Raise Invalid for a run that goes on where topics have other ids by now: the metadata was
+    made anew, or topics were, and no key would be found by the old ones."""
+    known = tier.topic_ids() if tier.has_state else {}
+    changed = sorted(
+        topic for topic, number in pinned.topic_ids.items() if known.get(topic, number) != number
+    )
+    if changed:
+        raise Invalid(
+            f"{tier.provider.url}: {', '.join(changed)}: another topic id than when this run "
+            "began; have it begin anew",
+            topic=changed[0],
+        )
 
 
 def _in_order(

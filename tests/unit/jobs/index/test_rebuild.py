@@ -24,6 +24,7 @@ from tests.kit.tier_builder import (
     flip,
     small_tier,
 )
+from tieredstore.contracts.metadata_store import TopicMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.jobs.index import rebuild
@@ -333,6 +334,20 @@ def test_staged_rows_that_are_gone_are_named(world: World) -> None:
         path.unlink()
     with pytest.raises(Invalid, match="remove the job's journal"):
         world.run(forced)
+
+
+def test_a_run_does_not_go_on_where_a_topic_has_another_id_by_now(world: World) -> None:
+    """Nobody would find a key by the old one."""
+    points = crash_points(lambda faults: world.run(forced, faults))
+    commit = next(p for p in points if f"write {BROKER}" in p.call)
+    run_until_crash(lambda faults: world.run(forced, faults), commit)
+    before = world.items()
+    metadata = world.writable_metadata()
+    metadata.update_topic(TopicMetadata(77, "orders"))
+    metadata.close()
+    with pytest.raises(Invalid, match="orders: another topic id"):
+        world.run(forced)
+    assert world.items() == before
 
 
 def test_two_attempts_at_one_task_at_once_do_not_meet(world: World, built: BuiltTier) -> None:
