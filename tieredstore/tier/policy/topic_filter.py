@@ -17,7 +17,11 @@ BY_PATTERN = "excluded by pattern"
 BY_LEVEL = "its storage level is DISABLE"
 
 
-@lru_cache(8192)
+_MOST_NAMES = 200_000
+"""Topics whose names are judged once."""
+
+
+@lru_cache(_MOST_NAMES)
 def _judge_name(topic: str) -> str | None:
     """Why nothing of a topic of that name is ever in any tier; None when that is not so."""
     if not topic.strip():
