@@ -18,6 +18,7 @@ import pyarrow.fs
 _PARTS: Final = 16
 _MOST_QUEUES: Final = 1024
 """Queue ids that are tried one by one."""
+_MOST_STEPS: Final = 1000
 _LAST_NUMBER: Final = 2**62
 _LAST_TIME_US: Final = 253_402_300_799_999_999
 """The last microsecond of the year 9999."""
@@ -89,19 +90,27 @@ class _Prober:
     def find_hull(self, name: str, low: int, high: int) -> tuple[int, int] | None:
         """Return the smallest and the largest value of a column, of [low, high], for which the
         condition may be true; None where it never is."""
-        first = last = (low, high)
-        while True:
-            firsts, lasts = _cut(*first), _cut(*last)
-            may_be = self._ask(name, [*firsts, *lasts])
-            kept_firsts = [part for part, may in zip(firsts, may_be, strict=False) if may]
-            kept_lasts = [
-                part for part, may in zip(lasts, may_be[len(firsts) :], strict=True) if may
-            ]
-            if not kept_firsts or not kept_lasts:
+        first = self._find_end(name, low, high, is_last=False)
+        if first is None:
+            return None
+        last = self._find_end(name, first, high, is_last=True)
+        return first, first if last is None else last
+
+    def _find_end(self, name: str, low: int, high: int, *, is_last: bool) -> int | None:
+        """Return the smallest value of [low, high] for which the condition may be true, or the
+        largest; after many steps one that may lie beyond it. None where it never is."""
+        waiting = [(low, high)]  # the next one is the last of them
+        for _ in range(_MOST_STEPS):
+            if not waiting:
                 return None
-            first, last = kept_firsts[0], kept_lasts[-1]
-            if first[0] == first[1] and last[0] == last[1]:
-                return first[0], last[0]
+            span = waiting.pop()
+            if span[0] == span[1]:
+                return span[0]
+            # It may be true for none of the parts: what Arrow says of more values is less sure.
+            parts = _cut(*span)
+            kept = [part for part, may in zip(parts, self._ask(name, parts), strict=True) if may]
+            waiting += kept if is_last else reversed(kept)
+        return waiting[-1][is_last] if waiting else None
 
     def find_numbers(self, name: str, low: int, high: int) -> tuple[int, ...] | None:
         """Return the values of [low, high] for which the condition may be true; None for all where

@@ -53,6 +53,11 @@ def moment(time_us: int) -> pa.Scalar:
         ),
         (~(offset < 7), Narrowing(from_offset=7)),
         (pc.field("body_length") > pc.field("queue_offset"), Narrowing()),
+        (
+            ((offset == 0) & (offset == 1)) | (offset == 5) | ((offset == 8) & (offset == 9)),
+            Narrowing(None, 5, 6),
+        ),
+        (((queue == 0) & (queue == 1)) | (queue == 5), Narrowing((5,))),
     ],
 )
 def test_a_condition_leaves_queues_offsets_and_times(
