@@ -755,7 +755,7 @@ class TestCallsOfAWrite:
         with closing(tier.open(calls)) as provider:
             segment = provider.open(LOG)
             calls.fails = True
-            with pytest.raises(Unavailable, match="injected"):
+            with pytest.raises(Unavailable, match="No space left"):
                 segment.write(1_000, [content[1_000:2_000]])
             assert list(calls.open_fds.values()) == [str(tier.path(LOG))]
             calls.fails = False
