@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.rows.tier import check, make_local, opened
-from benchmarks.workload import TOPIC, config
+from benchmarks.workload import TOPIC, config, opened_tier
 from tieredstore import registry
 from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import QueueKey
@@ -75,18 +75,8 @@ def slow_store(
 ) -> Iterator[tuple[TieredMessageStore, Counted]]:
     settings = config(tier, storage_level=StorageLevel.FORCE)
     provider = Counted(DelayedReads(registry.segment_provider(settings), latency_ms))
-    store = TieredMessageStore(
-        DefaultMessageStore(config(local)),
-        settings,
-        provider,
-        registry.metadata_store(settings),
-        settings.store_path_root_dir,
-    )
-    store.load()
-    try:
+    with opened_tier(settings, DefaultMessageStore(config(local)), provider) as store:
         yield store, provider
-    finally:
-        store.shutdown()
 
 
 def read_raw(store: TieredMessageStore) -> tuple[int, float]:

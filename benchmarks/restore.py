@@ -15,17 +15,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from tieredstore import jobs, registry
+from benchmarks.workload import BROKER, CLUSTER, opened_tier
+from tieredstore import jobs
 from tieredstore.config import StoreConfig
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.scan.location import locate
-from tieredstore.tier.store import TieredMessageStore
 
 BODY = bytes((4 << 20) - 4096)
 UPLOADED_TOGETHER = 8
 """Queues that are put, uploaded and cleaned from the local store at once."""
-BROKER, CLUSTER = "labBroker", "LabCluster"
 
 
 def make_config(folder: Path) -> StoreConfig:
@@ -48,20 +47,12 @@ def fill(folder: Path, queues: int, messages: int) -> None:
     """Put and upload so many messages into each queue, and stop cleanly."""
     settings = make_config(folder)
     local = DefaultMessageStore(settings)
-    store = TieredMessageStore(
-        local,
-        settings,
-        registry.segment_provider(settings),
-        registry.metadata_store(settings),
-        settings.store_path_root_dir,
-    )
-    store.load()
     topics = {f"topic-{number:06d}": {"perm": 6} for number in range(queues)}
     table = Path(settings.store_path_root_dir, "config", "topics.json")  # a broker would write it
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_text(json.dumps({"topicConfigTable": topics}))
-    store.start()
-    try:
+    with opened_tier(settings, local) as store:
+        store.start()
         for first in range(0, queues, UPLOADED_TOGETHER):
             together = list(topics)[first : first + UPLOADED_TOGETHER]
             for number in range(messages):
@@ -76,8 +67,6 @@ def fill(folder: Path, queues: int, messages: int) -> None:
                     subprocess.run(["fallocate", "--dig-holes", path], check=True)
             local.execute_delete_files_manually()
             local.cleaning.run_once()
-    finally:
-        store.shutdown()
 
 
 def count_reads() -> tuple[int, int]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import environment
+from benchmarks.workload import BROKER, CLUSTER, opened_tier
 from tieredstore import registry
 from tieredstore.config import StoreConfig
 from tieredstore.cycles import without_cycle_search
@@ -34,8 +35,6 @@ from tieredstore.message.record import Message
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.tier.store import TieredMessageStore
 
-BROKER = "labBroker"
-CLUSTER = "LabCluster"
 MESSAGES = 4
 """In each queue, before the step that adds one."""
 BODY = b"x" * 100
@@ -90,19 +89,8 @@ def _put(store: Any, queues: int, rounds: Sequence[int]) -> None:
 @contextmanager
 def tiered(folder: Path) -> Iterator[TieredMessageStore]:
     """A broker's store, loaded; its loops do not run."""
-    settings = make_config(folder)
-    store = TieredMessageStore(
-        DefaultMessageStore(settings),
-        settings,
-        registry.segment_provider(settings),
-        registry.metadata_store(settings),
-        settings.store_path_root_dir,
-    )
-    store.load()
-    try:
+    with opened_tier(make_config(folder)) as store:
         yield store
-    finally:
-        store.shutdown()
 
 
 def upload(folder: Path, queues: int) -> Found:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.model import QUEUES
+from tieredstore import registry
 from tieredstore.config import StoreConfig
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
+from tieredstore.tier.store import TieredMessageStore
 
 TOPIC = "benchTopic"
 BROKER = "labBroker"
@@ -61,3 +67,25 @@ def config(folder: Path, **changes: Any) -> StoreConfig:
         **changes,
     }
     return StoreConfig(**values)
+
+
+@contextmanager
+def opened_tier(
+    settings: StoreConfig,
+    local: DefaultMessageStore | None = None,
+    provider: SegmentProvider | None = None,
+) -> Iterator[TieredMessageStore]:
+    """A tiered store, loaded; its loops do not run. local, provider: of those settings, if not
+    given."""
+    store = TieredMessageStore(
+        local if local is not None else DefaultMessageStore(settings),
+        settings,
+        provider if provider is not None else registry.segment_provider(settings),
+        registry.metadata_store(settings),
+        settings.store_path_root_dir,
+    )
+    store.load()
+    try:
+        yield store
+    finally:
+        store.shutdown()

@@ -15,8 +15,7 @@ from typing import Any
 from benchmarks.model import Figure, Pass, Row, Workbench
 from benchmarks.object_store import Bucket, RawSocket, bucket, in_parallel
 from benchmarks.rows.tier import make_local
-from benchmarks.workload import BROKER, config
-from tieredstore import registry
+from benchmarks.workload import BROKER, config, opened_tier
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
 from tieredstore.local.message_store import DefaultMessageStore
@@ -111,18 +110,8 @@ def opened_at(
     """The tiered store over a local store and a provider in the bucket."""
     settings = tier_config(at, folder, prefix)
     Path(settings.store_path_root_dir, "config").mkdir(parents=True, exist_ok=True)
-    store = TieredMessageStore(
-        DefaultMessageStore(config(local)),
-        settings,
-        provider,
-        registry.metadata_store(settings),
-        settings.store_path_root_dir,
-    )
-    store.load()
-    try:
+    with opened_tier(settings, DefaultMessageStore(config(local)), provider) as store:
         yield store
-    finally:
-        store.shutdown()
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.model import BODY_BYTES, QUEUES, Figure, Pass, Row, Sizes, Workbench
-from benchmarks.workload import TOPIC, body, config, message
-from tieredstore import registry
+from benchmarks.workload import TOPIC, body, config, message, opened_tier
 from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
@@ -54,18 +53,8 @@ def opened(local: Path, tier: Path, **changes: Any) -> Iterator[TieredMessageSto
     settings = config(tier, storage_level=StorageLevel.FORCE, **changes)
     Path(settings.store_path_root_dir, "config").mkdir(parents=True, exist_ok=True)
     local_only = {name: value for name, value in changes.items() if name in SMALL_FILES}
-    store = TieredMessageStore(
-        DefaultMessageStore(config(local, **local_only)),
-        settings,
-        registry.segment_provider(settings),
-        registry.metadata_store(settings),
-        settings.store_path_root_dir,
-    )
-    store.load()
-    try:
+    with opened_tier(settings, DefaultMessageStore(config(local, **local_only))) as store:
         yield store
-    finally:
-        store.shutdown()
 
 
 @contextmanager
