@@ -80,6 +80,26 @@ def test_l16_a_store_that_does_not_write_the_tier_is_none_of_its_business(
     world.close()
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_l16_offsets_go_on_behind_a_tier_that_is_switched_off(
+    world: TieredLocal, lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.open(tieredStoreAdopt=True)
+    world.close()
+    if lost:
+        for path in (world.root / "store" / "config").glob("tieredStoreMetadata.json*"):
+            path.write_bytes(b"{")
+    world.open(tieredStorageLevel="DISABLE")
+    assert world.local.put_message(Message("A", b"new")).queue_offset == (0 if lost else 6)
+    assert ("begin at offset 0" in caplog.text) is lost
+    if lost:
+        return
+    assert world.local.put_message(Message("C", b"c0")).queue_offset == 0
+    world.reopen()
+    world.upload()
+    assert world.read("A") == list(enumerate([*OLD, b"new"]))
+
+
 @pytest.mark.parametrize("level", ["NOT_IN_DISK", "FORCE"])
 def test_l16_offsets_go_on_behind_the_tier_and_nothing_mixes(
     world: TieredLocal, level: str

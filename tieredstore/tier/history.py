@@ -8,6 +8,7 @@ tier as well, whatever the metadata that was found says.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
 from tieredstore.config import StoreConfig
@@ -19,7 +20,7 @@ from tieredstore.contracts.metadata_store import (
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterRecord
 from tieredstore.contracts.wrapping import find_layer
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.names import queue_path
 from tieredstore.tier.flat.segment import STATUS_DELETED
@@ -75,6 +76,28 @@ def adopt_history(
             "tieredStoreAdopt=true: nothing is to be adopted; take it out, it would say yes to the "
             "loss of this disk as well"
         )
+
+
+def keep_history(source: HistorySource, metadata: MetadataStore, broker_name: str) -> None:
+    """Let queues go on behind a tier that is switched off, by its metadata: what it has of queues
+    that the local store lacks is what was found when the tier was adopted."""
+    try:
+        metadata.load()
+    except TieredStoreError as error:
+        _log.warning("queues that only the tier has begin at offset 0: %s", error)
+        return
+    source.set_history(partial(_find_recorded_ends, metadata, broker_name))
+
+
+def _find_recorded_ends(metadata: MetadataStore, broker_name: str, topic: str) -> dict[int, int]:
+    """The queues of a topic, with the queue offset behind the last unit of each."""
+    ends: dict[int, int] = {}
+    for queue in metadata.queues(topic):
+        path = queue_path(broker_name, topic, queue.queue_id)
+        for entry in metadata.segments(path, FileSegmentType.CONSUME_QUEUE):
+            if entry.status != STATUS_DELETED:
+                ends[queue.queue_id] = (entry.base_offset + entry.size) // UNIT_SIZE
+    return ends
 
 
 def forget_deleted(source: HistorySource, metadata: MetadataStore, broker_name: str) -> None:

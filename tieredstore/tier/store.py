@@ -28,7 +28,12 @@ from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.gauges import TierGauges
-from tieredstore.tier.history import adopt_history, check_adoption, forget_deleted
+from tieredstore.tier.history import (
+    adopt_history,
+    check_adoption,
+    forget_deleted,
+    keep_history,
+)
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.policy.limits import LimitedProvider
 from tieredstore.tier.policy.topic_filter import TopicFilter
@@ -194,6 +199,8 @@ class TieredMessageStore(TieredReads):
             opened.callback(self.next_store.shutdown)
             if self._is_enabled:
                 self._load_tier(opened)
+            elif (source := self._history) is not None:
+                keep_history(source, self._metadata, self._config.broker_name)
             opened.callback(self._threads.shutdown)
             opened.callback(self._ahead_threads.shutdown, cancel_futures=True)
             self._closing = opened.pop_all()
