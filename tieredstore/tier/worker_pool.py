@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Final
@@ -12,6 +13,8 @@ _LOOK_SECONDS: Final = 0.005
 _BUSY_SHARE: Final = 0.75
 """A thread that computes, or waits for a processor, for this share of its time is helped by no
 other: one runs at a time."""
+_LOOKS: Final = 20
+"""Over so many looks its time counts: one that computes is held up now and then."""
 
 
 def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:
@@ -94,13 +97,14 @@ def _ends_busy(first: Future[None], worker: list[_Worker]) -> bool:
     """Wait as long as the first worker computes; whether it came to its end meanwhile."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return False
-    wall = busy = 0.0
+    looks: deque[tuple[float, float]] = deque(maxlen=_LOOKS)  # times of the clock, and busy ones
     while not wait([first], _LOOK_SECONDS).done:
         if not worker:
             continue  # not begun yet
         now, computed = time.monotonic(), worker[0].measure_busy_seconds()
-        is_busy = not wall or computed - busy >= (now - wall) * _BUSY_SHARE
+        looks.append((now, computed))
+        since, before = looks[0]
+        is_busy = computed - before >= (now - since) * _BUSY_SHARE
         if not (is_busy or worker[0].is_ready()):
             return False
-        wall, busy = now, computed
     return True

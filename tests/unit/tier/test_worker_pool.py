@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -70,6 +71,28 @@ def test_a_thread_that_waits_for_a_processor_is_not_one_that_waits_for_a_backend
 
     run_worker_pool(taking(30, note), 4, "pool")
     assert (len(seen) > 1) == (not is_ready)
+
+
+def test_a_thread_that_computes_and_is_held_up_for_a_moment_stays_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[float] = []
+
+    def measure(_: worker_pool._Worker) -> float:
+        begun.append(time.monotonic())
+        passed = begun[-1] - begun[0]
+        return passed - 0.006 if passed > 0.1 else passed
+
+    monkeypatch.setattr(worker_pool._Worker, "measure_busy_seconds", measure)
+    monkeypatch.setattr(worker_pool._Worker, "is_ready", lambda _: False)
+    seen: set[int] = set()
+
+    def note(_: int) -> None:
+        threading.Event().wait(0.004)
+        seen.add(threading.get_ident())
+
+    run_worker_pool(taking(50, note), 4, "pool")
+    assert len(seen) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell")
