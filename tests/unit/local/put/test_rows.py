@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,15 @@ from tieredstore.local.put import rows as put_rows
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DefaultMessageStore:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DefaultMessageStore]:
     """A store whose dispatch ends where `flushed_offset` is; nothing flushes it."""
     monkeypatch.setattr(CommitLog, "confirm_offset", property(lambda log: log.flushed_offset))
     store = DefaultMessageStore(small_config(tmp_path / "s"), ManualClock(START_MS))
     store._appender._holds_rows = True
     store.load()
     store.start()
-    return store
+    yield store
+    store.shutdown()
 
 
 def _seen(store: DefaultMessageStore) -> list[list[str]]:
