@@ -15,9 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.workload import BROKER, CLUSTER, opened_tier
+from benchmarks.workload import BROKER, CLUSTER, config, opened_tier
 from tieredstore import jobs
-from tieredstore.config import StoreConfig
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.scan.location import locate
@@ -27,13 +26,10 @@ UPLOADED_TOGETHER = 8
 """Queues that are put, uploaded and cleaned from the local store at once."""
 
 
-def make_config(folder: Path) -> StoreConfig:
-    return StoreConfig(
-        broker_name=BROKER,
-        broker_cluster_name=CLUSTER,
-        store_path_root_dir=str(folder / "store"),
-        tier_file_path=str(folder / "tier"),
-        backend_service_provider="posix",
+def fill(folder: Path, queues: int, messages: int) -> None:
+    """Put and upload so many messages into each queue, and stop cleanly."""
+    settings = config(
+        folder,
         posix_fsync_enable=False,
         mapped_file_size_commit_log_bytes=64 << 20,
         local_file_reserved_time_hours=0,
@@ -41,11 +37,6 @@ def make_config(folder: Path) -> StoreConfig:
         delete_commit_log_files_interval_ms=0,
         max_message_size_bytes=8 << 20,
     )
-
-
-def fill(folder: Path, queues: int, messages: int) -> None:
-    """Put and upload so many messages into each queue, and stop cleanly."""
-    settings = make_config(folder)
     local = DefaultMessageStore(settings)
     topics = {f"topic-{number:06d}": {"perm": 6} for number in range(queues)}
     table = Path(settings.store_path_root_dir, "config", "topics.json")  # a broker would write it
@@ -63,7 +54,9 @@ def fill(folder: Path, queues: int, messages: int) -> None:
             outcomes = store.dispatcher.scan(force=True)
             assert sum(one.messages for one in outcomes) == len(together) * messages
             for topic in together:
-                for path in (folder / "tier").glob(f"*/*/{topic}/0/COMMIT_LOG/[0-9a-f]*"):
+                for path in Path(settings.tier_file_path).glob(
+                    f"*/*/{topic}/0/COMMIT_LOG/[0-9a-f]*"
+                ):
                     subprocess.run(["fallocate", "--dig-holes", path], check=True)
             local.execute_delete_files_manually()
             local.cleaning.run_once()
@@ -85,7 +78,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tieredstore-restore-", dir=given.folder) as name:
         folder = Path(name)
         fill(folder, given.queues, max(given.megabytes * 10**6 // len(BODY), 1))
-        tier = locate(str(folder / "tier"), cluster=CLUSTER, broker=BROKER)
+        tier = locate(config(folder).tier_file_path, cluster=CLUSTER, broker=BROKER)
         calls, size = count_reads()
         processor, clock = time.process_time(), time.perf_counter()
         report = jobs.restore(tier, folder / "restored")
