@@ -3,10 +3,11 @@ by both as if they were one."""
 
 from __future__ import annotations
 
+import bisect
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
@@ -19,7 +20,7 @@ from tieredstore.contracts.message_store import (
 )
 from tieredstore.contracts.plugin import PluginMessageStore
 from tieredstore.disk.at_hand import read_at_hand
-from tieredstore.errors import TieredStoreError
+from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.metrics import Metrics
 from tieredstore.tier import routing
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
@@ -40,6 +41,8 @@ _FALLBACK_STATUSES = (
     GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
     GetMessageStatus.OFFSET_TOO_SMALL,
 )
+_LOOKED_AT = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -93,18 +96,58 @@ class TieredReads(PluginMessageStore):
     def _get_in_steps(self, request: GetRequest) -> Steps[GetMessageResult]:
         key, offset = request.key, request.offset
         if (yield self._look(lambda: self._reads_tier(key, offset, request.max_count))):
-            result = yield from self.fetcher.get_in_steps(request)
-            if result.status not in _FALLBACK_STATUSES or not (
-                yield self._look(lambda: self._falls_back(request))
-            ):
+            result = yield from self._get_from_tier(request, offset)
+            is_local = result.status in _FALLBACK_STATUSES or (
+                result.status is GetMessageStatus.NO_MATCHED_MESSAGE
+                and result.next_begin_offset == offset  # a hole of the tier
+            )
+            if not is_local or not (yield self._look(lambda: self._falls_back(request))):
                 return self._record(request, self._merge(request, result), from_tier=True)
-        found: GetMessageResult = yield Wait(
-            lambda: self.next_store.get(request), lambda: self.next_store.get_async(request)
-        )
-        if (yield self._look(lambda: self._has_gone_meanwhile(request, found))):
-            result = yield from self.fetcher.get_in_steps(request)
-            return self._record(request, self._merge(request, result), from_tier=True)
-        return self._record(request, found, from_tier=False)
+        damage: Corrupt | None = None
+        try:
+            found: GetMessageResult = yield Wait(
+                lambda: self.next_store.get(request), lambda: self.next_store.get_async(request)
+            )
+        except Corrupt as error:
+            if not self._is_in_tier(key, offset):
+                raise
+            damage = error
+        else:
+            if not (yield self._look(lambda: self._has_gone_meanwhile(request, found))):
+                return self._record(request, found, from_tier=False)
+        result = yield from self._get_from_tier(request, offset + 1)
+        if damage is not None:
+            if result.status not in _LOOKED_AT:
+                raise damage
+            _log.warning("the tier answers in place of the local store: %s", damage)
+        return self._record(request, self._merge(request, result), from_tier=True)
+
+    def _get_from_tier(self, request: GetRequest, local_from: int) -> Steps[GetMessageResult]:
+        """Get from the tier, up to the first message from `local_from` on that a hole of the tier
+        would pass over and the next store has."""
+        result = yield from self.fetcher.get_in_steps(request)
+        end = result.next_begin_offset
+        if end - request.offset > len(result.messages):
+            first = yield self._look(lambda: self._find_passed(request.key, local_from, end))
+            if first < end:
+                result.messages = [m for m in result.messages if m.queue_offset < first]
+                result.next_begin_offset = first
+                if not result.messages:
+                    result.status = GetMessageStatus.NO_MATCHED_MESSAGE
+        return result
+
+    def _find_passed(self, key: QueueKey, begin: int, end: int) -> int:
+        """The first queue offset in [begin, end) that is in a hole of the tier and in the next
+        store; `end` when there is none."""
+        file = self._find_file(key)
+        low, high = self._local_range(*key)
+        for hole_begin, hole_end in file.holes if file is not None else ():
+            held = range(max(hole_begin, begin, low), min(hole_end, end, high))
+            # The next store's minimum lags behind what was deleted from its log.
+            first = bisect.bisect_left(held, True, key=lambda n: self._source.is_in_store(key, n))
+            if first < len(held):
+                return held[first]
+        return end
 
     def _record(
         self, request: GetRequest, result: GetMessageResult, *, from_tier: bool
@@ -113,7 +156,7 @@ class TieredReads(PluginMessageStore):
             self._recorder.get(request, result, from_tier=from_tier)
         return result
 
-    def _look(self, question: Callable[[], bool]) -> Wait[bool]:
+    def _look(self, question: Callable[[], T]) -> Wait[T]:
         """The step of a question that the next store's files answer."""
         return Wait(question, lambda: read_at_hand(question, self._executor))
 
@@ -149,6 +192,11 @@ class TieredReads(PluginMessageStore):
         return self._is_tiered(key.topic) and routing.reads_tier(
             StorageLevel.NOT_IN_DISK, self._source, self._find_file(key), key, offset
         )
+
+    def _is_in_tier(self, key: QueueKey, offset: int) -> bool:
+        """Whether the tier has that message, or a later one."""
+        file = self._find_file(key) if self._is_tiered(key.topic) else None
+        return file is not None and offset < file.consume_queue_commit_offset
 
     def _find_file(self, key: QueueKey) -> FlatMessageFile | None:
         return self.flat_files.get(key.topic, key.queue_id)

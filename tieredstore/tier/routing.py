@@ -54,13 +54,15 @@ def find_earliest(*values: int) -> int:
 class TimeSide:
     """One store's messages of a queue, queue offsets [low, high), searchable by time.
 
-    search: answers inside [low, high], clamped; time_at: store time of a message, epoch ms.
+    search: answers inside [low, high], clamped; time_at: store time of a message, epoch ms;
+    holes: [first missing, next present) offsets, which `search` passes over.
     """
 
     low: int
     high: int
     search: Callable[[int, BoundaryType], int]
     time_at: Callable[[int], int]
+    holes: Sequence[tuple[int, int]] = ()
 
 
 def offset_by_time(sides: Sequence[TimeSide], timestamp_ms: int, boundary: BoundaryType) -> int:
@@ -76,13 +78,35 @@ def offset_by_time(sides: Sequence[TimeSide], timestamp_ms: int, boundary: Bound
         for side in sorted(sides, key=lambda side: side.low):
             found = side.search(timestamp_ms, boundary)
             if found < side.high:
-                return found
+                return _look_into_holes(side, sides, found, timestamp_ms, boundary)
         return max(side.high for side in sides)
     for side in sorted(sides, key=lambda side: side.high, reverse=True):
         found = side.search(timestamp_ms, boundary)
         if found > side.low or side.time_at(side.low) <= timestamp_ms:
-            return found
+            return _look_into_holes(side, sides, found, timestamp_ms, boundary)
     return min(side.low for side in sides)
+
+
+def _look_into_holes(
+    side: TimeSide,
+    sides: Sequence[TimeSide],
+    found: int,
+    timestamp_ms: int,
+    boundary: BoundaryType,
+) -> int:
+    """What another side has in the hole next to an answer, when that answers the question."""
+    is_lower = boundary is BoundaryType.LOWER
+    for begin, end in side.holes:
+        if found != (end if is_lower else begin - 1):
+            continue
+        for other in sides:
+            if begin < other.high and other.low < end:
+                inside = other.search(timestamp_ms, boundary)
+                if begin <= inside < min(end, other.high) and (
+                    is_lower or inside > other.low or other.time_at(inside) <= timestamp_ms
+                ):
+                    return inside
+    return found
 
 
 def tier_query_end_ms(end_ms: int, local_earliest_ms: int) -> int:

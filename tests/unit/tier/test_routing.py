@@ -130,6 +130,38 @@ def test_time_search_over_both_sides_is_that_of_one_store(
     assert routing.offset_by_time(sides, timestamp, BoundaryType.UPPER) == upper
 
 
+@given(
+    times=st.lists(st.integers(0, 30), min_size=2, max_size=30, unique=True).map(sorted),
+    data=st.data(),
+    timestamp=st.integers(-1, 32),
+)
+def test_time_search_finds_what_another_side_has_in_a_hole(
+    times: list[int], data: st.DataObject, timestamp: int
+) -> None:
+    count = len(times)
+    begin, end = sorted(data.draw(st.tuples(st.integers(1, count), st.integers(1, count))))
+    low = data.draw(st.integers(0, count))
+    high = data.draw(st.integers(low, count))
+    tier_high = data.draw(st.integers(end, count))
+    in_tier = [n for n in range(tier_high) if not begin <= n < end]
+
+    def search(timestamp_ms: int, boundary: BoundaryType) -> int:
+        if boundary is BoundaryType.LOWER:
+            return next((n for n in in_tier if times[n] >= timestamp_ms), tier_high)
+        return max((n for n in in_tier if times[n] <= timestamp_ms), default=0)
+
+    holes = [(begin, end)] if begin < end else []
+    tier = routing.TimeSide(0, tier_high, search, times.__getitem__, holes)
+    sides = [tier, side(times, low, high)]
+    held = sorted({*in_tier, *range(low, high)})
+    lower = next(
+        (n for n in held if times[n] >= timestamp), max(tier_high, high if low < high else 0)
+    )
+    upper = max((n for n in held if times[n] <= timestamp), default=0)
+    assert routing.offset_by_time(sides, timestamp, BoundaryType.LOWER) == lower
+    assert routing.offset_by_time(sides, timestamp, BoundaryType.UPPER) == upper
+
+
 def test_time_search_without_messages_finds_nothing() -> None:
     assert routing.offset_by_time([side([], 0, 0)], 5, BoundaryType.LOWER) == -1
 

@@ -405,6 +405,31 @@ def test_force_reads_from_the_next_store_what_the_tier_does_not_have(
     assert offsets(world.store.query_message(TOPIC, "k25", 10, 0, FAR_MS)) == [(0, 25)]
 
 
+@pytest.mark.parametrize("begin", [0, 6])
+def test_a_get_from_the_tier_ends_before_what_only_the_next_store_has(
+    make_world: Callable[..., World], begin: int
+) -> None:
+    """The tier was told to pass 10 to 29; of these the disk still has those from 20 on."""
+    world = make_world()
+    world.put(10)
+    world.upload()
+    world.put(20)
+    existing(world.store.flat_files, KEY).skip_to(30)
+    world.put(10)
+    world.upload()
+    world.next.low[KEY] = 20
+    for _ in range(2):
+        offset, seen = begin, []
+        while (result := world.get(offset)).next_begin_offset > offset:
+            seen += bodies(result)
+            offset = result.next_begin_offset
+        assert seen == [f"body {n}" for n in (*range(begin, 10), *range(20, 40))]
+    search = world.store.get_offset_in_queue_by_time
+    assert search(TOPIC, 0, BEGIN_MS + 150) == 20
+    assert search(TOPIC, 0, BEGIN_MS + 150, BoundaryType.UPPER) == 9
+    assert search(TOPIC, 0, BEGIN_MS + 255, BoundaryType.UPPER) == 25
+
+
 def test_force_reads_from_the_next_store_what_has_left_the_tier(
     make_world: Callable[..., World],
 ) -> None:

@@ -260,6 +260,7 @@ class MessageStoreFetcher(MessageReader):
             high,
             lambda time_ms, boundary: self.offset_by_time(topic, queue_id, time_ms, boundary),
             lambda offset: run(file.store_timestamp_at(offset)),
+            file.holes,
         )
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
