@@ -16,6 +16,7 @@ from benchmarks.java_peer import JavaPeer
 from benchmarks.model import FULL, QUICK, Measured, Row, Sizes, Workbench
 from benchmarks.report import as_json, environment, markdown, one_line, outcomes, write_document
 from benchmarks.rows import ROWS, S3_ROWS
+from tieredstore.server_process import tune_server_process
 
 ALL_ROWS = (*ROWS, *S3_ROWS)
 
@@ -127,7 +128,7 @@ def main() -> int:
         peer = None if missing else JavaPeer(folder / "java")
         if given.one_core and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-        sys.setswitchinterval(0.001)  # as a server process has it
+        tune_server_process()
         try:
             java, peer, missing = greet(peer, missing)
             print(f"Java: {java or missing}; {pairs} pairs", file=sys.stderr)

@@ -9,7 +9,6 @@ of all threads.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import os
 import shutil
@@ -35,12 +34,11 @@ from tieredstore.scan.location import locate
 from tieredstore.scan.plan import plan
 from tieredstore.scan.read.options import ReadOptions
 from tieredstore.scan.verify.verification import verify
+from tieredstore.server_process import tune_server_process
 from tieredstore.tier.store import TieredMessageStore
 
 PASSES = 5
 """Of a process; the first ones find no memory to use again."""
-KEEP_FREED, MAP_NOTHING = (-1, 2**31 - 1), (-3, 1 << 30)
-"""`M_TRIM_THRESHOLD` and `M_MMAP_THRESHOLD` of glibc's `mallopt`, bytes."""
 WANTED = 0.05
 """Of the time of a reader."""
 
@@ -108,11 +106,8 @@ def link_segment(source: str, target: str) -> None:
 def read_often(
     read: Callable[[Side], None], local: Path, folder: Path, times: int, taken: SimpleQueue[float]
 ) -> None:
-    """Give the least CPU seconds of this process. Memory that was freed is kept: whether it went
-    back to the system would count for more than checksums do."""
-    libc = ctypes.CDLL(None)
-    for option in (KEEP_FREED, MAP_NOTHING):
-        assert libc.mallopt(*option)
+    """Give the least CPU seconds of this process."""
+    tune_server_process()  # whether memory goes back to the system counts for more than checksums
     least = float("inf")
     with opened(local, folder) as store:
         side = Side(folder, store)

@@ -30,6 +30,7 @@ from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.contracts.segment import FileSegment, FileSegmentType
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.server_process import tune_server_process
 from tieredstore.testing.delayed_reads import DelayedReads
 from tieredstore.tier.store import TieredMessageStore
 
@@ -145,7 +146,7 @@ def main() -> int:
     parser.add_argument("--gets", type=int, default=200)
     parser.add_argument("--folder", type=Path, help="work on this disk (default: the temporary)")
     given = parser.parse_args()
-    sys.setswitchinterval(0.001)  # as a server process has it
+    tune_server_process()
     for body_bytes in map(int, given.bodies.split(",")):
         with tempfile.TemporaryDirectory(prefix="cold-reads-", dir=given.folder) as name:
             local, tier = Path(name, "local"), Path(name, "tier")

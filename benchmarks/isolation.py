@@ -29,6 +29,7 @@ from benchmarks.rows.tier import check, forget, opened
 from benchmarks.workload import body, message, ring
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.message.record import Message
+from tieredstore.server_process import tune_server_process
 from tieredstore.tier.store import TieredMessageStore
 
 HISTORY = "historyTopic"
@@ -141,7 +142,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="work on this disk (default: the temporary)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the histograms there")
     given = parser.parse_args()
-    sys.setswitchinterval(0.001)  # as a server process has it
+    tune_server_process()
     alone, beside = Side(), Side()
     with tempfile.TemporaryDirectory(prefix="isolation-", dir=given.folder) as name:
         folder = Path(name)

@@ -17,7 +17,6 @@ import gc
 import json
 import os
 import resource
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from benchmarks.model import BODY_BYTES, short
 from benchmarks.report import describe_python, environment
 from benchmarks.workload import RING, body, config, ring
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.server_process import tune_server_process
 
 PAUSE_NS = 20_000_000
 SLICE_NS = 1_000_000
@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="work on this disk (default: the temporary)")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
-    sys.setswitchinterval(0.001)
+    tune_server_process()
     with tempfile.TemporaryDirectory(prefix="tieredstore-pauses-", dir=given.folder) as name:
         settings = config(
             Path(name), mapped_file_size_commit_log_bytes=given.file_mib << 20, delete_when="25"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tarfile
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,9 @@ with suppress(ModuleNotFoundError):  # the environments of scripts/spark_version
         "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("any machine")  # no test asserts a time
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background by a shell
+    # What tests start would inherit that, and wait for ever for the SIGINT that they send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 EXTRACT_SAFELY: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.11.4
 
 

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.broker.descriptors import raise_limit
+from tieredstore.server_process import tune_server_process
 
 if TYPE_CHECKING:
     from tieredstore.broker.broker import Broker
 
-SWITCH_INTERVAL_S: Final = 0.001
-"""How long the loop may wait for a thread of the store to give the interpreter up."""
 STOP_SECONDS: Final = 20.0
 """Within which a stop should be over."""
 STOP_START_SECONDS: Final = 8.0
@@ -54,7 +53,7 @@ def run_broker(make_broker: Callable[[], Broker], announce: Callable[[Broker], o
 
     announce: called once the broker serves. Raises what the start raises.
     """
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    tune_server_process()
     raise_limit()
     with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
         runner.run(_serve(make_broker, announce))
