@@ -83,3 +83,43 @@ def test_an_offload_goes_on_with_metadata_that_was_made_anew(conf: Path, tmp_pat
             )  # fmt: skip
             assert {row["keys"][0] for row in query.rows} <= {key}
             assert len(query.rows) == sum(row["keys"] == [key] for row in once)
+
+
+def test_items_of_a_former_life_are_no_damage_when_a_topic_comes_again(
+    conf: Path, tmp_path: Path
+) -> None:
+    """All messages of a topic expired, then the metadata was lost: the topic's new life has another
+    id and the same places."""
+    offload = ("offload", tmp_path / "store")
+    rebuild = ("rebuild", "metadata", "--work", tmp_path / "work", "--workers", "1", "--quiet")
+    put(conf, 0, 30)
+    run(offload, tmp_path, conf)
+    tier = ("--tier", f"file://{tmp_path / 'tier'}", "--state", tmp_path / "tier-state")
+    assert tieredstore("tier", "expire", "T", "--before", "now", *tier, "--yes").code == 0
+    shutil.rmtree(tmp_path / "tier-state")
+    run(rebuild, tmp_path, conf)
+    put(conf, 30, 10)
+    run(offload, tmp_path, conf)
+    found = run(("verify",), tmp_path, conf).record
+    assert {finding["kind"] for finding in found["findings"]} == {"index-item-dangling"}
+    assert found["messages"] == 120
+    for key in ("k3", "k33"):
+        query = tieredstore("query", "--topic", "T", "--key", key, "--output", "ndjson", *tier)
+        assert [row["keys"] for row in query.rows] == [[key]]
+
+
+def test_the_index_of_an_emptied_tier_is_compacted_and_rebuilt(conf: Path, tmp_path: Path) -> None:
+    put(conf, 0, 30)
+    run(("offload", tmp_path / "store"), tmp_path, conf)
+    tier = ("--tier", f"file://{tmp_path / 'tier'}", "--state", tmp_path / "tier-state")
+    ran = tieredstore("tier", "expire", "--all-topics", "--before", "now", *tier, "--yes")
+    assert ran.code == 0
+    work = ("--work", tmp_path / "work", "--workers", "1", "--quiet")
+    assert run(("compact", "index", *work), tmp_path, conf).record["items"] == 0
+    run(("rebuild", "index", "--force", *work), tmp_path, conf)
+    found = run(("verify",), tmp_path, conf).record
+    assert (found["findings"], found["segments"]) == ([], 0)
+    run(("compact", "index", *work), tmp_path, conf)
+    put(conf, 30, 10)
+    assert run(("offload", tmp_path / "store"), tmp_path, conf).record["messages"] == 30
+    assert run(("verify",), tmp_path, conf).record["index_items"] == 30

@@ -242,7 +242,7 @@ def open_index_tier(
         else:
             catalogue = load_catalogue(provider, metadata, broker=broker)
             catalogue.require_own_state()
-        if not any(queue.broker == broker for queue in catalogue.queues):
+        if _lacks_queues(catalogue, broker):
             where = provider.url if location.state is None else f"state {location.state}"
             raise Invalid(
                 f"{where}: has no queue of broker {broker!r} in {provider.url}; a tier whose "
@@ -262,6 +262,20 @@ def open_index_tier(
             location.state is not None,
             clock,
         )
+
+
+def _lacks_queues(catalogue: TierCatalogue, broker: str) -> bool:
+    """Whether a broker's queues are not known. One whose messages have all expired has none, and
+    index files, or metadata that tells of its queues."""
+    if any(queue.broker == broker for queue in catalogue.queues):
+        return False
+    is_known = broker in catalogue.indexes or bool(catalogue.known_queues)
+    return not is_known or any(
+        finding.kind == "segment-unknown"
+        and finding.segment is not None
+        and finding.segment.type is not FileSegmentType.INDEX
+        for finding in catalogue.findings
+    )
 
 
 def _let_know(metadata: MetadataStore, index: Iterable[SegmentExtent]) -> None:
