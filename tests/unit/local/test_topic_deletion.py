@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.kit.local_stores import FOREVER, START_MS, plain, put_all, running, small_config
+from tests.kit.waiting import wait_for
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
@@ -48,6 +49,22 @@ def bodies(store: Any, queue_id: int = 0) -> set[bytes]:
 
 def keys_found(store: Any, life: int) -> int:
     return len(store.query_message("T", f"life{life}", 99, *FOREVER))
+
+
+class _WatchedLock:
+    """A lock that knows which threads have come to it, to wait if need be."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.acquire, self.release = lock.acquire, lock.release
+        self.waited: set[int | None] = set()
+
+    def __enter__(self) -> None:
+        self.waited.add(threading.get_ident())
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 @pytest.mark.parametrize("filler", [0, 40])
@@ -173,6 +190,7 @@ def test_the_store_s_own_topic_is_not_deleted(tmp_path: Path) -> None:
 def test_l15_a_put_that_waits_while_its_topic_is_deleted_goes_on_behind_it(tmp_path: Path) -> None:
     """It holds the queue's state from before the deletion; its number is another queue's then."""
     with running(small_config(tmp_path / "s")) as store:
+        store._put_watch.stop()  # a sampled put learns of its queue with the lock
         put_life(store, 0)
         results: list[Any] = []
         late = [
@@ -182,9 +200,10 @@ def test_l15_a_put_that_waits_while_its_topic_is_deleted_goes_on_behind_it(tmp_p
             ),
         ]
         with store._reput._lock, store._appender.hold_puts():
+            lock = store._appender._lock = _WatchedLock(store._appender._lock)  # type: ignore[assignment]
             for thread in late:
                 thread.start()
-                thread.join(0.1)
+            wait_for(lambda: {thread.ident for thread in late} <= lock.waited)
             assert store.delete_topics({"T"}) == 1
             for queue_id in (0, 1):
                 assert store.put_message(plain("U", queue_id, 0)).ok
