@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,22 +76,28 @@ def test_a_thread_that_waits_for_a_processor_is_not_one_that_waits_for_a_backend
 def test_a_thread_that_computes_and_is_held_up_for_a_moment_stays_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun: list[float] = []
+    passed_ms = 0  # of the looks' time
+
+    def look() -> float:
+        nonlocal passed_ms
+        passed_ms += 5
+        return passed_ms / 1000
 
     def measure(_: worker_pool._Worker) -> float:
-        begun.append(time.monotonic())
-        passed = begun[-1] - begun[0]
-        return passed - 0.006 if passed > 0.1 else passed
+        return (passed_ms - 6 if passed_ms > 100 else passed_ms) / 1000
 
+    clock = SimpleNamespace(monotonic=look, pthread_getcpuclockid=None)
+    monkeypatch.setattr(worker_pool, "time", clock)
     monkeypatch.setattr(worker_pool._Worker, "measure_busy_seconds", measure)
     monkeypatch.setattr(worker_pool._Worker, "is_ready", lambda _: False)
     seen: set[int] = set()
 
-    def note(_: int) -> None:
+    def step() -> bool:
         threading.Event().wait(0.004)
         seen.add(threading.get_ident())
+        return passed_ms < 200
 
-    run_worker_pool(taking(50, note), 4, "pool")
+    run_worker_pool(step, 4, "pool")
     assert len(seen) == 1
 
 
