@@ -29,6 +29,7 @@ from tieredstore.broker.remoting.frame import encode_start
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.limits import RemotingLimits
 from tieredstore.errors import Unavailable
+from tieredstore.testing.moving_time import MovingClock, MovingLoop
 
 ECHO, LARGE, PARK = 1001, 1002, 1003
 LARGE_BYTES = 256 << 10
@@ -109,8 +110,10 @@ def test_i03_responses_to_nothing_are_ignored() -> None:
 
 
 def test_i03_a_slow_sender_is_closed_like_an_idle_one_and_a_live_one_is_not() -> None:
+    clock = MovingClock()
+
     async def main() -> None:
-        limits = RemotingLimits(idle_timeout_ms=400)
+        limits = RemotingLimits(idle_timeout_ms=60_000)
         async with (
             serve(table(), limits) as (server, address),
             await RemotingClient.open(address) as live,
@@ -123,14 +126,15 @@ def test_i03_a_slow_sender_is_closed_like_an_idle_one_and_a_live_one_is_not() ->
                     break
                 writer.write(bytes([byte]))
                 assert (await live.request(ECHO)).code == 0
-                await asyncio.sleep(0.01)
+                clock.advance(1_000)
             with suppress(ConnectionResetError):
                 assert await ended == b""
             await wait_for(lambda: len(server.connections) == 1)
             assert not idle.connection.is_open
             assert (await live.request(ECHO)).code == 0
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=lambda: MovingLoop(clock)) as runner:
+        runner.run(main())
 
 
 def test_i03_unfinished_frames_are_bounded_and_the_greediest_peer_is_closed() -> None:

@@ -125,7 +125,8 @@ def test_a_connection_that_ended_is_opened_again(tmp_path: Path) -> None:
             await registration.register()
             for connection in list(server.connections):
                 connection.abort("test")
-            await asyncio.sleep(0.1)
+            (known,) = registration._servers.values()
+            await wait_for(lambda: known._connection is not None and not known._connection.is_open)
             await registration.register()
             assert len(name_server.registered) == 2
             await registration.stop()

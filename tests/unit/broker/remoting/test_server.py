@@ -70,12 +70,21 @@ def test_a_request_gets_its_response_with_the_header_type_of_the_request(
 
 def test_pipelined_requests_are_matched_by_opaque_whatever_their_order() -> None:
     async def main() -> None:
-        async with serve(table()) as (_, address), await RemotingClient.open(address) as client:
-            slow = asyncio.ensure_future(client.request(ECHO_LATER, {"n": "slow", "delay": "2"}))
+        go_on = asyncio.Event()
+
+        async def park(_: Connection, request: RemotingCommand) -> RemotingCommand:
+            await go_on.wait()
+            return RemotingCommand(0, request.ext_fields)
+
+        handlers = table()
+        handlers.register(PARK, park)
+        async with serve(handlers) as (_, address), await RemotingClient.open(address) as client:
+            slow = asyncio.ensure_future(client.request(PARK, {"n": "slow"}))
             many = await asyncio.gather(
                 *(client.request(ECHO, {"n": n}, b"x" * n) for n in range(2_000))
             )
             assert not slow.done()
+            go_on.set()
             assert [len(response.body_bytes) for response in many] == list(range(2_000))
             assert (await slow).ext_fields["n"] == "slow"
 

@@ -16,6 +16,7 @@ from tieredstore.broker.remoting.limits import RemotingLimits
 from tieredstore.broker.tls import Tls, TlsMode, make_certificate, make_server_context
 from tieredstore.errors import Unavailable
 from tieredstore.testing.broker import Broker
+from tieredstore.testing.moving_time import MovingClock, MovingLoop
 
 ECHO = 1001
 
@@ -97,30 +98,45 @@ def test_without_a_certificate_nobody_is_served_with_tls() -> None:
 def test_i03_a_handshake_that_is_none_ends_its_connection_and_no_other(
     server_side: ssl.SSLContext,
 ) -> None:
+    clock = MovingClock()
+
     async def main() -> None:
-        limits = RemotingLimits(idle_timeout_ms=500)
+        limits = RemotingLimits(idle_timeout_ms=60_000)
         async with (
             serve(table(), limits, tls=server_side) as (server, address),
             open_raw(address) as (reader, writer),
         ):
             await read_until_end(address, b"\x16" + bytes(100))
             writer.write(b"\x16\x03\x01")  # and then nothing
-            assert await reader.read() == b""
+            assert await read_while_time_passes(reader, clock) == b""
             async with await RemotingClient.open(address, tls=client_side()) as client:
                 assert (await client.request(ECHO)).code == 0
             await wait_for(lambda: not server.connections)
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=lambda: MovingLoop(clock)) as runner:
+        runner.run(main())
+
+
+async def read_while_time_passes(reader: asyncio.StreamReader, clock: MovingClock) -> bytes:
+    """Read to the end, while time passes quickly."""
+    reading = asyncio.ensure_future(reader.read())
+    while not reading.done():
+        clock.advance(1_000)
+        await asyncio.sleep(0)
+    return reading.result()
 
 
 def test_i03_a_client_that_says_nothing_is_closed() -> None:
-    async def main() -> None:
-        limits = RemotingLimits(idle_timeout_ms=200)
-        async with serve(table(), limits) as (server, address), open_raw(address) as (reader, _):
-            assert await reader.read() == b""
-            assert server.connections == set()
+    clock = MovingClock()
 
-    asyncio.run(main())
+    async def main() -> None:
+        limits = RemotingLimits(idle_timeout_ms=60_000)
+        async with serve(table(), limits) as (server, address), open_raw(address) as (reader, _):
+            assert await read_while_time_passes(reader, clock) == b""
+            await wait_for(lambda: not server.connections)
+
+    with asyncio.Runner(loop_factory=lambda: MovingLoop(clock)) as runner:
+        runner.run(main())
 
 
 def test_a_broker_serves_tls_with_a_certificate_of_its_own_and_as_its_setting_says() -> None:
