@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 
 from tests.kit.grpc_broker import GrpcBroker, GrpcClient, codes, serving_grpc
+from tieredstore.broker.grpc import consuming
 from tieredstore.broker.grpc.call import Call
 from tieredstore.broker.grpc.conversion import read_duration_ms, write_duration_ms
 from tieredstore.broker.grpc.stubs import find_message, list_values
@@ -167,12 +168,16 @@ def test_no_property_keeps_a_message_from_its_consumer(
     with_client(tmp_path, test)
 
 
-def test_without_messages_the_answer_comes_before_the_deadline(tmp_path: Path) -> None:
+def test_without_messages_the_answer_comes_before_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consuming, "DEADLINE_MARGIN_MS", 14_900)
+
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         assert await receive(client, ask(wait_ms=50)) == []
-        responses = await client.receive(ask(wait_ms=20_000), timeout_s=1)
+        responses = await client.receive(ask(wait_ms=20_000), timeout_s=15)
         assert codes([responses[0].status]) == ["MESSAGE_NOT_FOUND"]
-        responses = await client.receive(ask(wait_ms=None), timeout_s=1)
+        responses = await client.receive(ask(wait_ms=None), timeout_s=15)
         assert codes([responses[0].status]) == ["MESSAGE_NOT_FOUND"]
 
     with_client(tmp_path, test)
