@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -61,15 +62,27 @@ def test_a_start_that_takes_too_long_says_where_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Broker(tmp_path)
-    load = DefaultMessageStore.load
+    begun, go_on = threading.Event(), threading.Event()
+    load, run, give_up = DefaultMessageStore.load, Broker.run, Broker._give_up
 
     def load_slowly(store: DefaultMessageStore) -> None:
-        threading.Event().wait(2)
+        begun.set()
+        assert go_on.wait(60)
         load(store)
+
+    def run_from_there(broker: Broker, work: Any, timeout: float | None = None) -> Any:
+        assert timeout is None or begun.wait(60)  # the time counts from the load on
+        return run(broker, work, timeout)
+
+    def go_on_and_give_up(broker: Broker, starting: Any) -> None:
+        go_on.set()
+        give_up(broker, starting)
 
     with monkeypatch.context() as patch:
         patch.setattr(DefaultMessageStore, "load", load_slowly)
-        patch.setattr("tieredstore.testing.broker.START_SECONDS", 1)
+        patch.setattr(Broker, "run", run_from_there)
+        patch.setattr(Broker, "_give_up", go_on_and_give_up)
+        patch.setattr("tieredstore.testing.broker.START_SECONDS", 0.1)
         with pytest.raises(Unavailable, match=rf"{tmp_path}: .*in Broker\.start .*_open_store"):
             broker.start()
     with broker:  # its store is locked no more
