@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -501,20 +502,13 @@ def test_the_servers_clock_is_that_of_its_answers(server: ScriptedServer, client
 
 
 def test_an_endpoint_that_cannot_be_reached_is_one_clear_line(server: ScriptedServer) -> None:
-    closed = f"http://127.0.0.1:{free_port()}"
-    with s3_client(closed) as client, pytest.raises(Unavailable) as caught:
-        put(client)
+    with socket.socket() as held:  # nobody listens there, nor can others meanwhile
+        held.bind(("127.0.0.1", 0))
+        closed = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with s3_client(closed) as client, pytest.raises(Unavailable) as caught:
+            put(client)
     # what to look at when it is mistyped
     assert f": cannot connect to {closed} (" in str(caught.value)
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
 
 
 @pytest.mark.parametrize("size_bytes", [20_000, 64 << 10, 17 << 20])
