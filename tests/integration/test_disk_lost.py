@@ -80,24 +80,44 @@ def test_l16_a_store_that_does_not_write_the_tier_is_none_of_its_business(
     world.close()
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_l16_offsets_go_on_behind_a_tier_that_is_switched_off(
-    world: TieredLocal, lost: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_l16_offsets_go_on_behind_a_tier_that_is_switched_off(world: TieredLocal) -> None:
     world.open(tieredStoreAdopt=True)
     world.close()
-    if lost:
-        for path in (world.root / "store" / "config").glob("tieredStoreMetadata.json*"):
-            path.write_bytes(b"{")
     world.open(tieredStorageLevel="DISABLE")
-    assert world.local.put_message(Message("A", b"new")).queue_offset == (0 if lost else 6)
-    assert ("begin at offset 0" in caplog.text) is lost
-    if lost:
-        return
+    assert world.local.put_message(Message("A", b"new")).queue_offset == 6
     assert world.local.put_message(Message("C", b"c0")).queue_offset == 0
     world.reopen()
     world.upload()
     assert world.read("A") == list(enumerate([*OLD, b"new"]))
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_l16_a_tier_that_is_switched_off_and_whose_metadata_is_lost_is_refused(
+    world: TieredLocal, is_damaged: bool
+) -> None:
+    """Messages at offsets that the tier has already could never be uploaded."""
+    world.open(tieredStoreAdopt=True)
+    world.close()
+    config = world.root / "store" / "config"
+    kept = {path: path.read_bytes() for path in config.glob("tieredStoreMetadata.json*")}
+    for path in kept:
+        if is_damaged:
+            path.write_bytes(b"{")
+        else:
+            path.unlink()
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="rebuild") as caught:
+            world.open(tieredStorageLevel="DISABLE")
+        assert f"{config}/tieredStoreMetadata.json*" in str(caught.value)
+    for path, content in kept.items():
+        path.write_bytes(content)
+    world.open(tieredStorageLevel="DISABLE")
+    assert world.local.put_message(Message("A", b"new")).queue_offset == 6
+    world.close()
+    for path in (*kept, world.root / "store" / "tieredstore.ends.json"):  # as the error says
+        path.unlink()
+    world.open(tieredStorageLevel="DISABLE")
+    assert world.local.put_message(Message("B", b"new", queue_id=1)).queue_offset == 0
 
 
 @pytest.mark.parametrize("level", ["NOT_IN_DISK", "FORCE"])

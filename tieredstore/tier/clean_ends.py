@@ -51,12 +51,23 @@ def keep_clean_ends(state: Path, epoch: int, queues: Mapping[str, QueueEnds]) ->
 def find_clean_ends(state: Path, epoch: int) -> Mapping[str, QueueEnds]:
     """Find where the queues ended, for that epoch; nothing unless the one before it stopped with
     this state directory."""
+    found = _read(state)
+    return found.queues if found is not None and found.epoch == epoch - 1 else {}
+
+
+def has_clean_ends(state: Path) -> bool:
+    """Tell whether any writer that stopped with this state directory left queues in a tier."""
+    found = _read(state)
+    return found is not None and bool(found.queues)
+
+
+def _read(state: Path) -> _Ends | None:
     path = state / ENDS_FILE
     try:
         found = msgspec.json.decode(FILES.read(path), type=_Ends)
     except FileNotFoundError:
-        return {}
+        return None
     except (OSError, msgspec.MsgspecError) as error:
         _log.info("%s: not read: %s", path, error)
-        return {}
-    return found.queues if (found.format, found.epoch) == (_FORMAT, epoch - 1) else {}
+        return None
+    return found if found.format == _FORMAT else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from tieredstore.config import StoreConfig
@@ -20,9 +21,10 @@ from tieredstore.contracts.metadata_store import (
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterRecord
 from tieredstore.contracts.wrapping import find_layer
-from tieredstore.errors import Invalid, TieredStoreError
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.names import queue_path
+from tieredstore.tier.clean_ends import ENDS_FILE, has_clean_ends
 from tieredstore.tier.flat.segment import STATUS_DELETED
 
 BYTES_PER_MS: Final = 1 << 20
@@ -78,14 +80,28 @@ def adopt_history(
         )
 
 
-def keep_history(source: HistorySource, metadata: MetadataStore, broker_name: str) -> None:
+def keep_history(
+    source: HistorySource, metadata: MetadataStore, broker_name: str, state: Path
+) -> None:
     """Let queues go on behind a tier that is switched off, by its metadata: what it has of queues
-    that the local store lacks is what was found when the tier was adopted."""
+    that the local store lacks is what was found when the tier was adopted. Raises Unavailable, and
+    Corrupt for metadata that is damaged or lost: messages at offsets that the tier has already
+    could never be uploaded."""
     try:
         metadata.load()
-    except TieredStoreError as error:
-        _log.warning("queues that only the tier has begin at offset 0: %s", error)
-        return
+        if not metadata.topics() and has_clean_ends(state):
+            raise Corrupt(
+                f"{state}: the metadata of the tier is lost, which had queues when its writer "
+                f"stopped ({ENDS_FILE}); rebuild it from the tier",
+                path=str(state),
+            )
+    except Corrupt as error:
+        raise Corrupt(
+            f"{error}. The tier is switched off, but queues that only it has go on behind it. When "
+            f"it is not wanted any more, move {state / 'config'}/tieredStoreMetadata.json* and "
+            f"{state / ENDS_FILE} away: such queues then begin at offset 0",
+            path=error.path,
+        ) from error
     source.set_history(partial(_find_recorded_ends, metadata, broker_name))
 
 

@@ -200,7 +200,7 @@ class TieredMessageStore(TieredReads):
             if self._is_enabled:
                 self._load_tier(opened)
             elif (source := self._history) is not None:
-                keep_history(source, self._metadata, self._config.broker_name)
+                keep_history(source, self._metadata, self._config.broker_name, self._state)
             opened.callback(self._threads.shutdown)
             opened.callback(self._ahead_threads.shutdown, cancel_futures=True)
             self._closing = opened.pop_all()
