@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 LONGEST_S = 60.0
 
@@ -14,3 +16,19 @@ def wait_for(is_done: Callable[[], bool]) -> None:
     while not is_done():
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.005)
+
+
+class WatchedLock:
+    """A lock that knows which threads have come to it, to wait if need be."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.acquire, self.release = lock.acquire, lock.release
+        self.waited: set[int | None] = set()
+
+    def __enter__(self) -> None:
+        self.waited.add(threading.get_ident())
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

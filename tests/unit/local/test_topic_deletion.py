@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.kit.local_stores import FOREVER, START_MS, plain, put_all, running, small_config
-from tests.kit.waiting import wait_for
+from tests.kit.waiting import WatchedLock, wait_for
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
@@ -49,22 +49,6 @@ def bodies(store: Any, queue_id: int = 0) -> set[bytes]:
 
 def keys_found(store: Any, life: int) -> int:
     return len(store.query_message("T", f"life{life}", 99, *FOREVER))
-
-
-class _WatchedLock:
-    """A lock that knows which threads have come to it, to wait if need be."""
-
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
-        self.acquire, self.release = lock.acquire, lock.release
-        self.waited: set[int | None] = set()
-
-    def __enter__(self) -> None:
-        self.waited.add(threading.get_ident())
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 @pytest.mark.parametrize("filler", [0, 40])
@@ -200,7 +184,7 @@ def test_l15_a_put_that_waits_while_its_topic_is_deleted_goes_on_behind_it(tmp_p
             ),
         ]
         with store._reput._lock, store._appender.hold_puts():
-            lock = store._appender._lock = _WatchedLock(store._appender._lock)  # type: ignore[assignment]
+            lock = store._appender._lock = WatchedLock(store._appender._lock)  # type: ignore[assignment]
             for thread in late:
                 thread.start()
             wait_for(lambda: {thread.ident for thread in late} <= lock.waited)

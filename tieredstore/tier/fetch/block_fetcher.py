@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,6 +70,7 @@ class BlockFetcher:
         self._executor = executor
         self._ahead = ahead
         self.flights = SingleFlight()
+        self._planning = threading.Lock()  # what is planned is on its way before the next plan
         self._around = Places(READS_AROUND)
         # Bounds what waits in the executor's queue.
         self._pending = threading.BoundedSemaphore(config.max_pending_limit)
@@ -79,12 +80,17 @@ class BlockFetcher:
     ) -> Steps[Block | None]:
         """Fetch a block that holds `offset`: the one that is on its way, else what `plan` says."""
         while True:
-            flight = self.flights.find(key, offset, file)
+            with self._planning:
+                flight = self.flights.find(key, offset, file)
+                if flight is None:
+                    block = self._find_landed(file, key, offset)
+                    if block is not None:
+                        return block
+                    fetch = plan()
+                    if fetch.keep:
+                        flight = self._join(fetch)
             if flight is None:
-                fetch = plan()
-                if not fetch.keep:
-                    return (yield from self._read_around(fetch))
-                flight = self._join(fetch)
+                return (yield from self._read_around(fetch))
             if flight.lead():
                 landed = yield from self._lead(flight)
             else:
@@ -97,13 +103,24 @@ class BlockFetcher:
             if landed is not None and landed.start <= offset < landed.end:
                 return landed
 
-    def fetch_ahead(self, fetches: Iterable[Fetch]) -> None:
+    def _find_landed(self, file: FlatMessageFile, key: QueueKey, offset: int) -> Block | None:
+        """A block that has come since the reader looked into the cache: it is there before its
+        flight ends."""
+        if not self._config.read_ahead_cache_enable:
+            return None
+        return self._cache.find_before(key, offset + 1, file)
+
+    def fetch_ahead(self, fetches: Iterator[Fetch]) -> None:
         """Fetch into the cache in the background what a reader will want next. Nothing is done
         without an executor for it; then nothing is planned either."""
         if self._ahead is None:
             return
-        for fetch in fetches:
-            flight = self._join(fetch)
+        while True:
+            with self._planning:
+                fetch = next(fetches, None)
+                if fetch is None:
+                    return
+                flight = self._join(fetch)
             if flight.fetch is not fetch:
                 continue
             try:

@@ -90,11 +90,13 @@ class BlockPlanner:
         while True:
             end = self._cache.find_end(key, start, file)
             flight = self._flights.find(key, end, file)
-            if flight is None:
+            if flight is not None:
+                start = flight.fetch.end
+            elif self._cache.find_end(key, end, file) == end:  # nor has one landed meanwhile
                 return end
-            start = flight.fetch.end
 
     def _find_end(self, key: QueueKey, start: int, maximum: int) -> int:
         """Where a block must end: before what is cached or on its way."""
-        taken = self._cache.next_start(key, start), self._flights.find_next_start(key, start)
+        # In this order: what lands meanwhile is in the cache before it leaves the flights.
+        taken = self._flights.find_next_start(key, start), self._cache.next_start(key, start)
         return min([maximum, *(offset for offset in taken if offset is not None)])

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from tests.kit.tier.fetch import TOPIC, AtOnce, Later, Tier, offsets_of
-from tests.kit.waiting import wait_for
+from tests.kit.waiting import WatchedLock, wait_for
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus, GetRequest
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.tag_filter import TagFilter
 from tieredstore.tier.fetch import block_fetcher, trail
 from tieredstore.tier.fetch.block_reading import read_named
-from tieredstore.tier.fetch.flights import Flight
+from tieredstore.tier.fetch.flights import Fetch, Flight
 from tieredstore.tier.fetch.read_ahead import Block
 from tieredstore.tier.reading import Reading, Wait
 
@@ -399,6 +399,80 @@ def test_threads_that_read_the_same_messages_share_blocks(tmp_path: Path) -> Non
         found = list(readers.map(lambda pull: read_all(tier, pull), (32, 32, 100, 64)))
     assert found == [list(range(5000))] * 4
     assert tier.provider.read_bytes[LOG] == size_of(tier)
+
+
+def test_what_lands_while_a_reader_comes_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = make_tier(tmp_path, 200)
+    find, others = tier.fetcher.cache.find, [0]
+
+    def find_late(*place: Any) -> Block | None:
+        block = find(*place)
+        if others:
+            tier.get(others.pop())
+        return block
+
+    monkeypatch.setattr(tier.fetcher.cache, "find", find_late)
+    assert offsets_of(tier.get(0)) == list(range(32))
+    assert tier.provider.reads_of(LOG) == 1
+
+
+def test_what_lands_between_two_looks_of_a_plan_is_not_planned_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for look in ("_find_end", "_skip_taken"):
+        tier = make_tier(tmp_path / look, 100)
+        file, key, cache = tier.file(), tier.file_key, tier.fetcher.cache
+        planner, flights = tier.fetcher._planner, tier.fetcher._blocks.flights
+        flight = flights.join(Fetch(file, key, 40, 20, size_bytes=1 << 20, room_bytes=1 << 20))
+        block = Block(file, key, 40, 60, [], [], [], 0)
+
+        def land_behind(
+            call: Any, flight: Flight = flight, block: Block = block, tier: Tier = tier
+        ) -> Any:
+            def called(*place: Any) -> Any:
+                found = call(*place)
+                if not flight.has_landed:
+                    tier.fetcher.cache.put(block)
+                    tier.fetcher._blocks.flights.land(flight, block)
+                return found
+
+            return called
+
+        for owner, name in (
+            (cache, "next_start"),
+            (cache, "find_end"),
+            (flights, "find_next_start"),
+            (flights, "find"),
+        ):
+            monkeypatch.setattr(owner, name, land_behind(getattr(owner, name)))
+        if look == "_find_end":
+            assert planner._find_end(key, 0, 100) == 40
+        else:
+            assert planner._skip_taken(file, key, 40) == 60
+
+
+def test_what_is_planned_is_on_its_way_before_another_reader_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = make_tier(tmp_path, 200)
+    blocks = tier.fetcher._blocks
+    lock = WatchedLock(blocks._planning)
+    join = blocks.flights.join
+    other = threading.Thread(target=tier.get, args=(16,))
+
+    def join_late(fetch: Fetch) -> Flight:
+        if other.ident is None:
+            other.start()
+            wait_for(lambda: other.ident in lock.waited)
+        return join(fetch)
+
+    monkeypatch.setattr(blocks, "_planning", lock)
+    monkeypatch.setattr(blocks.flights, "join", join_late)
+    tier.get(0)
+    other.join(60)
+    assert tier.provider.reads_of(LOG) == 1
 
 
 @pytest.mark.parametrize("ahead", [None, AtOnce()], ids=["when asked", "ahead"])
