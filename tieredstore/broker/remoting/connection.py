@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
         self._is_receiving = True
         has_frame = False
         reader = self._reader
-        high_water_bytes = self._limits.high_water_bytes
+        room_bytes = self._find_room_bytes()
         try:
             while not self._is_paused and (frame := reader.take()) is not None:
                 header_type, header, body = frame
@@ -162,8 +162,9 @@ class Connection(asyncio.Protocol):
                     self._take_response(command)
                 else:
                     self._handle_request(command, len(header) + len(body))
-                if self._out_bytes > high_water_bytes:
+                if self._out_bytes > room_bytes:
                     self._flush()
+                    room_bytes = self._find_room_bytes()
         except BadFrame as error:
             self._flush()
             self.abort(str(error))
@@ -173,6 +174,11 @@ class Connection(asyncio.Protocol):
             self.last_frame_s = self._loop.time()
         self._flush()
         self._count_held()
+
+    def _find_room_bytes(self) -> int:
+        """How much may be written before too much waits for the peer."""
+        unsent_bytes = self._transport.get_write_buffer_size() if self._transport else 0
+        return self._limits.high_water_bytes - unsent_bytes
 
     def _take_response(self, response: RemotingCommand) -> None:
         call = self._calls.pop(response.opaque, None)

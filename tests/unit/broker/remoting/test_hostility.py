@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.frame import encode_start
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.limits import RemotingLimits
+from tieredstore.broker.remoting.limits import BufferedBytes, RemotingLimits
 from tieredstore.errors import Unavailable
 from tieredstore.testing.moving_time import MovingClock, MovingLoop
 
@@ -181,6 +182,49 @@ def test_i03_a_peer_that_does_not_read_is_not_read_and_gets_all_once_it_reads() 
                 (command,) = decode_commands(frame)
                 assert (command.opaque, len(command.body_bytes)) == (opaque, LARGE_BYTES)
             await wait_for(lambda: server.buffered_bytes == 0)
+
+    asyncio.run(main())
+
+
+class Stuck(asyncio.Transport):
+    """A transport whose peer reads nothing; `unsent_bytes` are there already."""
+
+    def __init__(self, unsent_bytes: int) -> None:
+        super().__init__()
+        self.unsent_bytes = unsent_bytes
+        self.protocol: Connection | None = None
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = high or 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
+    def write(self, data: Any) -> None:
+        self.unsent_bytes += len(data)
+        if self.unsent_bytes > self._high:
+            assert self.protocol is not None
+            self.protocol.pause_writing()
+
+    def pause_reading(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("share", [0, 0.5, 1])
+def test_i03_what_waits_for_a_peer_counts_before_more_is_answered(share: float) -> None:
+    async def main() -> None:
+        limits = RemotingLimits()
+        high_water_bytes = limits.high_water_bytes
+        transport = Stuck(int(high_water_bytes * share))  # no more than that: it is read on
+        buffered = BufferedBytes(limits.max_buffered_bytes)
+        transport.protocol = connection = Connection(table(), limits, buffered, [])
+        connection.connection_made(transport)
+        connection.data_received(encode_command(RemotingCommand(LARGE)) * 20)
+        unsent_bytes = transport.unsent_bytes
+        assert high_water_bytes < unsent_bytes <= high_water_bytes + LARGE_BYTES + (1 << 10)
 
     asyncio.run(main())
 
