@@ -55,6 +55,8 @@ class TierTarget:
                 raise Invalid(
                     f"tier {self.url}: cannot be created: {error.strerror}", path=str(folder)
                 ) from error
+        if folder is not None and not folder.is_dir():
+            raise Invalid(f"tier {self.url}: not a directory", path=str(folder))
         provider: SegmentProvider = registry.segment_provider(self.config)
         return provider
 

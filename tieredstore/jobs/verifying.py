@@ -80,6 +80,8 @@ def run_verify(
             pinned = run.do_once("pin", lambda: _pin(provider, location, listings), _Pinned)
             catalogue = catalogue_of(provider.url, pinned.facts, listings)
         catalogue.require_own_state()
+        if location.broker is not None and catalogue.brokers:
+            catalogue.select(broker=location.broker)  # raises where there is no such broker
         brokers = sorted({segment.path.split("/", 1)[0] for segment in listings})
         sealer = stack.enter_context(Sealer.acquire(provider, brokers)) if seal else None
         unreadable = pinned.metadata_error is not None

@@ -184,6 +184,8 @@ def test_h01_what_does_not_fit_together_is_refused_with_one_line(
     assert "is in the store" in refused(store, *tier, "--state", store / "deep" / "inside")
     assert "is in the store" in refused(store, "--tier", f"file://{store}/tier", *state)
     assert "no such directory" in refused(tmp_path / "nowhere", *tier, *state)
+    a_file = next(store.glob("checkpoint"))
+    assert f"store {a_file}: not a directory" in refused(a_file, *tier, *state)
     assert "no commitlog" in refused(tmp_path, *tier, *state)
     assert "memory" in refused(store, "--tier", "memory:", *state)
     assert "s3" in refused(store, "--tier", "s3://bucket/x", *state)

@@ -59,6 +59,11 @@ def test_names_may_come_from_the_file_or_from_the_options(tmp_path: Path) -> Non
         resolve_target(url, conf, config=conf)
     assert from_file.open_provider(create=False) is None
     assert not (tmp_path / "tier").exists()
+    for create in (False, True):
+        with pytest.raises(Invalid, match=r"tier .*broker\.conf: not a directory"):
+            resolve_target(f"file://{conf}", tmp_path / "state", config=conf).open_provider(
+                create=create
+            )
 
 
 def test_a_slave_never_uploads(built: BuiltTier) -> None:

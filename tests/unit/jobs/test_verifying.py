@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.tier_builder import BROKER, BuiltTier, TierBuilder, flip, message, small_tier
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.errors import Unavailable
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
@@ -197,6 +197,19 @@ def test_a_segment_that_the_system_does_not_let_one_read_is_unavailable(tmp_path
     path.symlink_to(path.name)  # a loop: not even root can open it
     with pytest.raises(Unavailable, match=path.name):
         report_of(source)
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+def test_a_broker_that_the_tier_has_not_is_refused(tmp_path: Path, with_state: bool) -> None:
+    """Who mistypes a name is not told that all is sound."""
+    tier = small_tier(tmp_path)
+    for broker in (BROKER, "broker-z"):
+        source = locate(tier.url, broker=broker, state=tier.state if with_state else None)
+        if broker == BROKER:
+            assert report_of(source)["damage"] == 0
+        else:
+            with pytest.raises(Invalid, match=f"no broker 'broker-z' .* there are: {BROKER}"):
+                report_of(source)
 
 
 def test_one_damaged_segment_among_a_thousand_is_named(tmp_path: Path) -> None:

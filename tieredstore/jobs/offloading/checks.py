@@ -96,7 +96,8 @@ def is_set(properties: Mapping[str, str], key: str) -> bool:
 def _check_directories(store: Path, target: TierTarget) -> None:
     config, tier = target.config, target.folder
     if not store.is_dir():
-        raise Invalid(f"store {store}: no such directory", path=str(store))
+        what = "not a directory" if store.exists() else "no such directory"
+        raise Invalid(f"store {store}: {what}", path=str(store))
     log = Path(config.store_path_commit_log) if config.store_path_commit_log else None
     if log is None and not (store / "commitlog").is_dir():
         raise Invalid(

@@ -64,7 +64,7 @@ def check_health(
     state directory in which no process of this machine writes. lists: compare the metadata with a
     listing of the tier; what they disagree on makes it DAMAGED. They are compared as well where
     none of a few segments that the metadata knows is there. Raises Invalid without a state
-    directory or with that of another tier, Corrupt for damaged metadata, Unavailable when the tier
+    directory or with that of another tier or broker, Corrupt for damaged metadata, Unavailable when the tier
     does not answer.
     """
     if location.state is None:
@@ -77,7 +77,13 @@ def check_health(
         try:
             metadata.load()
             # A listing, for the broker's name, would cost too much.
-            broker = location.broker or find_broker_of(metadata) or find_only_broker(provider)
+            own = find_broker_of(metadata)
+            broker = location.broker or own or find_only_broker(provider)
+            if own not in (None, broker):
+                raise Invalid(
+                    f"state {location.state}: is that of broker {own!r}, not of {broker!r}",
+                    path=str(location.state),
+                )
             record = find_layer(provider, WriterRecord)
             writer = None if record is None else record.find_last_writer(broker)
             if lists or not _knows_segments(provider, metadata, broker):

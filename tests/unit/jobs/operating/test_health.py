@@ -55,6 +55,13 @@ def test_a_good_tier_is_up_and_nothing_is_changed(
     assert re.fullmatch(r"process \d+ on \S+ since \d{4}-\d\d-\d\dT[\d:.]{12}Z", report["writer"])
 
 
+def test_the_state_of_another_broker_is_refused(world: TieredLocal) -> None:
+    """A probe with a wrong name would be told for ever that all is well."""
+    ran = health(world, "--broker", "broker-z")
+    assert ran.code == 2
+    assert one_line(ran).endswith("is that of broker 'broker-a', not of 'broker-z'")
+
+
 def test_a_newest_message_that_is_too_old_is_told(world: TieredLocal) -> None:
     report = told(world, "--max-age", "2h")
     assert report["status"] == "degraded"
