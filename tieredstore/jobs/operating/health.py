@@ -64,8 +64,8 @@ def check_health(
     state directory in which no process of this machine writes. lists: compare the metadata with a
     listing of the tier; what they disagree on makes it DAMAGED. They are compared as well where
     none of a few segments that the metadata knows is there. Raises Invalid without a state
-    directory or with that of another tier or broker, Corrupt for damaged metadata, Unavailable when the tier
-    does not answer.
+    directory or with that of another tier or broker, Corrupt for damaged metadata, Unavailable when
+    the tier does not answer.
     """
     if location.state is None:
         raise Invalid("give --state: the state directory of the tier's writer")
