@@ -16,6 +16,9 @@ NOT_ALLOWED: Final = frozenset(
 )
 """What no second try mends: rights, and folders where files should be."""
 
+NO_FOLDER: Final = NOT_ALLOWED | {errno.EEXIST}
+"""The same where a folder is made: a file has its name."""
+
 EXHAUSTED: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What passes once somebody gives space, descriptors or memory back."""
 

@@ -71,7 +71,8 @@ class FileOperations:
         try:
             self.write_synced(temporary, data)
             self.rename(temporary, path)
-        except OSError:
+        except OSError as error:
+            error.filename, error.filename2 = str(path), None  # a write names no file by itself
             with suppress(OSError):
                 self.unlink(temporary)
             raise

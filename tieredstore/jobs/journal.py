@@ -18,6 +18,7 @@ from typing import Any, Self
 import msgspec
 import orjson
 
+from tieredstore.disk.errors import NO_FOLDER, wrap_os_errors
 from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
 from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Busy, Invalid
@@ -43,7 +44,8 @@ class Journal:
         if path is None:
             return
         self._made_folder = not path.parent.exists()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with wrap_os_errors("create", path.parent, invalid=NO_FOLDER):
+            path.parent.mkdir(parents=True, exist_ok=True)
         self._file = _lock(path)
         kept_ms = os.fstat(self._file).st_mtime_ns // 1_000_000
         try:
@@ -155,9 +157,10 @@ class Journal:
         if self._file is None:
             return
         data = memoryview(line + b"\n")
-        while data:  # a full disk may take a part
-            data = data[os.write(self._file, data) :]
-        sync_file(self._file)
+        with wrap_os_errors("write", self.path or ""):
+            while data:  # a full disk may take a part
+                data = data[os.write(self._file, data) :]
+            sync_file(self._file)
 
 
 def _lock(path: Path) -> int:

@@ -48,8 +48,9 @@ def test_a_failed_replacement_leaves_the_old_version_and_nothing_else(
     for name in ("fsync", "write"):
         with monkeypatch.context() as patch:
             patch.setattr(os, name, fail)
-            with pytest.raises(OSError, match="No space"):
+            with pytest.raises(OSError, match="No space") as caught:
                 FILES.replace_file(path, b"new")
+            assert caught.value.filename == str(path)
         assert [found.name for found in tmp_path.iterdir()] == ["file"]
         assert path.read_bytes() == b"old"
     FILES.replace_file(path, b"new")

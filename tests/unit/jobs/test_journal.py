@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tieredstore.errors import Busy, Invalid
+from tieredstore.errors import Busy, Exhausted, Invalid
 from tieredstore.jobs.journal import Journal, journal_path
 
 IDENTITY: dict[str, object] = {"job": "test", "tier": "file:///a", "queues": [1, 2]}
@@ -28,6 +29,24 @@ OUTCOME = Outcome(3, b"\x00\xff", [(1, "a\nb\r\u2028"), (2, "")])
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "jobs" / "journal.jsonl"
+
+
+def test_a_journal_that_cannot_be_made_or_written_names_its_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.parent.write_text("a file")
+    with pytest.raises(Invalid, match=f"{path.parent}: cannot create: File exists"):
+        Journal(path, IDENTITY)
+    path.parent.unlink()
+    with Journal(path, IDENTITY) as journal:
+
+        def refuse(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "no room")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", refuse)
+            with pytest.raises(Exhausted, match=f"{path}: cannot write: No space left on device"):
+                journal.record("a step", OUTCOME)
 
 
 def test_steps_are_there_again_as_what_they_were(path: Path) -> None:

@@ -17,6 +17,7 @@ from tieredstore.cli.exits import end_of_stopped, say_notes
 from tieredstore.cli.logs.saying import make_line
 from tieredstore.cli.options.collecting import Command, Settings, collect
 from tieredstore.cli.options.messages import split_pair
+from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Invalid
 
@@ -57,7 +58,8 @@ class JobOptions:
         all."""
         if self.report is None:
             return
-        FILES.replace_file(self.report, orjson.dumps(report, option=orjson.OPT_INDENT_2))
+        with wrap_os_errors("write", self.report):
+            FILES.replace_file(self.report, orjson.dumps(report, option=orjson.OPT_INDENT_2))
 
 
 job_options = collect(

@@ -104,14 +104,14 @@ class Output:
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except BrokenPipeError:
-            raise OutputClosed from None
+        except OSError as error:
+            raise _explain(error) from None
 
     def _write(self, data: bytes) -> None:
         try:
             self._stream.write(data)
-        except BrokenPipeError:
-            raise OutputClosed from None
+        except OSError as error:
+            raise _explain(error) from None
 
     def _write_each(
         self,
@@ -182,3 +182,11 @@ def encode(value: object) -> bytes:
         import json
 
         return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _explain(error: OSError) -> Exception:
+    """What a failed write to the output means: nothing, or an error that says where it was."""
+    if isinstance(error, BrokenPipeError):
+        return OutputClosed()
+    error.filename = "output"
+    return error

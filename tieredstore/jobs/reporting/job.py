@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tieredstore.contracts.usage import MeteredProvider, Prices
 from tieredstore.contracts.wrapping import find_layer
+from tieredstore.disk.errors import NO_FOLDER, wrap_os_errors
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Invalid
 from tieredstore.jobs.reporting.facts import Facts
@@ -158,11 +159,13 @@ def _write(
     prices: Prices | None,
 ) -> list[str]:
     """The page comes last: where it is new, so are the tables."""
-    to.mkdir(parents=True, exist_ok=True)
+    with wrap_os_errors("create", to, invalid=NO_FOLDER):
+        to.mkdir(parents=True, exist_ok=True)
     files = {
         **tables(summary),
         PAGE: page(summary, show_url(location.url), now_ms, keys_percent, prices, facts),
     }
     for name, content in files.items():
-        FILES.replace_file(to / name, content)
+        with wrap_os_errors("write", to / name):
+            FILES.replace_file(to / name, content)
     return list(files)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from collections.abc import Iterator
 
 import pytest
 
-from tieredstore.cli.exits import OutputClosed
+from tieredstore.cli.exits import OutputClosed, describe_error
 from tieredstore.cli.output.rows import Output, OutputFormat
 from tieredstore.errors import Corrupt
 
@@ -73,6 +74,16 @@ def test_a_reader_that_went_away_is_its_own_exception() -> None:
 
     with pytest.raises(OutputClosed):
         Output(OutputFormat.NDJSON, Closed()).rows(("name",), ROWS)
+
+
+def test_an_output_that_is_full_is_named() -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        Output(OutputFormat.NDJSON, Full()).rows(("name",), ROWS)
+    assert describe_error(caught.value) == "output: No space left on device"
 
 
 def test_a_record_is_lines_and_its_lists_are_tables() -> None:
