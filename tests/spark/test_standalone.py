@@ -46,12 +46,16 @@ def answers(address: tuple[str, int]) -> bool:
 
 
 @contextlib.contextmanager
-def daemon(name: str, *arguments: str) -> Iterator[None]:
+def daemon(name: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     program = Path(sys.executable).with_name("spark-class")
     command = [str(program), f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    # The script finds Spark by this Python; by default by that of the PATH, which may have none.
+    env = {**os.environ, "PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(java_home())}
+    process = subprocess.Popen(
+        command, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     try:
-        yield
+        yield process
     finally:
         process.terminate()
         process.wait(30)
@@ -65,8 +69,10 @@ def master(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         port = free.getsockname()[1]
     master = f"spark://127.0.0.1:{port}"
     with contextlib.ExitStack() as stack:
-        stack.enter_context(daemon("master.Master", "--host", "127.0.0.1", "--port", str(port)))
+        where = ["--host", "127.0.0.1", "--port", str(port)]
+        process = stack.enter_context(daemon("master.Master", *where))
         while not answers(("127.0.0.1", port)):
+            assert process.poll() is None, "the master has ended"
             time.sleep(0.2)
         for host in "127.0.0.2", "127.0.0.3":
             where = ["--host", host, "--cores", "1", "--memory", "1g"]
