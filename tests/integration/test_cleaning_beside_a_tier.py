@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.kit.standing_disk import WAIT_S, StandingDisk
+from tests.kit.tier.flat import existing
 from tests.kit.tiered_local import TieredLocal
 from tieredstore.config import change_config
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.local.cleaning.disk_usage import DiskWatch
 from tieredstore.local.cleaning.service import LOST_METRIC
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
@@ -55,6 +58,37 @@ def test_what_was_not_uploaded_stays_and_what_was_is_read_from_the_tier(tmp_path
         clean(it)
         assert it.local.get_min_offset_in_queue("T", 0) <= len(BODIES)
         assert it.read("T") == list(enumerate(BODIES * 2))
+
+
+@pytest.mark.parametrize("expired", [len(BODIES), 20])
+@pytest.mark.parametrize("level", ["FORCE", "NOT_IN_DISK"])
+def test_readers_pass_over_what_has_left_both_while_cleaning_goes_on(
+    tmp_path: Path, level: str, expired: int
+) -> None:
+    """Files of the log go before the units that lead to them."""
+    segments = {"tieredStoreCommitLogMaxSize": 4096, "tieredStoreConsumeQueueMaxSize": 200}
+    with opened(tmp_path, tieredStorageLevel=level, **segments) as it:
+        it.put("T", *BODIES)
+        it.upload()
+        last_ms = it.store.get_message_store_timestamp("T", 0, expired - 1)
+        file = existing(it.store.flat_files, QueueKey("T", 0))
+        file.expire(last_ms + 1)
+        first = file.consume_queue_min_offset
+        assert 0 < first <= expired
+        it.local.commit_log.delete_files_before(3 * 4096)
+        assert it.local.get_min_offset_in_queue("T", 0) == 0
+        found = it.read("T")
+        offset = found[0][0]
+        assert found == list(enumerate(BODIES))[offset:]
+        if expired < len(BODIES):
+            assert offset == first
+        else:
+            assert 0 < offset < first
+        result = it.store.get_message("g", "T", 0, 1, 32)
+        assert (result.status, result.next_begin_offset) == (
+            GetMessageStatus.OFFSET_TOO_SMALL,
+            offset,
+        )
 
 
 def test_l08_cold_reads_go_on_while_the_local_disk_stands_still(

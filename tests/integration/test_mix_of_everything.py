@@ -137,6 +137,7 @@ def test_a_mix_of_everything_at_once_gives_no_wrong_message(tmp_path: Path, seco
     try:
         assert mix.errors == []
         assert mix.read > 0
+        world.local.cleaning.stop()  # its hour comes at any time: loops that wait move the clock
         world.local.wait_until_dispatched()
         world.local.flush()
         world.store.dispatcher.scan(force=True)

@@ -102,7 +102,8 @@ class TieredReads(PluginMessageStore):
                 and result.next_begin_offset == offset  # a hole of the tier
             )
             if not is_local or not (yield self._look(lambda: self._falls_back(request))):
-                return self._record(request, self._merge(request, result), from_tier=True)
+                yield from self._merge(request, result)
+                return self._record(request, result, from_tier=True)
         damage: Corrupt | None = None
         try:
             found: GetMessageResult = yield Wait(
@@ -120,7 +121,8 @@ class TieredReads(PluginMessageStore):
             if result.status not in _LOOKED_AT:
                 raise damage
             _log.warning("the tier answers in place of the local store: %s", damage)
-        return self._record(request, self._merge(request, result), from_tier=True)
+        yield from self._merge(request, result)
+        return self._record(request, result, from_tier=True)
 
     def _get_from_tier(self, request: GetRequest, local_from: int) -> Steps[GetMessageResult]:
         """Get from the tier, up to the first message from `local_from` on that a hole of the tier
@@ -143,11 +145,16 @@ class TieredReads(PluginMessageStore):
         low, high = self._local_range(*key)
         for hole_begin, hole_end in file.holes if file is not None else ():
             held = range(max(hole_begin, begin, low), min(hole_end, end, high))
-            # The next store's minimum lags behind what was deleted from its log.
-            first = bisect.bisect_left(held, True, key=lambda n: self._source.is_in_store(key, n))
-            if first < len(held):
-                return held[first]
+            first = self._find_held(key, held)
+            if first is not None:
+                return first
         return end
+
+    def _find_held(self, key: QueueKey, offsets: range) -> int | None:
+        """The first of these queue offsets that the next store has, whose minimum lags behind what
+        was deleted from its log; None when it has none."""
+        first = bisect.bisect_left(offsets, True, key=lambda n: self._source.is_in_store(key, n))
+        return offsets[first] if first < len(offsets) else None
 
     def _record(
         self, request: GetRequest, result: GetMessageResult, *, from_tier: bool
@@ -214,9 +221,9 @@ class TieredReads(PluginMessageStore):
         )
         return True
 
-    def _merge(self, request: GetRequest, result: GetMessageResult) -> GetMessageResult:
-        """The tier's answer with the minimum of both stores. The maximum stays the tier's, since
-        it belongs to what was looked at."""
+    def _merge(self, request: GetRequest, result: GetMessageResult) -> Steps[None]:
+        """Give the tier's answer the minimum of both stores. The maximum stays the tier's, since it
+        belongs to what was looked at."""
         if result.status is GetMessageStatus.FOUND:
             self.metrics.count(
                 MESSAGES_OUT, len(result.messages), topic=request.topic, group=request.group
@@ -225,10 +232,10 @@ class TieredReads(PluginMessageStore):
         if low < high:
             result.min_offset = min(result.min_offset, low)
             if result.status is GetMessageStatus.OFFSET_TOO_SMALL:
-                # Never back: the next store's minimum lags behind what was deleted from its log.
-                first = max(low, request.offset)
-                result.next_begin_offset = min(result.next_begin_offset, first)
-        return result
+                expired = range(max(low, request.offset), min(high, result.next_begin_offset))
+                first = yield self._look(lambda: self._find_held(request.key, expired))
+                if first is not None:
+                    result.next_begin_offset = first
 
     # Offsets and times
 

@@ -30,6 +30,7 @@ from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.service_thread import ServiceState
 from tieredstore.tier.policy.topic_filter import EXCLUDED_METRIC
+from tieredstore.tier.reading import run
 from tieredstore.tier.reads import FALLBACKS, MESSAGES_OUT
 from tieredstore.tier.store import TieredMessageStore
 
@@ -360,13 +361,14 @@ def test_defect_disable_means_off_everywhere(world: World) -> None:
 
 @pytest.mark.parametrize(("low", "following"), [(0, 10), (30, 30), (90, 50)])
 def test_force_sends_nobody_back_who_begins_too_early(
-    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, low: int, following: int
+    make_world: Callable[..., World], low: int, following: int
 ) -> None:
     world = make_world(storage_level=StorageLevel.FORCE)
-    monkeypatch.setattr(world.store, "_local_range", lambda *_: (low, 120))
-    too_small = GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, 50, 50, 120)
-    merged = world.store._merge(GetRequest(TOPIC, 0, 10), too_small)
-    assert (merged.status, merged.next_begin_offset) == (too_small.status, following)
+    world.put(120)
+    world.next.low[KEY] = low
+    result = GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, 50, 50, 120)
+    run(world.store._merge(GetRequest(TOPIC, 0, 10), result))
+    assert result.next_begin_offset == following
 
 
 def test_force_reads_from_the_tier_all_that_it_has(make_world: Callable[..., World]) -> None:
