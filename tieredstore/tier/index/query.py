@@ -52,6 +52,8 @@ def query_files(
             if isinstance(outcome, list):
                 _merge(found, outcome)
                 continue
+            if file.is_expired:
+                continue  # it went while it was read
             on_failure(str(file), outcome)
             if isinstance(outcome, Unavailable):
                 unreachable = outcome

@@ -158,22 +158,25 @@ class IndexSegments:
     def expire(
         self,
         before_ms: int,
-        removed: list[int],
+        drop: Callable[[int], object],
         is_ending: Callable[[], bool] = lambda: False,
-    ) -> None:
+    ) -> int:
         """Remove segments from the first on while their end is before a time, until it is to end;
-        their bases are added to `removed`.
+        returns how many. drop: is called with the base of each before it goes.
 
         Segments that were announced and never written stay: they are being written. Raises
         Unavailable when one could not be removed; those before it are.
         """
+        count = 0
         for entry in self._entries():
             if entry.size <= 0 or entry.end_timestamp_ms >= before_ms or is_ending():
-                return
+                break
+            drop(entry.base_offset)
             with contextlib.closing(self._provider.open(entry.id)) as segment:
                 segment.delete()
             self._metadata.delete_segment(entry.id)
-            removed.append(entry.base_offset)
+            count += 1
+        return count
 
     def _listings(self) -> dict[SegmentId, SegmentListing]:
         """One listing instead of a look at each segment, where that is asked of an object store;

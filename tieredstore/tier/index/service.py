@@ -337,13 +337,7 @@ class IndexStoreService:
         """
         with self._upload_lock:
             self._check_not_fenced()
-            removed: list[int] = []
-            try:
-                self.segments.expire(before_ms, removed, self._is_ending)
-            finally:
-                if removed:
-                    self._drop(set(removed))
-            return len(removed)
+            return self.segments.expire(before_ms, self._drop, self._is_ending)
 
     def tick(self) -> None:
         """Do one round of the loop: sync, upload, expire. Raises what stopped it."""
@@ -388,11 +382,12 @@ class IndexStoreService:
         compacted.path.unlink(missing_ok=True)
         self._metrics.count("rocketmq_tiered_store_x_index_files_uploaded_total")
 
-    def _drop(self, bases: set[int]) -> None:
+    def _drop(self, base_offset: int) -> None:
         before = self._uploaded
-        self._uploaded = tuple(file for file in before if file.base_offset not in bases)
+        self._uploaded = tuple(file for file in before if file.base_offset != base_offset)
         for file in before:
-            if file.base_offset in bases:
+            if file.base_offset == base_offset:
+                file.is_expired = True
                 file.close()
 
     def _report(self, where: str, error: TieredStoreError) -> None:

@@ -38,7 +38,8 @@ _ITEM = struct.Struct(">iiiqii")
 class UploadedIndexStoreFile(IndexStoreFile):
     """One INDEX segment. Items may be older than `begin_ms`: Java names a file by its creation.
 
-    base_offset: of the segment, bytes; size_bytes: of the segment; latest_ms: no item is younger.
+    base_offset: of the segment, bytes; size_bytes: of the segment; latest_ms: no item is younger;
+    is_expired: nobody need read it, and it may be gone.
     """
 
     def __init__(self, segment: FileSegment, entry: FileSegmentMetadata) -> None:
@@ -46,6 +47,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
         self._segment = segment
         self.base_offset = entry.base_offset
         self.size_bytes = entry.size
+        self.is_expired = False
         # Java loses the end at a restart (D6), but nothing is stored after its upload began.
         self.latest_ms = max(entry.end_timestamp_ms, entry.create_timestamp_ms)
         self._header: IndexHeader | None = None

@@ -36,6 +36,7 @@ from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import Fault, Faults, FaultyProvider
 from tieredstore.tier.index import IndexStatus, IndexStoreService, segments
 from tieredstore.tier.index.service import STOP_MS
+from tieredstore.tier.reading import run
 
 PATH = "broker-a/rmq_sys_INDEX/0"
 
@@ -318,6 +319,19 @@ def test_the_end_decides_about_expiry(node: Node) -> None:
     assert [entry.base_offset for entry in entries(node)] == [640, 1280]
     assert service.expire(NOW + 1000) == 2
     assert list((node.root / "tier").rglob("INDEX/[!.]*")) == []
+
+
+def test_a_query_that_meets_an_expiry_fails_for_nobody(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = node.open()
+    put(service, ["a"] * 19, times=NOW + 10)
+    put(service, ["a"] * 19, times=NOW + 20)
+    service.seal_and_upload()
+    reading = service.query("T", "a", 99, 0, NOW * 2)
+    assert service.expire(NOW + 11) == 1
+    assert len(run(reading)) == 19
+    assert caplog.messages == []
 
 
 def test_expiry_leaves_a_segment_that_is_being_written(node: Node) -> None:
