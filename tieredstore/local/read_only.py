@@ -20,7 +20,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageResult
 from tieredstore.disk.at_hand import require_waiting
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.index.reader import IndexShape, candidates, index_paths, infer_shape
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, find_log_directory
@@ -124,9 +124,15 @@ class ReadOnlyMessageStore(StoreReads):
             self._foreign.close()
 
     def refresh(self) -> None:
-        """See what the owner, if there is one, has added and flushed since the last time."""
+        """See what the owner, if there is one, has added and flushed since the last time. Raises
+        Unavailable when the store is gone, as with a disk that is not mounted any more."""
         require_waiting()
         with self._lock:
+            if not self._log.directory.is_dir():
+                raise Unavailable(
+                    f"store {self.root}: its folder {self._log.directory} is gone",
+                    path=str(self._log.directory),
+                )
             # In this order: an owner that stops in between has flushed what is read afterwards.
             is_owned_now = is_owned(self.root)
             live = is_owned_now or has_abort_file(self.root)

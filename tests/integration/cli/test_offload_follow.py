@@ -212,6 +212,49 @@ def test_follow_tries_a_store_again_that_cannot_be_read_for_a_while(
     ]
 
 
+def test_a_store_that_is_gone_for_a_while_is_a_failure_and_nothing_is_lost(
+    growing: DefaultMessageStore, tmp_path: Path
+) -> None:
+    """As with a disk that is not mounted: an empty store has nothing to be behind of."""
+    store = tmp_path / "store"
+    put(growing, 0, 5)
+    growing.shutdown()
+    stop = StopSignal()
+    told: list[tuple[ServiceState, str]] = []
+
+    def look() -> None:
+        [service] = watch.list_services()
+        told.append((service.state, str(service.error or "")))
+
+    def take_away() -> None:
+        look()
+        store.rename(tmp_path / "away")
+
+    def bring_back() -> None:
+        look()
+        (tmp_path / "away").rename(store)
+        again = DefaultMessageStore(load_broker_conf(tmp_path / "broker.conf").config)
+        again.load()
+        again.start()
+        put(again, 5, 5)
+        again.shutdown()
+
+    def end() -> None:
+        look()
+        stop.set()
+
+    clock = Steps([take_away, look, bring_back, end])
+    watch = OffloadWatch(clock)
+    report = follow_store(options(store), stop=stop, watch=watch, clock=clock)
+    assert report.messages == 10
+    states = [state for state, _ in told]
+    assert states == [
+        ServiceState.RUNNING, ServiceState.FAILED, ServiceState.FAILED, ServiceState.RUNNING
+    ]  # fmt: skip
+    assert f"store {store}: its folder {store / 'commitlog'} is gone" in told[1][1]
+    assert tiered_bodies(tmp_path, "T") == [f"body {number}" for number in range(10)]
+
+
 def test_a_watched_offload_says_how_it_is(growing: DefaultMessageStore, tmp_path: Path) -> None:
     """With the dispatcher's and the provider's metrics; a round that hangs makes it late."""
     stop = StopSignal()

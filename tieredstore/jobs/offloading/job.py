@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -156,10 +156,10 @@ def follow_store(
     """Copy as the store grows, with the dispatcher's own thresholds, until `stop` is set.
 
     `progress` is told the totals so far after each round in which something happened, or that
-    leaves something, with how far behind the tier is then and why. A backend
-    that is unavailable is tried again. A queue that cannot go on (damage, or a message in the tier
-    that is not the store's: its topic was made again) is left alone, named in each round and, when
-    it is so at the end, in `failed`; the others go on. watch: is told of each round. Raises as
+    leaves something, with how far behind the tier is then and why. A backend that is unavailable,
+    or a store that is gone, is tried again. A queue that cannot go on (damage, or a message in the
+    tier that is not the store's: its topic was made again) is left alone, named in each round and,
+    when it is so at the end, in `failed`; the others go on. watch: is told of each round. Raises as
     `offload_store` at the begin, and Fenced at any time.
     """
     target = offload_target(options)
@@ -175,7 +175,8 @@ def follow_store(
             if not stop.event.is_set():
                 order.note_done(clock.now_ms())
         stuck: dict[QueueKey, TieredStoreError] = {}
-        watch.begin(target.config.dispatch_interval_ms, job.describe_tier())
+        tier = job.describe_tier()
+        watch.begin(target.config.dispatch_interval_ms, tier)
         while not stop.event.is_set():
             problem: Unavailable | None = None
             try:
@@ -183,7 +184,9 @@ def follow_store(
             except Unavailable as error:
                 problem = error
                 _log.warning("tried again later: %s", error)
-            watch.end_round(job.describe_tier(), total.behind, len(stuck), problem)
+            with suppress(Unavailable):  # the store is gone, as the round has said
+                tier = job.describe_tier()
+            watch.end_round(tier, total.behind, len(stuck), problem)
             total.failed.clear()
             clock.wait(stop.event, target.config.dispatch_interval_ms)
         _take(total, job.dispatcher.drain())
