@@ -64,6 +64,7 @@ class TierTarget:
         """Load the metadata; raise Invalid when tier and state do not belong together."""
         broker = self.config.broker_name
         found = compare_state(provider, metadata, broker)
+        check_broker(self.state, metadata, broker)
         unknown = [str(f.segment) for f in found if f.kind == "segment-unknown"]
         missing = [str(f.segment) for f in found if f.kind == "segment-missing"]
         if unknown:
@@ -118,6 +119,23 @@ def find_only_broker(provider: SegmentProvider) -> str:
             "--broker (each has a state directory of its own)"
         )
     return found[0]
+
+
+def find_broker_of(metadata: MetadataStore) -> str | None:
+    """Find the broker whose segments the metadata has: a state directory is one broker's."""
+    paths = (entry.path for entry in metadata.segments())
+    return next((path.partition("/")[0] for path in paths), None)
+
+
+def check_broker(state: Path, metadata: MetadataStore, broker: str) -> None:
+    """Raise Invalid for a state directory of another broker: queues and index of two would mix."""
+    own = find_broker_of(metadata)
+    if own not in (None, broker):
+        raise Invalid(
+            f"state {state}: is that of broker {own!r}, not of {broker!r}; each broker has a state "
+            "directory of its own",
+            path=str(state),
+        )
 
 
 def check_directory(state: Path) -> None:

@@ -42,6 +42,18 @@ def open_target(target: TierTarget) -> None:
         target.check_state(provider, writer.metadata)
 
 
+def test_the_state_of_another_broker_is_refused(built: BuiltTier) -> None:
+    """Queues and index of two brokers would mix in it; the tier itself has a place for each."""
+    target = resolve_target(built.url, built.state, cluster=CLUSTER, broker="broker-z")
+    with pytest.raises(Invalid, match=f"is that of broker '{BROKER}', not of 'broker-z'"):
+        open_target(target)
+    with (
+        pytest.raises(Invalid, match=f"is that of broker '{BROKER}', not of 'broker-z'"),
+        open_index_tier(target.location),
+    ):
+        pass
+
+
 def test_names_may_come_from_the_file_or_from_the_options(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=b\nbrokerClusterName=c\n")

@@ -17,7 +17,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentPro
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.index.build import BuiltIndex
 from tieredstore.jobs.index.staging import StagedIndex
-from tieredstore.jobs.target import find_only_broker, own_tier
+from tieredstore.jobs.target import check_broker, find_only_broker, own_tier
 from tieredstore.message.index.tiered import HEADER_SIZE, infer_slots, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, load_catalogue
 from tieredstore.scan.location import TierLocation
@@ -242,6 +242,7 @@ def open_index_tier(
         else:
             catalogue = load_catalogue(provider, metadata, broker=broker)
             catalogue.require_own_state()
+            check_broker(location.state, metadata, broker)
         if _lacks_queues(catalogue, broker):
             where = provider.url if location.state is None else f"state {location.state}"
             raise Invalid(

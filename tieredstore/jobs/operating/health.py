@@ -17,8 +17,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, Writ
 from tieredstore.contracts.usage import read_usage, usage_fields
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Invalid
-from tieredstore.jobs.operating.part import find_broker_of
-from tieredstore.jobs.target import find_only_broker
+from tieredstore.jobs.target import check_broker, find_broker_of, find_only_broker
 from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Severity
@@ -77,13 +76,8 @@ def check_health(
         try:
             metadata.load()
             # A listing, for the broker's name, would cost too much.
-            own = find_broker_of(metadata)
-            broker = location.broker or own or find_only_broker(provider)
-            if own not in (None, broker):
-                raise Invalid(
-                    f"state {location.state}: is that of broker {own!r}, not of {broker!r}",
-                    path=str(location.state),
-                )
+            broker = location.broker or find_broker_of(metadata) or find_only_broker(provider)
+            check_broker(location.state, metadata, broker)
             record = find_layer(provider, WriterRecord)
             writer = None if record is None else record.find_last_writer(broker)
             if lists or not _knows_segments(provider, metadata, broker):

@@ -23,7 +23,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.errors import Invalid
-from tieredstore.jobs.target import find_only_broker, own_tier
+from tieredstore.jobs.target import find_broker_of, find_only_broker, own_tier
 from tieredstore.message.names import queue_path
 from tieredstore.scan.catalogue import list_tier
 from tieredstore.scan.location import TierLocation
@@ -161,12 +161,6 @@ def _find_broker(location: TierLocation) -> str | None:
     with closing(metadata):
         metadata.load()
         return find_broker_of(metadata)
-
-
-def find_broker_of(metadata: MetadataStore) -> str | None:
-    """Find the broker whose segments the metadata has: a state directory is one broker's."""
-    paths = (entry.path for entry in metadata.segments())
-    return next((path.partition("/")[0] for path in paths), None)
 
 
 def _check_same_tier(
