@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,20 @@ class WakeEvent(threading.Event):
             return False
         self._tokens.put(None)
         return True
+
+
+_OWN_SIGNALS: Final = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
+"""What a thread is sent for what it does itself."""
+
+
+def _leave_signals_to_others() -> None:
+    """Let no other signal interrupt this thread: before Python 3.13 a wait of `SimpleQueue` that is
+    interrupted, and finds its time over, has no end any more."""
+    if threading.current_thread() is threading.main_thread():
+        return  # Python handles them there
+    if hasattr(signal, "pthread_sigmask"):
+        own = {getattr(signal, name, None) for name in _OWN_SIGNALS}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - own)
 
 
 class ServiceThread:
@@ -211,6 +226,7 @@ class ServiceThread:
 
     def run(self) -> None:
         """Run rounds in the thread, until `stop`."""
+        _leave_signals_to_others()
         try:
             if self._waits_first:
                 first_ms = self._first_delay_ms

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -314,3 +317,28 @@ def test_what_has_loops_can_be_asked() -> None:
 
     assert isinstance(Store(), MonitoredServices)
     assert not isinstance(object(), MonitoredServices)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals of threads")
+def test_a_signal_makes_no_wait_of_a_loop_endless() -> None:
+    """Python's own queue waited without an end when its time was over behind a signal."""
+    rounds = threading.Semaphore(0)
+    service = ServiceThread("s", rounds.release, 10, clock=SYSTEM_CLOCK)
+    handler, interval_s = signal.signal(signal.SIGUSR1, lambda *_: None), sys.getswitchinterval()
+    sys.setswitchinterval(1)  # what is interrupted goes on only when this thread waits
+    try:
+        service.start()
+        assert service._thread is not None
+        assert service._thread.ident is not None
+        for _ in range(20):
+            assert rounds.acquire(timeout=_PATIENCE_S)
+            threading.Event().wait(0.002)  # the loop waits, too
+            signal.pthread_kill(service._thread.ident, signal.SIGUSR1)
+            end_s = time.monotonic() + 0.02
+            while time.monotonic() < end_s:
+                pass
+        assert rounds.acquire(timeout=_PATIENCE_S)
+    finally:
+        sys.setswitchinterval(interval_s)
+        service.stop()
+        signal.signal(signal.SIGUSR1, handler)
