@@ -79,7 +79,8 @@ class TierTarget:
             raise Invalid(
                 f"state {self.state}: knows {len(missing)} segments that the tier "
                 f"{show_url(self.url)} lacks (the first: {missing[0]}); is it that of another "
-                "tier or cluster?",
+                "tier or cluster? What is lost in the tier, `tieredstore tier reset TOPIC` "
+                "forgets, or `tieredstore rebuild metadata --force`, which keeps the rest",
                 path=missing[0],
             )
 

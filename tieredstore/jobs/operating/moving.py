@@ -39,6 +39,8 @@ def skip_messages(
                 f"{path}: {reason or 'has no segments'}; `tieredstore tier reset` empties it",
                 path=path,
             )
+        if lost := file.find_lost_ends():
+            raise Corrupt(f"{lost[0]}; `tieredstore tier reset` empties the queue", path=path)
         end = file.consume_queue_max_offset
         if to_offset <= end:
             raise Invalid(

@@ -204,6 +204,8 @@ class FlatFileStore:
         """Write to the metadata what `load` found of segments that a killed run did not record."""
         with self.metadata.batch():
             for file in self.files():
+                for gone in file.find_lost_ends():
+                    _log.error("%s", gone)
                 for segment in (*file.commit_log.segments, *file.consume_queue.segments):
                     if not segment.is_recorded:
                         self.metadata.put_segment(segment.metadata(self._clock.now_ms()))
@@ -357,7 +359,7 @@ class FlatFileStore:
         path = queue_path(self.config.broker_name, topic, queue_id)
         strays = self._unannounced.get(path, [])
         file = self._files.get(key)
-        if file is None or strays or not file.is_initialised:
+        if file is None or strays or not file.is_initialised or file.find_lost_ends():
             with self.metadata.batch():
                 self.metadata.add_topic(topic)
                 self.metadata.add_queue(topic, queue_id)

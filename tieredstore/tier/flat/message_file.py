@@ -163,6 +163,17 @@ class FlatMessageFile(QueueView):
             is_clean = not self._marks and stored == self._committed_ends
             return stored if is_clean and self.is_initialised else None
 
+    def find_lost_ends(self) -> list[str]:
+        """Tell of the last segments that had more, by the metadata, than the backend has of them:
+        the queue ends before where it ended once."""
+        return [
+            f"{last.file.id}: {last.recorded_size_bytes - last.real_size_bytes} of "
+            f"{last.recorded_size_bytes} bytes are gone"
+            for file in (self.commit_log, self.consume_queue)
+            for last in file.segments[-1:]
+            if last.real_size_bytes < last.recorded_size_bytes
+        ]
+
     def trust_listing(self) -> None:
         """Take new segments for surely absent from now on: see `FlatAppendFile.is_listed_whole`."""
         self.commit_log.is_listed_whole = self.consume_queue.is_listed_whole = True

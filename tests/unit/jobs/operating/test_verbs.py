@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.kit.jobs.operating import (
     leave_stray,
     make_world,
     operate,
+    place,
     tier_bytes,
     verified,
 )
@@ -322,6 +324,46 @@ def test_messages_are_skipped(world: TieredLocal) -> None:
     world.close()
     report = verified(world)
     assert (report["messages"], report["kinds"]["queue-hole"]) == (17 + 2, 1)
+
+
+@pytest.mark.parametrize("to", [None, 2])
+def test_a_topic_whose_segments_are_lost_is_reset(world: TieredLocal, to: int | None) -> None:
+    """Nothing is left to be deleted; the metadata still has all of it, and nobody could write."""
+    shutil.rmtree(next((world.root / "tier").rglob("K")))
+    ran = operate(world, "skip", "K", "--queue", 0, "--to", 20, "--yes")
+    assert (ran.code, "`tieredstore tier reset` empties the queue" in ran.err) == (1, True)
+    assert tieredstore("verify", *place(world), "--quiet", "--workers", 1).code == 1
+    done(world, "reset", "K", "--queue", 0, *(() if to is None else ("--to", to)), "--yes")
+    verified(world)
+    world.open()
+    world.put("K", b"new")
+    world.upload()
+    whole = [*enumerate(K), (4, b"new")]
+    assert world.read("K", store=world.store.fetcher) == whole[4 if to is None else to :]
+    world.close()
+    verified(world)
+
+
+def test_segments_that_are_lost_are_told_of_at_the_start(
+    world: TieredLocal, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(next((world.root / "tier").rglob("K")))
+    world.open()
+    assert re.search(r"broker-a/K/0/COMMIT_LOG@0: (\d+) of \1 bytes are gone", caplog.text)
+
+
+@pytest.mark.parametrize("kind", ["COMMIT_LOG", "CONSUME_QUEUE"])
+def test_a_queue_with_a_lost_segment_in_its_middle_is_reset(world: TieredLocal, kind: str) -> None:
+    paths = [path for path in world.tier_files("T") if f"/T/0/{kind}/" in str(path)]
+    sorted(paths, key=lambda path: path.name[8:])[1].unlink()
+    assert tieredstore("verify", *place(world), "--quiet", "--workers", 1).code == 1
+    done(world, "reset", "T", "--queue", 0, "--to", 0, "--yes")
+    verified(world)
+    world.open()
+    world.upload()
+    assert world.read("T", store=world.store.fetcher) == list(enumerate(T))
+    world.close()
+    verified(world)
 
 
 def test_a_queue_that_cannot_be_opened_is_not_skipped_in(world: TieredLocal) -> None:
