@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.command_line import files_of, one_line, tieredstore
+from tests.kit.command_line import Ran, files_of, one_line, tieredstore
 from tests.kit.tier_builder import BROKER, BuiltTier, small_tier
+from tests.kit.tiered_local import TieredLocal
 
 
 @pytest.fixture
@@ -203,3 +204,46 @@ def test_h01_a_broker_that_is_not_there_is_refused_before_anything_is_made(
     assert ran.code == 2
     assert "no broker 'broker-x' in the tier; there are: broker-a" in one_line(ran)
     assert segments_of(tmp_path / "target") == {}
+
+
+def test_messages_that_expired_before_they_were_copied_are_told_of(tmp_path: Path) -> None:
+    """All of a topic expired in the origin; a copy has its first messages, and lacks the others."""
+    world = TieredLocal(tmp_path)
+    places = ("--to", f"file://{tmp_path / 'copy'}", "--to-state", tmp_path / "copy-state")
+    tier = ("--tier", f"file://{tmp_path / 'tier'}", "--state", tmp_path / "store")
+    copied = ("--tier", places[1], "--state", places[3])
+
+    def copy(*more: object) -> Ran:
+        return tieredstore("copy", "--from", tier[1], "--from-state", tier[3], *places, *more)
+
+    world.put("A", b"a0", b"a1")
+    world.put("B", b"b0")
+    world.upload()
+    world.close()
+    assert copy().code == 0
+    world.open()
+    world.put("A", b"a2", b"a3")
+    world.upload()
+    world.close()
+    expire = ("tier", "expire", "--all-topics", "--before", "2100-01-01", *tier, "--yes")
+    assert tieredstore(*expire).code == 0
+    for _ in range(2):
+        ran = copy()
+        assert ran.code == 2
+        assert "A/0: the target ends at offset" in ran.err
+        assert "has expired before it was copied; --force replaces the target's" in ran.err
+        assert "B/0" not in ran.err
+        assert tieredstore("verify", *copied, "--quiet").code == 0
+    assert copy("--force", "--yes").code == 0
+    assert copy().code == 0
+    assert tieredstore("verify", *copied, "--quiet").code == 0
+    rows = tieredstore("ls", *copied, "--output", "ndjson").rows
+    assert [row["topic"] for row in rows] == ["B"]
+    world.open()
+    world.put("A", b"a4")
+    world.upload()
+    world.close()
+    assert copy().code == 0
+    rows = tieredstore("cat", "--topic", "A", *copied, "--output", "ndjson").rows
+    assert [(row["queue_offset"], row["body"]) for row in rows] == [(4, "a4")]
+    assert tieredstore("verify", *copied, "--quiet").code == 0

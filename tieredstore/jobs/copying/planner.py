@@ -26,6 +26,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, list_again
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.holes import find_log_gaps, find_lost_units, make_lost_finding
 from tieredstore.scan.segments.tail import cut_to_consistent_prefix
+from tieredstore.tier.flat.segment import STATUS_DELETED
 
 CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
 TAIL_BYTES = 4 << 10
@@ -42,8 +43,12 @@ class CopyPlanner:
         self._target = target
         self._tier = tier
         self._rewritable = target.provider.capabilities.rewritable
-        self._chosen = tuple(_choose(tier, options.topics))
         self.index_path = index_path(tier.broker)
+        self._emptied = _find_emptied(tier)
+        self._chosen = (
+            *_choose(tier, options.topics),
+            *self._list_cut_off(options.topics),
+        )
 
     @property
     def chosen(self) -> tuple[QueueFiles, ...]:
@@ -55,6 +60,8 @@ class CopyPlanner:
 
     def queue(self, queue: QueueFiles, *, fresh: bool = False) -> PathPlan:
         """Plan a queue. fresh: look at the origin's and the target's segments again."""
+        if queue.path in self._emptied:
+            return self._plan_emptied(queue, fresh=fresh)
         segments = self._target.segments(queue.path)
         if fresh:
             queue = list_again(self._origin, queue, with_new=False)
@@ -65,6 +72,37 @@ class CopyPlanner:
         if plan.conflict is None and (lost := self._find_lost_units(prefix, segments)) is not None:
             return replace(plan, segments=(), conflict=lost, is_gap=True)
         return self._compare_end(plan, prefix.commit_log)
+
+    def _list_cut_off(self, patterns: Sequence[str]) -> Iterator[QueueFiles]:
+        """Yield the chosen queues whose messages have all expired in the origin, some of them
+        before they were copied."""
+        for topic, queue_id in sorted(self._tier.catalogue.known_queues or ()):
+            queue = QueueFiles(self._tier.broker, topic, queue_id)
+            if (
+                queue.path in self._emptied
+                and (not patterns or any(fnmatch.fnmatchcase(topic, p) for p in patterns))
+                and self._plan_emptied(queue).conflict is not None
+            ):
+                yield queue
+
+    def _plan_emptied(self, queue: QueueFiles, *, fresh: bool = False) -> PathPlan:
+        """Plan a queue that has nothing any more. What the target has of it stays, if it has all:
+        the index names what was behind that."""
+        path = queue.path
+        list_target = self._target.list_segments_again if fresh else self._target.segments
+        segments = list_target(path)
+        logs = [s for s in segments if s.id.type is FileSegmentType.COMMIT_LOG and s.real_bytes]
+        end = max((segment.end_offset for segment in logs), default=None)
+        begin = self._emptied[path]
+        if end is None or end >= begin:
+            return PathPlan(path, queue, (), tuple(segments))
+        conflict = (
+            f"{path}: the target ends at offset {end} and the origin goes on at {begin}: what was "
+            "between them has expired before it was copied"
+        )
+        return PathPlan(
+            path, queue, (), tuple(segments), conflict=conflict, is_gap=True, has_units=True
+        )
 
     def index(self, *, fresh: bool = False) -> PathPlan:
         index = self._tier.index
@@ -167,6 +205,18 @@ class CopyPlanner:
             for path in self._target.paths()
             if path not in own
         }
+
+
+def _find_emptied(tier: CopyOrigin) -> dict[str, int]:
+    """Find the queues of which the origin has no segment, and the offset of their commit logs at
+    which they go on. Without state nobody knows them."""
+    there = {queue.path for queue in tier.queues}
+    begins: dict[str, int] = {}
+    for entry in (tier.catalogue.metadata or {}).values():
+        is_log = entry.type is FileSegmentType.COMMIT_LOG and entry.status != STATUS_DELETED
+        if is_log and entry.path not in there:
+            begins[entry.path] = max(begins.get(entry.path, 0), entry.base_offset)
+    return begins
 
 
 def _choose(tier: CopyOrigin, patterns: Sequence[str]) -> Iterator[QueueFiles]:
