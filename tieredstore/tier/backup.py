@@ -144,6 +144,22 @@ class TierBackup:
                 self._metadata_due_ms = now_ms + METADATA_INTERVAL_MS
         return made
 
+    def renew_metadata(self) -> None:
+        """Copy the metadata, where the tier has a copy: by an older one a queue that was emptied
+        since would go on before its end. For a writer that deletes by hand; what fails is said and
+        left."""
+        broker = self._config.broker_name
+        try:
+            if self._place is None or not any(
+                name.kind is BackupKind.METADATA for name in self._place.list_backups(broker)
+            ):
+                return
+            with self._lock:
+                self._flush_metadata()
+                self._copy(BackupKind.METADATA, (METADATA_NAME,))
+        except TieredStoreError as error:
+            _log.warning("the tier has no backup of the last changes to its metadata: %s", error)
+
     def _run_while_writer(self) -> None:
         try:
             self.run_once()

@@ -27,6 +27,7 @@ from tieredstore.jobs.target import find_broker_of, find_only_broker, own_tier
 from tieredstore.message.names import queue_path
 from tieredstore.scan.catalogue import list_tier
 from tieredstore.scan.location import TierLocation
+from tieredstore.tier.backup import TierBackup
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.segment import STATUS_DELETED
 from tieredstore.tier_url import show_url
@@ -152,6 +153,10 @@ def open_part(
             listed,
             writes,
         )
+        if writer is not None:
+            backup = TierBackup(config, provider, location.state, clock, metadata.flush)
+            backup.become_writer(writer)
+            backup.renew_metadata()
 
 
 def _find_broker(location: TierLocation) -> str | None:

@@ -344,6 +344,30 @@ def test_a_topic_whose_segments_are_lost_is_reset(world: TieredLocal, to: int | 
     verified(world)
 
 
+@pytest.mark.parametrize("verb", [("expire", "K", "--before", "2100-01-01"), ("reset", "K")])
+def test_a_queue_that_was_emptied_goes_on_at_its_end_after_a_restore(
+    world: TieredLocal, verb: tuple[object, ...]
+) -> None:
+    """What was put and uploaded after the last backup is known by that of the verb alone."""
+    (world.root / "store" / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
+    world.open()
+    world.close()
+    world.open(tieredStoreBackupInterval=0)  # as if it was killed before the next backup
+    world.put("K", b"since")
+    world.upload()
+    world.close()
+    done(world, *verb, "--yes")
+    shutil.move(world.root / "store", world.root / "lost")
+    tier = f"file://{world.root / 'tier'}"
+    ran = tieredstore("restore", "--tier", tier, "--store", world.root / "store")
+    assert ran.code == 0, ran.err
+    world.open()
+    assert world.put("K", b"new") == [5]
+    world.upload()
+    world.close()
+    verified(world)
+
+
 def test_segments_that_are_lost_are_told_of_at_the_start(
     world: TieredLocal, caplog: pytest.LogCaptureFixture
 ) -> None:
