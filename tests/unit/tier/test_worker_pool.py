@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -101,6 +102,56 @@ def test_a_thread_that_computes_and_is_held_up_for_a_moment_stays_one(
     assert len(seen) == 1
 
 
+class Steps:
+    """Short steps for who is alone, of others as long as it is said. The first worker seems to wait
+    from the 300th step on until it is helped."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, together_s: float) -> None:
+        self.together_s = together_s
+        self.by: list[int] = []
+        self._inside = 0
+        monkeypatch.setattr(worker_pool._Worker, "measure_busy_seconds", lambda _: self._measure())
+        monkeypatch.setattr(worker_pool._Worker, "is_ready", lambda _: False)
+
+    def _measure(self) -> float:
+        waits = len(self.by) >= 300 and len(set(self.by)) == 1
+        return 0.0 if waits else time.monotonic()
+
+    def do(self) -> None:
+        self._inside += 1
+        time.sleep(0.0001)
+        if self._inside > 1:
+            time.sleep(self.together_s)
+        self._inside -= 1
+        self.by.append(threading.get_ident())
+
+
+def test_threads_that_are_in_each_other_s_way_stand_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(monkeypatch, together_s=0.1)
+    deadline = time.monotonic() + 30
+    is_alone_again = False
+
+    def step() -> bool:
+        nonlocal is_alone_again
+        steps.do()
+        is_alone_again |= len(set(steps.by)) > 1 and len(set(steps.by[-20:])) == 1
+        return not is_alone_again and time.monotonic() < deadline
+
+    run_worker_pool(step, 4, "pool")
+    assert is_alone_again
+
+
+def test_threads_that_help_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(monkeypatch, together_s=0.0)
+
+    def step() -> bool:
+        steps.do()
+        return len(steps.by) < 3_000
+
+    run_worker_pool(step, 4, "pool")
+    assert steps.by.count(steps.by[0]) < 2_000  # of 3,000, with 300 at first
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell")
 def test_a_thread_that_computes_is_ready_and_one_that_sleeps_is_not() -> None:
     found: list[worker_pool._Worker] = []
@@ -164,7 +215,7 @@ def test_an_interrupt_of_the_caller_ends_the_work(
         threading.Event().wait(0.01)
         ended.append(item)
 
-    monkeypatch.setattr(worker_pool, "_ends_busy", interrupted)
+    monkeypatch.setattr(worker_pool._Pool, "steer", interrupted)
     monkeypatch.setattr(Future, "result", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_worker_pool(taking(1_000, work), threads, "pool")
