@@ -15,6 +15,8 @@ _BUSY_SHARE: Final = 0.75
 other: one runs at a time."""
 _LOOKS: Final = 20
 """Over so many looks its time counts: one that computes is held up now and then."""
+_MOST_LOOKS: Final = 640
+"""Each time that help made it slower, twice as many looks count for the next time, up to these."""
 _STEPS: Final = 20
 """So many steps within these looks say how fast a thread works alone."""
 
@@ -101,8 +103,8 @@ class _Pool:
 
     def steer(self, others: list[str]) -> None:
         """Let the others work where that helps, until the work comes to its end."""
-        last_pace = 0.0
-        while (pace := self._watch_alone()) is not None:
+        last_pace, looks = 0.0, 1
+        while (pace := self._watch_alone(looks)) is not None:
             last_pace = pace or last_pace
             self._may_help.set()
             if len(self.workers) == 1:
@@ -111,19 +113,22 @@ class _Pool:
             if not self._become_slower(last_pace):
                 return
             self._stand_aside()
+            looks = min(max(2 * looks, _LOOKS), _MOST_LOOKS)
 
-    def _watch_alone(self) -> float | None:
+    def _watch_alone(self, least_looks: int) -> float | None:
         """Wait as long as the first worker computes. Returns the steps of a second until it waits,
         0 when these are not known, None when it came to its end."""
         if not hasattr(time, "pthread_getcpuclockid"):
             return 0
-        looks: deque[tuple[float, float, int]] = deque(maxlen=_LOOKS)
+        looks: deque[tuple[float, float, int]] = deque(maxlen=max(least_looks, _LOOKS))
         while not wait(self.workers[:1], _LOOK_SECONDS).done:
             first = self._first
             if first is None:
                 continue  # not begun yet
             now, busy = time.monotonic(), first.measure_busy_seconds()
             looks.append((now, busy, self._steps[0]))
+            if len(looks) < least_looks:
+                continue
             since, before, steps = looks[0]
             is_busy = busy - before >= (now - since) * _BUSY_SHARE
             if not (is_busy or first.is_ready()):
