@@ -57,7 +57,9 @@ def test_what_would_go_is_said_and_nothing_is_changed(world: TieredLocal) -> Non
     assert ran.err == "tieredstore: nothing was changed; --yes does it\n"
     assert [(row["queue_id"], row["messages"]) for row in ran.record["queues"]] == [(0, 9), (1, 4)]
     assert ran.record["messages"] == 13
-    assert ran.record["objects"] == ran.record["segments"] == len(world.tier_files("T"))
+    assert ran.record["objects"] == len(world.tier_files("T"))
+    # A scan may begin an empty one for what another, at the same time, has uploaded meanwhile.
+    assert ran.record["segments"] - ran.record["objects"] in (0, 1)
     assert ran.record["bytes"] == tier_bytes(world, "T")
     assert ran.record["storage_saved_usd_month"] == pytest.approx(
         ran.record["bytes"] * 0.023 / 2**30
