@@ -20,10 +20,9 @@ from multiprocessing import Process, SimpleQueue
 from pathlib import Path
 
 from benchmarks.model import QUEUES
-from benchmarks.rows.tier import forget, make_local, opened
-from benchmarks.workload import BROKER, CLUSTER, TOPIC, config
+from benchmarks.rows.tier import forget, make_local, opened, read_queue
+from benchmarks.workload import BROKER, CLUSTER, config
 from tieredstore import jobs
-from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.providers import naming
 from tieredstore.providers.posix.sum_files import SUFFIX
 from tieredstore.scan.arrow.read import arrow_batches
@@ -55,11 +54,7 @@ class Side:
 
     def fetch(self, pull: int) -> None:
         for queue_id in range(QUEUES):
-            offset, end = 0, self._store.get_max_offset_in_queue(TOPIC, queue_id)
-            while offset < end:
-                result = self._store.fetcher.get_message("GID", TOPIC, queue_id, offset, pull)
-                assert result.status is GetMessageStatus.FOUND, result.status
-                offset = result.next_begin_offset
+            read_queue(self._store, self._store.fetcher.get_message, queue_id, pull)
         forget(self._store)
 
     def scan(self) -> None:

@@ -21,12 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.rows.tier import check, make_local, opened
+from benchmarks.rows.tier import make_local, opened, read_queue
 from benchmarks.workload import TOPIC, config, opened_tier
 from tieredstore import registry
 from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.contracts.segment import FileSegment, FileSegmentType
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.local.message_store import DefaultMessageStore
@@ -98,14 +97,9 @@ def read_raw(store: TieredMessageStore) -> tuple[int, float]:
 def read_all(store: TieredMessageStore, pull: int) -> tuple[int, float]:
     """Messages and seconds: queue 0 from its beginning, in pulls."""
     store.fetcher.cache.drop(QueueKey(TOPIC, 0))
-    offset, end = 0, store.get_max_offset_in_queue(TOPIC, 0)
     started = time.perf_counter()
-    while offset < end:
-        result = store.get_message(GROUP, TOPIC, 0, offset, pull)
-        assert result.status is GetMessageStatus.FOUND, result.status
-        check(result.messages, offset)
-        offset = result.next_begin_offset
-    return offset, time.perf_counter() - started
+    messages = read_queue(store, store.get_message, 0, pull)
+    return messages, time.perf_counter() - started
 
 
 def time_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[float]:

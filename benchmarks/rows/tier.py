@@ -15,7 +15,7 @@ from benchmarks.model import BODY_BYTES, QUEUES, Figure, Pass, Row, Sizes, Workb
 from benchmarks.workload import TOPIC, body, config, message, opened_tier
 from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
+from tieredstore.contracts.message_store import BoundaryType, GetMessageResult, GetMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import StoredMessage
 from tieredstore.tier.fetch.block_reading import read_block
@@ -129,6 +129,19 @@ def read_blocks(bench: Workbench, *, pull: int) -> Iterator[Callable[[], Pass]]:
         yield run
 
 
+def read_queue(
+    store: TieredMessageStore, get: Callable[..., GetMessageResult], queue_id: int, pull: int
+) -> int:
+    """Read a queue from its beginning, in pulls; returns its messages."""
+    offset, end = 0, store.get_max_offset_in_queue(TOPIC, queue_id)
+    while offset < end:
+        result = get("GID_bench", TOPIC, queue_id, offset, pull)
+        assert result.status is GetMessageStatus.FOUND, result.status
+        check(result.messages, offset)
+        offset = result.next_begin_offset
+    return offset
+
+
 @contextmanager
 def read_sequential(bench: Workbench, *, pull: int, face: str) -> Iterator[Callable[[], Pass]]:
     with uploaded(bench) as store:
@@ -139,13 +152,7 @@ def read_sequential(bench: Workbench, *, pull: int, face: str) -> Iterator[Calla
             count = 0
             started = time.perf_counter()
             for queue_id in range(QUEUES):
-                offset, end = 0, store.get_max_offset_in_queue(TOPIC, queue_id)
-                while offset < end:
-                    result = get("GID_bench", TOPIC, queue_id, offset, pull)
-                    assert result.status is GetMessageStatus.FOUND, result.status
-                    check(result.messages, offset)
-                    offset = result.next_begin_offset
-                count += offset
+                count += read_queue(store, get, queue_id, pull)
             seconds = time.perf_counter() - started
             assert count == bench.sizes.messages
             return {"count": count, "seconds": seconds}

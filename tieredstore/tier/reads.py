@@ -142,8 +142,10 @@ class TieredReads(PluginMessageStore):
         """The first queue offset in [begin, end) that is in a hole of the tier and in the next
         store; `end` when there is none."""
         file = self._find_file(key)
+        if file is None or not (holes := file.holes):
+            return end
         low, high = self._local_range(*key)
-        for hole_begin, hole_end in file.holes if file is not None else ():
+        for hole_begin, hole_end in holes:
             held = range(max(hole_begin, begin, low), min(hole_end, end, high))
             first = self._find_held(key, held)
             if first is not None:
