@@ -4,8 +4,17 @@ TIEREDSTORE_PURE=1: a wheel without it, for every platform (py3-none-any).
 """
 
 import os
+import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
+
+for link in ("tieredstore/providers", "tieredstore/metadata"):
+    if Path(link).is_file():
+        sys.exit(
+            f"{link} is a file, expected a symbolic link: "
+            "clone again with `git clone -c core.symlinks=true`, on Windows in WSL"
+        )
 
 CORE = Extension(
     "tieredstore.message._core",

@@ -1,1 +1,1 @@
-"""Metadata stores: which topics, queues and segments a tier has (`docs/formats/metadata.md`)."""
+"""Metadata stores: the topics, queues and segments of a tier (`docs/formats/metadata.md`)."""

@@ -1,31 +1,227 @@
-"""The journal beside the metadata JSON: what is newer than the snapshot. Sizes and times, and where
-no Java broker reads the file, what there is: topics, queues and segments that came or went.
+"""Journal beside the metadata JSON: changes since the snapshot.
 
-JSON lines. The first names the format version and the SHA-256 of the snapshot that it extends; a
-journal of another snapshot says nothing. Each further line holds one entry's present values and
-their CRC-32; the last line may be torn. Format: `docs/formats/metadata.md`.
+The journal holds sizes and times. If no Java broker reads the metadata file, the journal also holds
+created and deleted topics, queues and segments. The journal consists of JSON lines. The first line
+has the format version and the SHA-256 of the snapshot that the journal extends. A journal of
+another snapshot is ignored. Each further line has the present values of one entry, and their
+CRC-32. The last line may be torn. Format: `docs/formats/metadata.md`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from tieredstore.contracts.metadata_store import FileSegmentMetadata, QueueMetadata, TopicMetadata
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
-from tieredstore.disk.file_operations import AppendFile, FileOperations
+from tieredstore.disk.file_operations import AppendFile, FileOperations, cut_zeros
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.metadata.journal_lines import apply_line, parse_line
+from tieredstore.message.crc import crc32
+from tieredstore.metadata.parts import Row, Tables
 from tieredstore.metadata.snapshot_files import Snapshot
 
+_INT64 = range(-(2**63), 2**63)
+_CREATED_AT = 5
+"""Position of the creation time in the line of a new segment. Other lines have no creation time."""
+_BROKER_AT = 1
+"""Position of the broker name in the line of a new queue."""
+
+
+def segment_line(segment: FileSegmentMetadata, *, is_new: bool = False) -> bytes:
+    """Return the journal line of a segment: size, status and times, or all values of a new
+    segment."""
+    values: list[object] = [
+        segment.path,
+        int(segment.type),
+        segment.base_offset,
+        segment.status,
+        segment.size,
+        segment.begin_timestamp_ms,
+        segment.end_timestamp_ms,
+        segment.seal_timestamp_ms,
+    ]
+    if not is_new:
+        return _line("segment", values)
+    values.insert(_CREATED_AT, segment.create_timestamp_ms)
+    return _line("new_segment", values)
+
+
+def queue_line(queue: QueueMetadata, *, is_new: bool = False) -> bytes:
+    """Return the journal line of a queue: offsets and update time, or all values of a new queue."""
+    values: list[object] = [
+        queue.topic,
+        queue.queue_id,
+        queue.min_offset,
+        queue.max_offset,
+        queue.update_timestamp_ms,
+    ]
+    if not is_new:
+        return _line("queue", values)
+    values.insert(_BROKER_AT, queue.broker_name)
+    return _line("new_queue", values)
+
+
+def gone_segment_line(id: SegmentId) -> bytes:
+    """Return the journal line of a deleted segment."""
+    return _line("gone_segment", [id.path, int(id.type), id.base_offset])
+
+
+def gone_queue_line(topic: str, queue_id: int) -> bytes:
+    """Return the journal line of a deleted queue."""
+    return _line("gone_queue", [topic, queue_id])
+
+
+def topic_line(topic: TopicMetadata) -> bytes:
+    """Return the journal line of a new or changed topic."""
+    return _line(
+        "topic",
+        [
+            topic.topic,
+            topic.topic_id,
+            topic.status,
+            topic.reserve_time_hours,
+            topic.update_timestamp_ms,
+        ],
+    )
+
+
+def gone_topic_line(topic: str) -> bytes:
+    """Return the journal line of a topic that was deleted with its queues."""
+    return _line("gone_topic", [topic])
+
+
+def _line(kind: str, values: list[object]) -> bytes:
+    encoded = orjson.dumps(values)
+    return b'{"%s":%s,"crc":%d}\n' % (kind.encode(), encoded, crc32(encoded))
+
+
+def parse_line(line: bytes) -> object:
+    """Parse JSON. Returns None for invalid JSON."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def apply_line(line: bytes, tables: Tables) -> bool:
+    """Apply a line to the tables. Returns whether the line is complete. A line has no effect if its
+    entry is unknown."""
+    entry = parse_line(line)
+    if not isinstance(entry, dict) or len(entry) != 2:
+        return False
+    kind, values = next(iter(entry.items()))
+    if not isinstance(values, list) or crc32(orjson.dumps(values)) != entry.get("crc"):
+        return False
+    change = _CHANGES.get(kind)
+    try:
+        if change is not None:
+            change(values, tables)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _integers(values: list[Any], count: int) -> Iterator[int]:
+    if len(values) != count or not all(type(value) is int and value in _INT64 for value in values):
+        raise ValueError("not the integers of an entry")
+    return iter(values)
+
+
+def _change_segment(values: list[object], tables: Tables) -> None:
+    segment = _read_segment([*values[:_CREATED_AT], 0, *values[_CREATED_AT:]])
+    row = tables.segment(segment.id)
+    if row is not None:
+        segment.create_timestamp_ms = row.value.create_timestamp_ms
+        row.value = segment
+
+
+def _change_queue(values: list[object], tables: Tables) -> None:
+    topic = _text(values)
+    queue_id, minimum, maximum, updated = _integers(values[1:], 4)
+    row = tables.queue(topic, queue_id)
+    if row is None:
+        return
+    row.value = QueueMetadata(
+        row.value.topic, queue_id, row.value.broker_name, minimum, maximum, updated
+    )
+
+
+def _text(values: list[object], at: int = 0) -> str:
+    if at >= len(values) or not isinstance(values[at], str):
+        raise ValueError("not the name of an entry")
+    return str(values[at])
+
+
+def _add_segment(values: list[object], tables: Tables) -> None:
+    tables.add_segment(_read_segment(values))
+
+
+def _read_segment(values: list[object]) -> FileSegmentMetadata:
+    path = _text(values)
+    kind, base, *rest = _integers(values[1:], 8)
+    return FileSegmentMetadata(path, FileSegmentType(kind), base, *rest)
+
+
+def _remove_segment(values: list[object], tables: Tables) -> None:
+    path = _text(values)
+    kind, base = _integers(values[1:], 2)
+    tables.remove_segment(SegmentId(path, FileSegmentType(kind), base))
+
+
+def _add_queue(values: list[object], tables: Tables) -> None:
+    topic, broker = _text(values), _text(values, _BROKER_AT)
+    queue_id, *rest = _integers(values[2:], 4)
+    tables.add_queue(QueueMetadata(topic, queue_id, broker, *rest))
+
+
+def _remove_queue(values: list[object], tables: Tables) -> None:
+    group = tables.queues.get(_text(values))
+    (queue_id,) = _integers(values[1:], 1)
+    if group is not None:
+        group.take(queue_id)
+
+
+def _put_topic(values: list[object], tables: Tables) -> None:
+    topic = _text(values)
+    topic_id, *rest = _integers(values[1:], 4)
+    value = TopicMetadata(topic_id, topic, *rest)
+    tables.topic_serial = max(tables.topic_serial, topic_id)
+    row = tables.topics.get(topic)
+    if row is None:
+        tables.topics.add(topic, Row(value))
+    else:
+        row.value = value
+
+
+def _remove_topic(values: list[object], tables: Tables) -> None:
+    topic = _text(values)
+    tables.topics.remove(topic)
+    tables.queues.remove(topic)
+
+
+_CHANGES: Final[Mapping[str, Callable[[list[object], Tables], None]]] = {
+    "segment": _change_segment,
+    "queue": _change_queue,
+    "new_segment": _add_segment,
+    "gone_segment": _remove_segment,
+    "new_queue": _add_queue,
+    "gone_queue": _remove_queue,
+    "topic": _put_topic,
+    "gone_topic": _remove_topic,
+}
+"""Functions that apply each kind of line. Other kinds of lines have no effect."""
+
+
 FORMAT_VERSION = 2
-"""With structure in it."""
+"""Format version of journals with creations and deletions."""
 SIZES_ALONE = 1
-"""Format of a journal of sizes and times."""
+"""Format version of journals with sizes and times only."""
 
 _LOG = logging.getLogger(__name__)
 _FORMATS = (SIZES_ALONE, FORMAT_VERSION)
@@ -56,20 +252,19 @@ class Journal:
         *,
         read_only: bool,
     ) -> bool:
-        """Apply what extends a snapshot; whether the file can be appended to.
-
-        Changes nothing on disk. A journal of another snapshot, or with a bad line, cannot be
-        appended to. find_former: finds the digest of the snapshot before. Raises Invalid for a
-        newer format version, Corrupt when structure is told of a snapshot that is lost, Unavailable
-        when it cannot be read.
-        """
+        """Apply the journal to a snapshot. Returns whether more lines can be appended to the file.
+        Changes nothing on disk. A journal of another snapshot, or with an invalid line, cannot be
+        extended. `find_former`: returns the digest of the previous snapshot. Raises Invalid for a
+        newer format version, Corrupt if the journal records creations or deletions since a lost
+        snapshot, Unavailable if the journal cannot be read."""
         self.size_bytes = 0
         self._is_foreign = self.is_superseded = False
-        data = self._read_lines(limit_bytes)
-        if data is None:
+        found = self._read_lines(limit_bytes)
+        if found is None:
             return False
+        data = cut_zeros(found)
         lines = data.split(b"\n")
-        torn = lines.pop()  # empty when the last line is whole
+        torn = lines.pop() or data != found  # empty if the last line is whole
         header = _header(lines[0]) if lines else None
         if header is not None:
             version = header["format"]
@@ -89,7 +284,7 @@ class Journal:
             self.is_superseded = True
             return False
         self.format = header["format"]
-        self.size_bytes = len(data)  # what is told before damage is to get to the file too
+        self.size_bytes = len(data)  # lines in front of damage must reach the file too
         for number, line in enumerate(lines[1:], 2):
             if not apply_line(line, snapshot.tables):
                 self._ignore(f"line {number} is damaged")
@@ -104,9 +299,10 @@ class Journal:
         *,
         read_only: bool,
     ) -> None:
-        """Raise Corrupt where what the journal tells is known to be lost with the file that it
-        extends. A process that was killed between a new file and its journal leaves that of the
-        file before, all of which is in the new one."""
+        """Raise Corrupt if the file that the journal extends is known to be lost. If a process is
+        killed after it wrote a new metadata file and before it began the journal, the journal of
+        the previous file remains. In this case the new file contains the changes of all lines, and
+        the journal is ignored."""
         extended = header["snapshot"]
         if extended == snapshot.digest:
             return
@@ -118,42 +314,43 @@ class Journal:
             is_lost = snapshot.is_backup or not (read_only or extended == find_former())
         if is_lost:
             raise Corrupt(
-                f"{self._path} extends a metadata file that is not there (SHA-256 "
-                f"{extended[:16]}…); nothing was changed: put back {self._path.stem} or its .bak, "
-                "rebuild the metadata from the tier (`tieredstore rebuild metadata --force`), or "
-                "remove the journal to go on without the topics, queues and segments that it tells",
+                f"{self._path} extends a missing metadata file (SHA-256 {extended[:16]}…). Nothing "
+                f"was changed. Put back {self._path.stem} or its .bak, or rebuild the metadata "
+                "from the tier (`tieredstore rebuild metadata --force`). Or remove the journal, "
+                "and lose its topics, queues and segments",
                 path=str(self._path),
             )
 
     def find_snapshot(self, limit_bytes: int) -> str:
-        """Find the SHA-256 of the snapshot that the journal extends, "" where it does not say.
-        Raises Unavailable when it cannot be read."""
+        """Return the SHA-256 of the snapshot that the journal extends, or "" if the journal names
+        none. Raises Unavailable if the journal cannot be read."""
         try:
             data = self._read_lines(limit_bytes)
         except Corrupt:
-            return ""  # `replay` says what is wrong
+            return ""  # `replay` reports the fault
         header = _header(data.split(b"\n", 1)[0]) if data else None
         return "" if header is None else str(header["snapshot"])
 
     def expect_replacement(self) -> None:
-        """Let no journal be there, nor come back, that does not extend the present metadata file,
-        before there is a new one: it would look like one whose file was lost. Raises OSError."""
+        """Durably remove a journal that does not extend the present metadata file. Call this before
+        a new file is written. Otherwise this journal would look like the journal of a lost file.
+        Raises OSError."""
         if self.is_superseded:
             self._set_aside()
             self._operations.sync_directory(self._path.parent)
             self.is_superseded = False
         elif self.format == FORMAT_VERSION and self.size_bytes and not self._is_named:
-            with suppress(OSError):  # only a loss of power could bring an older one back
+            with suppress(OSError):  # only a power loss could bring an older one back
                 self.sync()
 
     def start(self, digest: str, *, has_structure: bool = False) -> None:
-        """Begin an empty journal of a snapshot that has just been written; keep one that says
-        nothing as `.ignored`. has_structure: whether its lines may tell what came and went. Raises
-        OSError."""
+        """Begin an empty journal for a snapshot that was just written. An existing journal that was
+        ignored is kept as `.ignored`. `has_structure`: whether lines may record creations and
+        deletions. Raises OSError."""
         self.close()
         self.is_superseded = True
         if self._is_foreign:
-            with suppress(OSError):  # it is ignored by its content wherever it is
+            with suppress(OSError):  # its content makes every reader ignore it
                 self._set_aside()
         self.format = FORMAT_VERSION if has_structure else SIZES_ALONE
         self._is_named = False
@@ -169,15 +366,15 @@ class Journal:
         self._is_foreign = False
 
     def append(self, line: bytes) -> None:
-        """Append a line. Raises OSError; the last line may be torn then."""
+        """Append a line. Raises OSError. After an error the last line may be torn."""
         if self._file is None:
             self._file = self._operations.open_append(self._path, empty=False)
         self._file.write(line)
         self.size_bytes += len(line)
 
     def sync(self) -> None:
-        """Put all lines on stable storage, those that were found there too. Raises OSError: then
-        none of them can be counted on."""
+        """Sync all lines to disk, including earlier ones. Raises OSError. After an error no line
+        counts as stored."""
         if self._file is None:
             self._file = self._operations.open_append(self._path, empty=False)
         self._file.sync()
@@ -186,7 +383,7 @@ class Journal:
             self._is_named = True
 
     def close(self) -> None:
-        """Close the file; `append` opens it again. Idempotent."""
+        """Close the file. `append` opens the file again. Idempotent."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,8 +1,7 @@
-"""Reads Java's metadata JSON: strictly, within limits, and with bare integer keys accepted.
+"""Parser of Java's metadata JSON: strict, limited, and tolerant of bare integer keys.
 
-Java's writers (fastjson 1 and 2) put integer keys in the file without quotes, and on Windows its
-paths have backslashes. Both are accepted; everything else that is not as documented in
-`docs/formats/metadata.md` raises Corrupt.
+Java's writers (fastjson 1 and 2) write integer keys without quotes, and on Windows paths with
+backslashes. Both are accepted. Any other deviation from `docs/formats/metadata.md` raises Corrupt.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -22,12 +20,13 @@ from tieredstore.contracts.metadata_store import (
 )
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt
-from tieredstore.metadata.parts import Extra, Row
-from tieredstore.metadata.tables import (
+from tieredstore.metadata.parts import (
     QUEUE_TABLE,
     SEGMENT_TABLES,
     TOPIC_SERIAL,
     TOPIC_TABLE,
+    Extra,
+    Row,
     Tables,
 )
 
@@ -39,7 +38,7 @@ _SERIAL_OF_JAVA_WHEN_MISSING = 0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a metadata file may ask of this process. The defaults hold a million segments."""
+    """Limits of a metadata file. The defaults allow a million segments."""
 
     max_file_bytes: int = 1 << 30
     max_segments: int = 2_000_000
@@ -48,7 +47,7 @@ class Limits:
 
 
 def parse(data: bytes, file_name: str, limits: Limits) -> Tables:
-    """Parse a metadata file into tables; `file_name` names the file in errors. Raises Corrupt."""
+    """Parse a metadata file into tables. `file_name`: name for error messages. Raises Corrupt."""
     return _Parser(file_name, limits).parse(data)
 
 
@@ -56,7 +55,7 @@ class _Duplicate(ValueError):
     pass
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) != len(pairs):
         seen: set[str] = set()
@@ -73,7 +72,7 @@ def _quote_bare_keys(text: str) -> str:
     )
 
 
-def _decode(text: str) -> Any:
+def _decode(text: str) -> object:
     return json.loads(text, object_pairs_hook=_object)
 
 
@@ -105,7 +104,7 @@ class _Parser:
         )
         return tables
 
-    def _load(self, data: bytes) -> Any:
+    def _load(self, data: bytes) -> object:
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
@@ -123,7 +122,7 @@ class _Parser:
             raise self._corrupt("the file", str(error)) from None
 
     def _segments(
-        self, tables: Tables, kind: FileSegmentType, name: str, table: dict[str, Any]
+        self, tables: Tables, kind: FileSegmentType, name: str, table: dict[str, object]
     ) -> None:
         for key, rows in table.items():
             path = self._path(key, name)
@@ -143,7 +142,7 @@ class _Parser:
         path: str,
         kind: FileSegmentType,
         base_offset: int,
-        fields: dict[str, Any],
+        fields: dict[str, object],
         where: str,
     ) -> FileSegmentMetadata:
         stored_path = self._path(fields.get("path", path), where)
@@ -151,8 +150,7 @@ class _Parser:
         stored_type = self._int(fields, "type", where, kind)
         if (stored_path, stored_base, stored_type) != (path, base_offset, kind):
             raise self._corrupt(
-                where,
-                f"its own fields say {stored_path!r}, type {stored_type}, base {stored_base}",
+                where, f"its own fields say {stored_path!r}, type {stored_type}, base {stored_base}"
             )
         return FileSegmentMetadata(
             path=path,
@@ -166,7 +164,7 @@ class _Parser:
             seal_timestamp_ms=self._time(fields, "sealTimestamp", where, 0),
         )
 
-    def _queues(self, tables: Tables, table: dict[str, Any]) -> None:
+    def _queues(self, tables: Tables, table: dict[str, object]) -> None:
         for topic, rows in table.items():
             tables.add_queue_group(self._text(topic, QUEUE_TABLE))
             for id_text, fields in self._rows(rows, f"{QUEUE_TABLE}.{topic}"):
@@ -188,7 +186,7 @@ class _Parser:
                     raise self._corrupt(where, "its own fields name another queue")
                 tables.add_queue(value, self._extra(fields, _QUEUE_FIELDS, where))
 
-    def _topics(self, tables: Tables, table: dict[str, Any]) -> None:
+    def _topics(self, tables: Tables, table: dict[str, object]) -> None:
         for topic, fields in self._rows(table, TOPIC_TABLE):
             where = f"{TOPIC_TABLE}.{topic}"
             if fields.get("topic", topic) != topic:
@@ -202,7 +200,7 @@ class _Parser:
             )
             tables.topics.add(topic, Row(value, self._extra(fields, _TOPIC_FIELDS, where)))
 
-    def _table(self, root: dict[str, Any], name: str) -> dict[str, Any]:
+    def _table(self, root: dict[str, object], name: str) -> dict[str, object]:
         table = root.get(name)
         if table is None:
             return {}
@@ -210,7 +208,7 @@ class _Parser:
             raise self._corrupt(name, f"expected an object, found {type(table).__name__}")
         return table
 
-    def _rows(self, rows: Any, where: str) -> list[tuple[str, dict[str, Any]]]:
+    def _rows(self, rows: object, where: str) -> list[tuple[str, dict[str, object]]]:
         if not isinstance(rows, dict):
             raise self._corrupt(where, f"expected an object, found {type(rows).__name__}")
         for key, fields in rows.items():
@@ -227,12 +225,12 @@ class _Parser:
             raise self._corrupt(where, f"key {text} is above {maximum}")
         return int(text)
 
-    def _time(self, fields: dict[str, Any], name: str, where: str, default: int) -> int:
+    def _time(self, fields: dict[str, object], name: str, where: str, default: int) -> int:
         return self._int(fields, name, where, default, minimum=_INT64_MIN)
 
     def _int(
         self,
-        fields: dict[str, Any],
+        fields: dict[str, object],
         name: str,
         where: str,
         default: int | None = None,
@@ -246,10 +244,10 @@ class _Parser:
             raise self._corrupt(f"{where}.{name}", f"{value} is not from {minimum} to {_INT64_MAX}")
         return value
 
-    def _path(self, value: Any, where: str) -> str:
+    def _path(self, value: object, where: str) -> str:
         return self._text(value, where).replace("\\", "/")
 
-    def _text(self, value: Any, where: str) -> str:
+    def _text(self, value: object, where: str) -> str:
         if not isinstance(value, str):
             raise self._corrupt(where, f"expected a string, found {value!r:.40}")
         try:
@@ -258,7 +256,7 @@ class _Parser:
             raise self._corrupt(where, f"{value!r} is not valid Unicode text") from None
         return value
 
-    def _extra(self, fields: dict[str, Any], known: frozenset[str], where: str) -> Extra | None:
+    def _extra(self, fields: dict[str, object], known: frozenset[str], where: str) -> Extra | None:
         names = fields.keys() - known
         if not names:
             return None
@@ -274,7 +272,7 @@ class _Parser:
         except ValueError as error:
             raise self._corrupt(where, f"{', '.join(sorted(names))}: {error}") from None
 
-    def _check_depth(self, value: Any, where: str) -> None:
+    def _check_depth(self, value: object, where: str) -> None:
         level = [value]
         for _ in range(self._limits.max_depth):
             level = [

@@ -1,4 +1,4 @@
-"""`DefaultMetadataStore`: Java's `tieredStoreMetadata.json`, with a journal of sizes and times."""
+"""Java's `tieredStoreMetadata.json` with a journal of sizes and times."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.contracts.metadata_store import (
-    FileSegmentMetadata,
-    QueueMetadata,
-    TopicMetadata,
-)
+from tieredstore.config import require_root
+from tieredstore.contracts.metadata_store import FileSegmentMetadata, QueueMetadata, TopicMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.disk.file_operations import FileOperations
 from tieredstore.errors import Busy, Invalid
-from tieredstore.metadata.journal_lines import (
+from tieredstore.metadata.journal import (
     gone_queue_line,
     gone_segment_line,
     gone_topic_line,
@@ -28,8 +25,7 @@ from tieredstore.metadata.journal_lines import (
 )
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.kept_tables import KeptTables
-from tieredstore.metadata.parts import C, Row, T, Table
-from tieredstore.metadata.tables import Tables
+from tieredstore.metadata.parts import C, Row, T, Table, Tables
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
@@ -39,13 +35,12 @@ class DefaultMetadataStore:
     """Metadata in one JSON file that Java brokers read and write, format
     `docs/formats/metadata.md`.
 
-    `load` comes first. Changes of structure replace the file (several threads, or all of one
-    `batch()`, share a write), or go to the journal (`journal_structure`); changes of sizes and
-    times always go there. When a call raises Unavailable, its change is in memory and the next
-    change or `flush` writes it. `load` and
-    `close` change nothing on disk: they need no right to write.
-
-    read_only: never changes anything on disk; changing methods raise Invalid.
+    Call `load` first. A creation or deletion replaces the file, or is written to the journal
+    (`journal_structure`). Several threads, or all changes of one `batch()`, share a write of the
+    file. Changes of sizes and times are always written to the journal. If a call raises
+    Unavailable, its change is in memory, and the next change or `flush` writes it. `load` and
+    `close` change nothing on disk and do not require the writer epoch. `read_only`: never change
+    anything on disk. Methods that change the tables then raise Invalid.
     """
 
     def __init__(
@@ -63,19 +58,15 @@ class DefaultMetadataStore:
         self._clock = clock
         self._limits = limits or Limits()
         self._kept = KeptTables(
-            self._path,
-            clock,
-            operations or FileOperations(),
-            self._limits,
-            read_only=read_only,
+            self._path, clock, operations or FileOperations(), self._limits, read_only=read_only
         )
 
     @classmethod
     def from_config(
         cls, config: StoreConfig, clock: Clock, *, read_only: bool = False
     ) -> DefaultMetadataStore:
-        """Make the store of `storePathRootDir` and `brokerName`."""
-        path = Path(config.store_path_root_dir) / "config" / "tieredStoreMetadata.json"
+        """Create the store from the settings `storePathRootDir` and `brokerName`."""
+        path = require_root(config) / "config" / "tieredStoreMetadata.json"
         return cls(path, config.broker_name, clock, read_only=read_only)
 
     @property
@@ -86,14 +77,14 @@ class DefaultMetadataStore:
         self._kept.load()
 
     def journal_structure(self, *, is_wanted: bool) -> None:
-        """Let the journal tell what comes and goes, which takes no longer however much there is; a
-        new file is written when the journal is long. Only where no Java broker opens the tier,
-        which knows of no journal."""
+        """Record creations and deletions in the journal, at a cost independent of the size of the
+        tables. When the journal is long, a new file is written. Only for a tier that no Java broker
+        opens, because Java ignores the journal."""
         self._kept.journal_structure(is_wanted=is_wanted)
 
     def batch(self) -> AbstractContextManager[None]:
-        """Write the changes of the block once. Not a transaction: what was changed before an
-        exception stays changed."""
+        """Write the changes of the block together. The block is not a transaction: after an
+        exception, earlier changes stay."""
         return self._kept.batch()
 
     def topics(self) -> list[TopicMetadata]:
@@ -127,8 +118,8 @@ class DefaultMetadataStore:
         return result
 
     def update_topic(self, topic: TopicMetadata) -> None:
-        """Give the stored entry these values and the present time; do nothing for an unknown
-        topic."""
+        """Set the values of a stored topic, and its update time to the present time. No-op for an
+        unknown topic."""
         with self._kept.lock_for_change():
             row = self._kept.tables.topics.get(topic.topic)
             if row is None:
@@ -178,10 +169,7 @@ class DefaultMetadataStore:
             if row is None:
                 row = self._kept.tables.add_queue(
                     QueueMetadata(
-                        topic,
-                        queue_id,
-                        self._broker_name,
-                        update_timestamp_ms=self._clock.now_ms(),
+                        topic, queue_id, self._broker_name, update_timestamp_ms=self._clock.now_ms()
                     )
                 )
                 row.version = self._kept.note_change(partial(queue_line, row.value, is_new=True))
@@ -190,8 +178,8 @@ class DefaultMetadataStore:
         return result
 
     def update_queue(self, queue: QueueMetadata) -> None:
-        """Give the stored entry these values and the present time; do nothing for an unknown
-        queue."""
+        """Set the values of a stored queue, and its update time to the present time. No-op for an
+        unknown queue."""
         with self._kept.lock_for_change():
             row = self._kept.tables.queue(queue.topic, queue.queue_id)
             if row is None:
@@ -224,8 +212,8 @@ class DefaultMetadataStore:
         )
 
     def _read(self, table: Table[C], read: Callable[[C], list[T]]) -> Iterator[T]:
-        """Read a table, a part of it at a time: others have the lock in between. What is changed
-        meanwhile is there as it was or as it is."""
+        """Read a table in parts. Other threads get the lock between two parts. An entry that
+        changes during the call is returned either in its old or in its new state."""
         with self._kept.lock:
             parts = list(table.parts)
         for part in parts:
@@ -239,15 +227,12 @@ class DefaultMetadataStore:
             return row.value.copy() if row is not None else None
 
     def put_segment(self, segment: FileSegmentMetadata) -> None:
-        """Store a segment's entry. Raises Busy when the file would hold more segments than it may
-        be read with."""
+        """Store a segment's entry. Raises Busy if the file would hold more segments than a reader
+        allows."""
         if segment.base_offset < 0 or segment.size < 0:
             # the file could not be read back with it
-            raise Invalid(
-                f"segment {segment.id}: base offset and size {segment.size} must not be negative",
-                path=segment.path,
-                offset=segment.base_offset,
-            )
+            text = f"segment {segment.id}: base offset and size {segment.size} must not be negative"
+            raise Invalid(text, path=segment.path, offset=segment.base_offset)
         with self._kept.lock_for_change():
             row = self._kept.tables.find_segment(segment.path, segment.type, segment.base_offset)
             if row is None:
@@ -271,7 +256,7 @@ class DefaultMetadataStore:
 
     def destroy(self) -> None:
         with self._kept.lock_for_change():
-            # Java writes 0 here, so its next topic gets id 1; so does ours
+            # Java writes 0 here, so its next topic gets id 1. Ours does the same.
             self._kept.tables = Tables(topic_serial=0)
             self._kept.note_change()
         self._kept.settle()

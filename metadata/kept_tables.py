@@ -1,8 +1,6 @@
-"""`KeptTables`: the tables of the metadata, kept on disk in a JSON file and its journal.
-
-Each change has a version. What must be on disk before its call returns is there once that version
-is, in a new file or in the synced journal; threads that wait for one share it.
-"""
+"""Tables of the metadata, kept on disk in a JSON file and its journal. Each change has a version
+number. A durable change is on disk as soon as its version is in a new file or in the synced
+journal. Waiting threads share one write."""
 
 from __future__ import annotations
 
@@ -18,29 +16,29 @@ from tieredstore.disk.file_operations import FileOperations, Stamp
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.metadata.journal import FORMAT_VERSION, Journal
 from tieredstore.metadata.json_format import Limits
-from tieredstore.metadata.parts import CapturedPart
+from tieredstore.metadata.parts import CapturedPart, Image, Tables
 from tieredstore.metadata.snapshot_files import SnapshotFiles
-from tieredstore.metadata.tables import Image, Tables
 
 _LOG = logging.getLogger(__name__)
 _PARTS_AT_ONCE = 4
-"""Parts of tables that are noted for encoding under the lock: some 1,000 rows, 0.5 ms."""
+"""Number of parts of tables that are captured while the lock is held once: about 1,000 rows, 0.5
+ms."""
 _LINES_AT_ONCE_BYTES = 64 << 10
-"""Journal lines that are written under the lock after a new file, at most."""
+"""Maximum number of journal bytes that are written under the lock after a new metadata file was
+written."""
 _LOADS = 10
-"""How often a load reads files that another process replaces meanwhile, once per 8 MiB of changes.
-"""
+"""Maximum number of attempts to load the files, if another process replaces them during each
+attempt."""
 _JOURNAL_READ_FACTOR = 4
-"""A journal is compacted at its limit; one that is this much larger was not written by us."""
+"""Maximum size of a journal that is read, as a multiple of its limit. This program compacts a
+journal at its limit, so a larger journal is not from this program."""
 
 
 class KeptTables:
-    """Tables, the lock that guards them, and their files.
-
-    Readers hold `lock`; who changes something takes it by `lock_for_change`, says so (`note_change`
-    where it must be on disk soon, `note_later` for sizes and times), gives it back, and calls
-    `settle`. Nothing is encoded, and no file is written but lines of the journal, while it is held.
-    """
+    """Tables, the lock that guards them, and their files. Readers hold `lock`. A writer takes the
+    lock with `lock_for_change`, calls `note_change` for a durable change or `note_later` for sizes
+    and times, releases the lock, and calls `settle`. Under the lock nothing is encoded, and no file
+    is written except lines of the journal."""
 
     def __init__(
         self,
@@ -59,28 +57,28 @@ class KeptTables:
         self._limits = limits
         self._operations = operations
         self._files = SnapshotFiles(path, operations, limits, clock)
-        self._file_lock = threading.Lock()  # one snapshot at a time; taken before _lock
+        self._file_lock = threading.Lock()  # one snapshot at a time, taken before _lock
         self._batch = threading.local()
         self._version = 0
         self._structure_version = 0  # the last change that must be in the main file
-        self._stored_version = 0  # what the main file holds
-        self._synced_version = 0  # what is on disk, there or in the journal
-        self._rewrite_version = 0  # the last change that no journal can tell
-        self._loaded_version = 0  # all that was found, which must be on disk before anything counts
+        self._stored_version = 0  # version of the main file
+        self._synced_version = 0  # version on disk, in the file or the journal
+        self._rewrite_version = 0  # the last change that the journal cannot express
+        self._loaded_version = 0  # of all loaded entries, to be on disk before anything counts
         self._journals_structure = False
         self._loaded = False
-        self._loaded_as: object = None  # which files, and what they made: see `load`
+        self._loaded_as: object = None  # version and origin of the loaded files: see `load`
         self._journal_usable = False
         self._compaction_due = False
         self._carried: bytearray | None = None  # journal lines while a snapshot is written
         self._is_unsure = False  # whether the main file is the one that the journal extends
-        self._carried_bytes = 0  # of them, those that were written meanwhile too
+        self._carried_bytes = 0  # number of lines, those written during a snapshot included
 
     def load(self) -> None:
         with self._file_lock, self.lock:
             stamps = self._stamps()
             if self._loaded and self._loaded_as == (stamps, self._version):
-                return  # nobody has changed anything since
+                return  # no thread has changed anything since
             self.journal.close()
             for left in reversed(range(_LOADS)):
                 before = stamps
@@ -92,7 +90,7 @@ class KeptTables:
                     if not left or stamps == before:
                         raise
                 else:
-                    # A new file between the two: the journal tells only what came after it.
+                    # A new file between the two reads: the journal has only later changes.
                     if stamps[:2] == before[:2]:
                         break
             else:
@@ -100,14 +98,10 @@ class KeptTables:
             self._loaded_as = (before, self._version)
 
     def _load(self) -> None:
-        """Read the file, then the journal."""
         snapshot = self._files.load(self._find_extended())
         self.tables = snapshot.tables
         self._journal_usable = self.journal.replay(
-            snapshot,
-            self._files.find_former,
-            self._journal_limit_bytes,
-            read_only=self._read_only,
+            snapshot, self._files.find_former, self._journal_limit_bytes, read_only=self._read_only
         )
         self._loaded = True
         self._compaction_due = False
@@ -115,16 +109,16 @@ class KeptTables:
         self._structure_version = self._stored_version = self._version
         self._synced_version = self._rewrite_version = self._version
         if self.journal.size_bytes:
-            self._version += 1  # `flush` brings it to the main file
+            self._version += 1  # `flush` writes it to the main file
             if self.journal.format == FORMAT_VERSION and not self._read_only:
-                # A process that was killed may have told there what is not on disk yet.
+                # A killed process may have written lines that are not on disk yet.
                 self._structure_version = self._version
         self._loaded_version = self._structure_version
 
     def journal_structure(self, *, is_wanted: bool) -> None:
-        """Let the journal tell what comes and goes, which takes no longer however much there is; a
-        new file is written when the journal is long. Only where no Java broker opens the tier,
-        which knows of no journal."""
+        """Record creations and deletions in the journal, at a cost independent of the size of the
+        tables. When the journal is long, a new file is written. Only for a tier that no Java broker
+        opens, because Java ignores the journal."""
         with self.lock:
             self._journals_structure = is_wanted
 
@@ -137,8 +131,8 @@ class KeptTables:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Write the changes of the block once. Not a transaction: what was changed before an
-        exception stays changed."""
+        """Write the changes of the block together. The block is not a transaction: after an
+        exception, earlier changes stay."""
         self._batch.depth = self._depth() + 1
         try:
             yield
@@ -153,17 +147,18 @@ class KeptTables:
         self.settle()
 
     def lock_for_change(self) -> AbstractContextManager[object]:
-        """Return the lock, to be taken. Raises Invalid where nothing may be changed."""
+        """Return the lock for a change. Raises Invalid if the tables are read-only."""
         if self._read_only:
             raise Invalid(f"{self._path} was opened read-only", path=str(self._path))
         if not self._loaded:
-            # writing now would replace what is there by next to nothing
+            # writing now would replace the stored tables by almost empty ones
             raise Invalid(f"{self._path}: load() must come before changes", path=str(self._path))
         return self.lock
 
     def note_change(self, make_line: Callable[[], bytes] | None = None) -> int:
-        """Note a change that must be on disk before its call returns; returns its version.
-        make_line: makes what tells it in a journal; None: it takes a new file."""
+        """Record a change that must be on disk before the caller returns. Returns the version of
+        the change. `make_line`: returns the journal line. None means that the change needs a new
+        file."""
         self._version += 1
         self._structure_version = self._version
         may_tell = self._journals_structure and self.journal.format == FORMAT_VERSION
@@ -172,15 +167,16 @@ class KeptTables:
         return self._version
 
     def note_later(self, line: bytes) -> None:
-        """Note a change that may follow later: it goes to the journal."""
+        """Record a change that may reach the disk later, through the journal."""
         self._version += 1
         if not self._add_line(line):
             self._compaction_due = True
 
     def _add_line(self, line: bytes) -> bool:
-        """Whether the journal has it: not where that is full, or cannot be written to."""
+        """Append a line to the journal. Returns False if the journal is full or cannot be
+        written."""
         if self._carried is not None:
-            # Behind the limit all that follows is refused, here and by the journal that begins.
+            # Above the limit all later lines are refused, here and by the next journal.
             if self._carried_bytes > self._limits.max_journal_bytes:
                 return False
             self._carried += line
@@ -195,11 +191,9 @@ class KeptTables:
         return getattr(self._batch, "depth", 0)
 
     def settle(self, version: int | None = None) -> None:
-        """Outside a batch: have that version (by default the last change of structure) on disk.
-
-        Also when the call changed nothing: an earlier one may have failed to write its change, or
-        may be about to.
-        """
+        """Write a version to disk, by default the version of the last durable change. No-op in a
+        batch. Call this also if nothing changed, because an earlier call may have failed to write
+        its change, or may still be writing."""
         if self._depth():
             return
         with self.lock:
@@ -216,7 +210,8 @@ class KeptTables:
                 _LOG.warning("%s: the journal cannot be compacted yet: %s", self._path, error)
 
     def _sync(self, wanted: int) -> bool:
-        """Bring that version to disk by the journal; False where the file has to be written."""
+        """Write the version to disk by a sync of the journal. Returns False if the metadata file
+        must be written instead."""
         with self._file_lock:
             if self._synced_version >= wanted:
                 return True
@@ -227,7 +222,7 @@ class KeptTables:
             try:
                 self.journal.sync()
             except OSError as error:
-                # The system may call the next sync a success, whatever became of the lines.
+                # The system may report the next sync as a success even if lines were lost.
                 _LOG.warning("%s: cannot sync the journal: %s", self._path, error)
                 with self.lock:
                     self._journal_usable = False
@@ -236,7 +231,6 @@ class KeptTables:
             return True
 
     def _store(self, wanted: int) -> None:
-        """Write the main file unless another thread has, up to version `wanted`."""
         with self._file_lock:
             if self._stored_version >= wanted:
                 return
@@ -259,7 +253,6 @@ class KeptTables:
                     self._journal_usable = is_usable and self._append(lines)
 
     def _write(self, image: Image) -> str:
-        """Make it the main file; returns its SHA-256. Raises Unavailable."""
         data = image.encode()
         for part in image.parts():
             with self.lock:
@@ -285,8 +278,8 @@ class KeptTables:
         return self._limits.max_journal_bytes * _JOURNAL_READ_FACTOR
 
     def _encode_stale(self) -> None:
-        """Encode what has changed, little by little: nobody waits for the lock for long, and little
-        is left for the moment at which all must be as it was at one time."""
+        """Encode changed parts in small steps. No thread waits long for the lock, and little is
+        left for the final capture of a consistent state."""
         while True:
             with self.lock:
                 stale = [CapturedPart(part) for part in self.tables.find_stale(_PARTS_AT_ONCE)]
@@ -299,8 +292,9 @@ class KeptTables:
                 return
 
     def _start_journal(self, digest: str) -> bool:
-        """Begin the journal of the file, with most of what has changed since: the rest is little,
-        and goes there under the lock. False where that fails."""
+        """Begin the journal of the new metadata file, with most of the changes that were made since
+        the file's content was captured. The remaining changes follow under the lock. Returns False
+        on failure."""
         try:
             self.journal.start(digest, has_structure=self._journals_structure)
         except OSError as error:
@@ -316,7 +310,7 @@ class KeptTables:
                 return False
 
     def _append(self, lines: bytes | bytearray | None) -> bool:
-        """Whether the journal has them: a line is torn otherwise."""
+        """Append lines to the journal. Returns False if a line may be torn."""
         try:
             if lines:
                 self.journal.append(bytes(lines))

@@ -1,45 +1,42 @@
-"""The tables of the metadata JSON in parts, so that what changes little is encoded little.
-
-A file of 200,000 segments takes half a second to encode. So each table is cut into parts of some
-hundred names, and a part keeps its JSON until something in it changes. What is to be encoded is
-captured under the store's lock, which readers need, and encoded without it.
-"""
+"""Tables of the metadata JSON in parts, so that a small change encodes few rows. Encoding a file of
+200,000 segments takes half a second. Each table is therefore split into parts of some hundred
+names. A part keeps its JSON until one of its rows changes. The rows to encode are captured under
+the store's lock, which readers need, and encoded without the lock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import orjson
 
-from tieredstore.contracts.metadata_store import (
-    FileSegmentMetadata,
-    QueueMetadata,
-    TopicMetadata,
-)
+from tieredstore.contracts.metadata_store import FileSegmentMetadata, QueueMetadata, TopicMetadata
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
 
 PART_NAMES: Final = 256
-"""Topics, or paths of segments, that are encoded together."""
+"""Number of topics, or paths of segments, that are encoded together."""
 TABLE_BUCKETS: Final = 128
-"""Dicts that the names of a table are spread over."""
+"""Number of dicts over which the names of a table are distributed."""
 
 Extra: TypeAlias = dict[str, orjson.Fragment]
-"""Fields that this version does not know, encoded, to be written back as they were."""
+"""Encoded fields that this version of the program does not know. They are written back
+unchanged."""
 Entry: TypeAlias = TopicMetadata | QueueMetadata | FileSegmentMetadata
 CapturedRow: TypeAlias = tuple[Entry, Extra | None]
 Captured: TypeAlias = CapturedRow | list[tuple[str, CapturedRow]]
-"""A row, or the rows of a group by number."""
+"""Captured content that a table stores under one name: a row, or several rows, each with its queue
+id or base offset."""
 
 T = TypeVar("T", TopicMetadata, QueueMetadata, FileSegmentMetadata)
 
 
 class Content(Protocol):
-    """What a name of a table stands for."""
+    """Content stored under a name in a table."""
 
     part: Part[Any] | None
 
     def capture(self) -> Captured:
-        """Note what is there now."""
+        """Capture the present rows of this content."""
         ...
 
 
@@ -47,8 +44,8 @@ C = TypeVar("C", bound=Content)
 
 
 class Row(Generic[T]):
-    """One entry. Assign `value` anew after changing it: what was assigned stays as it is. version:
-    the store's, of the last change that must be on disk before its call returns."""
+    """Entry of a table. Assign a new `value` to change the entry. An assigned value is never
+    modified. `version`: version of the last change that must be on disk before its call returns."""
 
     __slots__ = ("_extra", "_value", "part", "version")
 
@@ -73,7 +70,8 @@ class Row(Generic[T]):
 
 
 class Group(dict[int, Row[T]]):
-    """The rows of one name by number: the segments of a path, the queues of a topic."""
+    """Group of rows that a table stores under one name, by number: the segments of a path, or the
+    queues of a topic."""
 
     __slots__ = ("part",)
 
@@ -82,14 +80,14 @@ class Group(dict[int, Row[T]]):
         self.part: Part[Any] | None = None
 
     def put(self, number: int, row: Row[T]) -> Row[T]:
-        """Add a row, or replace one."""
+        """Add or replace a row."""
         self[number] = row
         row.part = self.part
         self._touch()
         return row
 
     def take(self, number: int) -> bool:
-        """Remove a row; tell whether it was there."""
+        """Remove a row. Returns whether the row existed."""
         if self.pop(number, None) is None:
             return False
         self._touch()
@@ -114,13 +112,13 @@ class Part(Generic[C]):
         self.version = 0
 
     def touch(self) -> None:
-        """Note that something in it has changed."""
+        """Drop the stored JSON after a change."""
         self.encoded = None
         self.version += 1
 
 
 class CapturedPart:
-    """What a part held at a moment. `encode` needs no lock."""
+    """Captured rows of a part. `encode` does not need the lock."""
 
     __slots__ = ("_contents", "_part", "_version", "encoded")
 
@@ -133,7 +131,7 @@ class CapturedPart:
             self._contents = [(name, content.capture()) for name, content in part.names.items()]
 
     def encode(self) -> bytes:
-        """Return the names with their contents as JSON, without the braces of an object."""
+        """Return the names and their contents as JSON, without the braces of an object."""
         if self.encoded is None:
             assert self._contents is not None
             self.encoded = orjson.dumps(
@@ -148,17 +146,15 @@ class CapturedPart:
         return self.encoded
 
     def keep(self) -> None:
-        """Let the part keep its JSON, unless it has changed since."""
+        """Store the JSON in the part, unless the part has changed since the capture."""
         if self._part.version == self._version:
             self._part.encoded = self.encoded
 
 
 class Table(Generic[C]):
-    """A table by name, in the order of its parts. Not thread-safe.
-
-    A dict of 100,000 names takes milliseconds to grow, under the lock that readers need: so the
-    names are spread over many dicts.
-    """
+    """Contents by name, in the order of the parts. Not thread-safe. A dict of 100,000 names takes
+    milliseconds to grow, under the lock that readers need. The names are therefore distributed over
+    many dicts."""
 
     __slots__ = ("_buckets", "parts")
 
@@ -179,12 +175,12 @@ class Table(Generic[C]):
         return sum(map(len, self._buckets))
 
     def items(self) -> Iterator[tuple[str, C]]:
-        """Yield each name with its content; the table must not change meanwhile."""
+        """Yield each name with its content. The table must not change during the iteration."""
         for part in self.parts:
             yield from part.names.items()
 
     def add(self, name: str, content: C) -> C:
-        """Add a name that is not there."""
+        """Add a new name."""
         if not self.parts or len(self.parts[-1].names) >= PART_NAMES:
             self.parts.append(Part())
         part = self.parts[-1]
@@ -194,7 +190,7 @@ class Table(Generic[C]):
         return content
 
     def remove(self, name: str) -> bool:
-        """Remove a name; tell whether it was there."""
+        """Remove a name. Returns whether the name existed."""
         content = self._buckets[hash(name) % TABLE_BUCKETS].pop(name, None)
         if content is None:
             return False
@@ -208,12 +204,12 @@ class Table(Generic[C]):
         return True
 
     def capture(self) -> list[CapturedPart]:
-        """Note what is in it now."""
+        """Capture the present rows."""
         return [CapturedPart(part) for part in self.parts]
 
 
 def _fields(value: Entry, extra: Extra | None) -> dict[str, object]:
-    """Java's field names, in its order."""
+    """Return Java's field names of a row, in Java's order."""
     fields: dict[str, object]
     if isinstance(value, FileSegmentMetadata):
         fields = {
@@ -249,3 +245,146 @@ def _fields(value: Entry, extra: Extra | None) -> dict[str, object]:
     if extra:
         fields.update(extra)
     return fields
+
+
+SEGMENT_TABLES = {
+    FileSegmentType.COMMIT_LOG: "commitLogFileSegmentTable",
+    FileSegmentType.CONSUME_QUEUE: "consumeQueueFileSegmentTable",
+    FileSegmentType.INDEX: "indexFileSegmentTable",
+}
+QUEUE_TABLE = "queueMetadataTable"
+TOPIC_TABLE = "topicMetadataTable"
+TOPIC_SERIAL = "topicSerialNumber"
+NO_TOPIC_YET = -1
+"""Serial number of a store that has never had a topic. The first topic gets id 0."""
+
+SegmentTable: TypeAlias = Table[Group[FileSegmentMetadata]]
+
+
+class Image:
+    """Consistent copy of all tables. `encode` does not need the lock."""
+
+    def __init__(
+        self, tables: dict[str, list[CapturedPart]], topic_serial: int, extra: Extra
+    ) -> None:
+        self._tables = tables
+        self._topic_serial = topic_serial
+        self._extra = extra
+
+    def encode(self) -> bytes:
+        """Return Java's JSON with quoted integer keys, top-level fields in alphabetical order."""
+        fields: dict[str, list[bytes]] = {
+            name: [b"{", *_separate([part.encode() for part in parts]), b"}"]
+            for name, parts in self._tables.items()
+        }
+        fields[TOPIC_SERIAL] = [orjson.dumps(self._topic_serial)]
+        fields.update((name, [orjson.dumps(value)]) for name, value in self._extra.items())
+        pieces = [b"{"]
+        for number, (name, value) in enumerate(sorted(fields.items())):
+            pieces += [b"," if number else b"", orjson.dumps(name), b":", *value]
+        pieces.append(b"}")
+        return b"".join(pieces)  # join once: each copy of a large file blocks all threads
+
+    def parts(self) -> Iterator[CapturedPart]:
+        """Yield the parts of all tables."""
+        for parts in self._tables.values():
+            yield from parts
+
+
+class Tables:
+    """All tables. Not thread-safe."""
+
+    def __init__(self, topic_serial: int = NO_TOPIC_YET) -> None:
+        self.topics: Table[Row[TopicMetadata]] = Table()
+        self.queues: Table[Group[QueueMetadata]] = Table()
+        self.segments: dict[FileSegmentType, SegmentTable] = {
+            kind: Table() for kind in FileSegmentType
+        }
+        self.segment_count = 0
+        self.topic_serial = topic_serial
+        self.extra: Extra = {}
+
+    def add_queue(self, queue: QueueMetadata, extra: Extra | None = None) -> Row[QueueMetadata]:
+        """Add a new queue."""
+        return self.add_queue_group(queue.topic).put(queue.queue_id, Row(queue, extra))
+
+    def add_queue_group(self, topic: str) -> Group[QueueMetadata]:
+        """Return the queues of a topic, empty for a new topic."""
+        group = self.queues.get(topic)
+        return self.queues.add(topic, Group()) if group is None else group
+
+    def queue(self, topic: str, queue_id: int) -> Row[QueueMetadata] | None:
+        group = self.queues.get(topic)
+        return None if group is None else group.get(queue_id)
+
+    def segment(self, id: SegmentId) -> Row[FileSegmentMetadata] | None:
+        return self.find_segment(id.path, id.type, id.base_offset)
+
+    def find_segment(
+        self, path: str, type: FileSegmentType, base_offset: int
+    ) -> Row[FileSegmentMetadata] | None:
+        """Return the row of a segment, or None."""
+        group = self.segments[type].get(path)
+        return None if group is None else group.get(base_offset)
+
+    def add_segment(
+        self, segment: FileSegmentMetadata, extra: Extra | None = None
+    ) -> Row[FileSegmentMetadata]:
+        table = self.segments[segment.type]
+        group = table.get(segment.path)
+        if group is None:
+            group = table.add(segment.path, Group())
+        self.segment_count += segment.base_offset not in group
+        return group.put(segment.base_offset, Row(segment, extra))
+
+    def remove_segment(self, id: SegmentId) -> bool:
+        """Remove a segment. The last segment of a path removes the path, too. Returns whether the
+        segment existed."""
+        table = self.segments[id.type]
+        group = table.get(id.path)
+        if group is None or not group.take(id.base_offset):
+            return False
+        self.segment_count -= 1
+        if not group:
+            table.remove(id.path)
+        return True
+
+    # Encoding
+
+    def _list(self) -> Iterator[tuple[str, Table[Any]]]:
+        for kind, name in SEGMENT_TABLES.items():
+            yield name, self.segments[kind]
+        yield QUEUE_TABLE, self.queues
+        yield TOPIC_TABLE, self.topics
+
+    def find_stale(self, most: int) -> list[Part[Any]]:
+        """Return up to the given number of parts that have no stored JSON."""
+        stale: list[Part[Any]] = []
+        for _, table in self._list():
+            for part in table.parts:
+                if part.encoded is None:
+                    stale.append(part)
+                    if len(stale) >= most:
+                        return stale
+        return stale
+
+    def capture(self) -> Image:
+        """Capture the present rows of all tables. The time that this takes grows with the number of
+        changes since the last `keep`."""
+        tables = {name: table.capture() for name, table in self._list()}
+        return Image(tables, self.topic_serial, dict(self.extra))
+
+    def encode(self) -> bytes:
+        """Return the JSON of the present rows."""
+        return self.capture().encode()
+
+
+def _separate(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the encoded parts of a JSON object, with commas between them. Empty parts are
+    omitted."""
+    comma = b""
+    for part in parts:
+        if part:
+            yield comma
+            yield part
+            comma = b","

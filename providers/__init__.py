@@ -1,1 +1,2 @@
-"""Segment providers: the backends of a tier. Nothing imports them; a configuration names them."""
+"""Segment providers: the backends of a tier. They are named in configuration, and imported by no
+other module."""

@@ -1,4 +1,4 @@
-"""Checks of arguments and results that every provider makes the same way."""
+"""Checks of arguments and results that all providers share."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tieredstore.providers.naming import MAX_OFFSET
 
 
 def total_bytes(buffers: Sequence[Buffer]) -> int:
-    """Return the length of the concatenation of `buffers`, bytes."""
+    """Return the length of the concatenation of `buffers` (bytes)."""
     return sum(
         [buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in buffers]
     )
 
 
 def check_range(id: SegmentId, position: int, length: int) -> None:
-    """Raise Invalid for a range that no segment can have."""
+    """Raise Invalid for a position or length that is impossible in any segment."""
     if position < 0 or length < 0:
         raise Invalid(
             f"segment {id}: position {position} and length {length} must not be negative",
@@ -33,7 +33,7 @@ def check_range(id: SegmentId, position: int, length: int) -> None:
 
 
 def make_hole_error(id: SegmentId, position: int, size_bytes: int) -> Invalid:
-    """Make the error of a write that would leave a hole."""
+    """Return the error for a write that would leave a hole."""
     return Invalid(
         f"segment {id}: write at position {position}, but the segment ends at {size_bytes}",
         path=id.path,
@@ -42,7 +42,7 @@ def make_hole_error(id: SegmentId, position: int, size_bytes: int) -> Invalid:
 
 
 def make_short_read_error(id: SegmentId, position: int, length: int, found: int) -> Corrupt:
-    """Make the error of a read past the end; `found` is the number of bytes that are there."""
+    """Return the error for a read past the end. `found`: number of available bytes."""
     return Corrupt(
         f"segment {id}: expected {length} bytes at position {position}, found {found} before "
         "the end",
@@ -52,7 +52,7 @@ def make_short_read_error(id: SegmentId, position: int, length: int, found: int)
 
 
 def make_sealed_error(id: SegmentId, position: int) -> Invalid:
-    """Make the error of a write through a handle that has sealed its segment."""
+    """Return the error for a write to a segment that the same handle has sealed."""
     return Invalid(
         f"segment {id}: write at position {position} of a sealed segment",
         path=id.path,

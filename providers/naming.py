@@ -1,8 +1,6 @@
-"""Names of segments as paths, Java's way: `docs/formats/tier-layout.md`.
-
-Java escapes nothing, so a name is either usable as it is or refused (Invalid): the mapping from
-segments to paths stays injective and never leaves the root.
-"""
+"""Names of segments as paths, as in Java: `docs/formats/tier-layout.md`. Java escapes nothing, so a
+name is used unchanged or refused (Invalid). The mapping from segments to paths therefore stays
+injective and never leaves the root."""
 
 from __future__ import annotations
 
@@ -17,7 +15,6 @@ from tieredstore.message.names import find_name_fault
 
 MAX_OFFSET = 2**63 - 1
 MAX_QUEUE_ID = 2**31 - 1
-BASE_OFFSET_DIGITS = 20
 
 _FILE_NAME = re.compile(r"([0-9a-f]{8})([0-9]{20})", re.ASCII)
 _CLUSTER_FOLDER = re.compile(r"([0-9a-f]{8})_(.+)", re.DOTALL)
@@ -25,7 +22,7 @@ _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 class LogicalPath(NamedTuple):
-    """The parts of a logical path `brokerName/topic/queueId`."""
+    """Parts of a logical path `brokerName/topic/queueId`."""
 
     broker_name: str
     topic: str
@@ -38,7 +35,7 @@ def hash8(text: str) -> str:
 
 
 def cluster_directory_name(cluster: str) -> str:
-    """Make `<H8(cluster)>_<cluster>`. Raises Invalid for a name that cannot be one folder."""
+    """Return `<H8(cluster)>_<cluster>`. Raises Invalid for a name that cannot be a folder name."""
     check_name(cluster, "cluster name")
     name = f"{hash8(cluster)}_{cluster}"
     check_name(name, "cluster folder")
@@ -46,7 +43,7 @@ def cluster_directory_name(cluster: str) -> str:
 
 
 def parse_cluster_directory_name(name: str) -> str | None:
-    """Return the cluster whose folder has that name; None when it is not a cluster's."""
+    """Return the cluster of a folder name, or None for any other name."""
     match = _CLUSTER_FOLDER.fullmatch(name)
     if match is None or not is_name(match[2]) or hash8(match[2]) != match[1]:
         return None
@@ -55,13 +52,13 @@ def parse_cluster_directory_name(name: str) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def segment_file_name(base_offset: int) -> str:
-    """Make `<H8(base offset)><base offset, 20 digits>`."""
+    """Return `<H8(base offset)><base offset, 20 digits>`."""
     return f"{hash8(str(base_offset))}{base_offset:020d}"
 
 
 @functools.lru_cache(maxsize=4096)
 def parse_segment_file_name(name: str) -> int | None:
-    """Return the base offset; None when it is not a segment's name."""
+    """Return the base offset, or None for any other name."""
     match = _FILE_NAME.fullmatch(name)
     if match is None:
         return None
@@ -73,24 +70,24 @@ def parse_segment_file_name(name: str) -> int | None:
 
 @functools.lru_cache(maxsize=64)
 def parse_type_name(name: str) -> FileSegmentType | None:
-    """Return the type whose folder has that name, else None."""
+    """Return the segment type of a folder name, or None."""
     return FileSegmentType.__members__.get(name)
 
 
 def check_name(name: str, what: str) -> None:
-    """Raise Invalid unless `name` can be one path component of its own."""
+    """Raise Invalid unless `name` can be one path component."""
     fault = find_name_fault(name)
     if fault is not None:
         raise Invalid(f"{what} {name!r} {fault}" if name else f"{what} {fault}")
 
 
 def is_name(name: str) -> bool:
-    """Tell whether `check_name` accepts the name."""
+    """Return whether `check_name` accepts the name."""
     return find_name_fault(name) is None
 
 
 def is_queue_id(text: str) -> bool:
-    """Tell whether a text is a queue id as Java writes it: decimal, no leading zeros, 31 bits."""
+    """Return whether a text is a queue id as Java writes it: decimal, no leading zeros, 31 bits."""
     return _QUEUE_ID.fullmatch(text) is not None and int(text) <= MAX_QUEUE_ID
 
 
@@ -117,7 +114,7 @@ def parse_logical_path(path: str) -> LogicalPath:
 
 
 def relative_segment_path(id: SegmentId) -> str:
-    """Make `brokerName/topic/queueId/TYPE/<file name>`. Raises Invalid."""
+    """Return `brokerName/topic/queueId/TYPE/<file name>`. Raises Invalid."""
     parse_logical_path(id.path)
     if not 0 <= id.base_offset <= MAX_OFFSET:
         raise Invalid(
@@ -127,7 +124,7 @@ def relative_segment_path(id: SegmentId) -> str:
 
 
 def parse_prefix(prefix: str) -> tuple[str, ...]:
-    """Split a listing's prefix into its whole path components (at most three). Raises Invalid."""
+    """Split the prefix of a listing into whole path components (at most three). Raises Invalid."""
     if not prefix.strip("/"):
         return ()
     parts = tuple(prefix.rstrip("/").split("/"))

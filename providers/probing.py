@@ -1,33 +1,46 @@
-"""What the probes of all providers share."""
+"""Functions that the probes of all providers share."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from tieredstore.contracts.probing import ProbeResult, Verdict
 from tieredstore.errors import TieredStoreError
 
 
-def guard_probe(name: str, probe: Callable[[], ProbeResult]) -> ProbeResult:
-    """Return the result of a probe; one that fails says how, and keeps no other from being
-    asked."""
+class Finding(NamedTuple):
+    """Result of a probe without the name of the probe."""
+
+    verdict: Verdict
+    found: str
+    meaning: str = ""
+
+
+Probe: TypeAlias = Callable[[], Finding]
+
+
+ok, info, note, unsafe, unknown = (partial(Finding, verdict) for verdict in Verdict)
+
+
+def guard_probe(name: str, probe: Probe) -> ProbeResult:
+    """Run a probe and return its result. A probe that fails reports its error, and does not stop
+    other probes."""
     try:
-        return probe()
+        return ProbeResult(name, *probe())
     except TieredStoreError as error:
-        text = " ".join(str(error).split())
-        return ProbeResult(name, Verdict.UNSAFE, "failed", text)
+        return ProbeResult(name, *unsafe("failed", " ".join(str(error).split())))
 
 
-def guard_probes(
-    probes: Sequence[tuple[str, Callable[[], ProbeResult]]],
-) -> Iterator[ProbeResult]:
+def guard_probes(probes: Sequence[tuple[str, Probe]]) -> Iterator[ProbeResult]:
     for name, probe in probes:
         yield guard_probe(name, probe)
 
 
 def measure_calls(action: Callable[[], object], samples: int) -> list[float]:
-    """Measure the milliseconds of each call, in rising order."""
+    """Return the milliseconds of each call, in ascending order."""
     taken = []
     for _ in range(samples):
         start = time.perf_counter()
@@ -44,20 +57,18 @@ def quantiles(milliseconds: Sequence[float]) -> str:
 
 
 def rate(size_bytes: int, milliseconds: Sequence[float]) -> str:
-    """Format MB/s by the median of sorted times."""
+    """Format MB/s from the median of sorted times."""
     median = milliseconds[len(milliseconds) // 2]
     return f"{size_bytes / 1000 / median:.0f} MB/s" if median > 0 else "too fast to tell"
 
 
-def skew(name: str, difference_ms: int, *, whose: str) -> ProbeResult:
-    """Judge the difference of two clocks."""
-    found = f"{whose} clock is {difference_ms / 1000:+.1f} s off this machine's"
+def skew(difference_ms: int, *, whose: str) -> Finding:
+    """Return a finding about the difference between two clocks."""
     if abs(difference_ms) < 1000:
-        found = f"{whose} clock is this machine's, within a second"
+        return ok(f"{whose} clock is this machine's, within a second")
+    found = f"{whose} clock is {difference_ms / 1000:+.1f} s off this machine's"
     if abs(difference_ms) >= 900_000:
-        return ProbeResult(
-            name, Verdict.UNSAFE, found, "signed requests are refused from 15 minutes on"
-        )
+        return unsafe(found, "signed requests are refused from 15 minutes on")
     if abs(difference_ms) >= 60_000:
-        return ProbeResult(name, Verdict.NOTE, found, "expiry counts by store times; set the clock")
-    return ProbeResult(name, Verdict.OK, found)
+        return note(found, "expiry counts by store times; set the clock")
+    return ok(found)

@@ -1,28 +1,30 @@
-"""A RocketMQ 5 message store whose history lives in an object store, and the tools to use it."""
+"""RocketMQ 5 message store whose history is in an object store, and the tools to use it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Message", "__version__", "errors", "jobs", "open", "open_store"]
+__all__ = ["Message", "__version__", "errors", "jobs", "open", "open_store", "testing"]
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tieredstore import errors, jobs
-    from tieredstore.message.record import Message
+    from tieredstore import errors, jobs, testing
+    from tieredstore.message.encoding import Message
     from tieredstore.stores import open_store
     from tieredstore.table import open_tier as open  # noqa: A004
 else:
     _HOMES = {
-        "Message": "tieredstore.message.record:Message",
+        "Message": "tieredstore.message.encoding:Message",
         "errors": "tieredstore.errors",
         "jobs": "tieredstore.jobs",
         "open": "tieredstore.table:open_tier",
         "open_store": "tieredstore.stores:open_store",
+        "testing": "tieredstore.testing",
     }
 
     def __getattr__(name: str) -> object:
-        """Import what users call when it is used: every module imports this one first."""
+        """Import public names at their first use, because every import of a submodule imports this
+        module first."""
         from importlib import import_module
 
         if name not in _HOMES:

@@ -1,4 +1,4 @@
-"""`python -m tieredstore`: the command line."""
+"""Entry point of `python -m tieredstore`: the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time as a dependency, so that tests move it."""
+"""Time as a dependency that tests can control."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ _MONOTONIC: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """What the store needs to know about time."""
+    """Clock of the store."""
 
     def now_ms(self) -> int:
-        """Return the wall clock, epoch milliseconds."""
+        """Return the time of the wall clock (epoch ms)."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Return a time that only passes, milliseconds from an unknown beginning."""
+        """Return a time that never decreases, in milliseconds since an arbitrary moment."""
         ...
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
-        """Block until `event` is set or `timeout_ms` has passed; return whether it is set."""
+        """Block until `event` is set or `timeout_ms` has passed. Return whether the event is
+        set."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """Clock of the machine."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -37,11 +38,11 @@ class SystemClock:
         return time.clock_gettime_ns(_MONOTONIC) // 1_000_000
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
-        return event.wait(timeout_ms / 1000)
+        return event.wait(min(timeout_ms / 1000, threading.TIMEOUT_MAX))
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move; `wait` moves it."""
+    """Clock that advances only on request. `wait` advances it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -54,16 +55,16 @@ class ManualClock:
         return self._monotonic_ms
 
     def advance(self, delta_ms: int) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self._now_ms += delta_ms
         self._monotonic_ms += delta_ms
 
     def advance_to(self, now_ms: int) -> None:
-        """Let time pass until the wall clock shows this."""
+        """Advance the clock until the wall clock shows this time."""
         self.advance(now_ms - self._now_ms)
 
     def set(self, now_ms: int) -> None:
-        """Set the wall clock: it jumps, and no time has passed."""
+        """Set the wall clock without advancing the monotonic time."""
         self._now_ms = now_ms
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
@@ -73,18 +74,20 @@ class ManualClock:
 
 
 _log = logging.getLogger(__name__)
-_WORTH_TELLING_MS: Final = 3_600_000
+_WARNED_MS: Final = 3_600_000
 SETTLE_MS: Final = 24 * 3_600_000
-"""How long a wall clock must have been ahead before retention believes it."""
+"""Time (ms) for which the wall clock must be ahead of the retention clock before the retention
+clock follows the wall clock."""
 
 
 class RetentionClock:
-    """The time by which things grow too old: the wall clock, as far as it can be believed.
+    """Clock of retention, based on the wall clock.
 
-    It begins at the wall clock's time, at that of the newest message if this is earlier, and passes
-    as monotonic time does. A wall clock that is further ahead (it was set forward, or the machine
-    began with a wrong one, or nothing ran for a while) is believed once it has been ahead for
-    `SETTLE_MS` without a break. One that is behind is followed at once: that deletes nothing.
+    The retention clock begins at the wall clock's time, or at the time of the newest message if
+    that is earlier. It advances with monotonic time. The wall clock may be ahead of the retention
+    clock: after a step forward, after a start with a wrong time, or after a time in which no
+    process ran. The retention clock follows a wall clock that was ahead for `SETTLE_MS` without a
+    break. It immediately follows a wall clock that is behind, because a step back deletes nothing.
     Thread-safe.
     """
 
@@ -92,12 +95,13 @@ class RetentionClock:
         self._clock = clock
         self._lock = threading.Lock()
         self._believed_ms: int | None = None  # wall clock minus monotonic time
-        self._ahead_ms = 0  # the least of it since the wall clock is ahead
+        self._ahead_ms = 0  # its minimum since the wall clock is ahead
         self._ahead_since_ms: int | None = None  # monotonic
-        self._is_told = False
+        self._is_warned = False
 
     def begin(self, newest_ms: int = -1) -> None:
-        """Begin again, with the store time of the newest message; -1 without one."""
+        """Restart the clock. `newest_ms`: store time of the newest message, or -1 without
+        messages."""
         with self._lock:
             monotonic_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
             start_ms = min(wall_ms, newest_ms) if newest_ms >= 0 else wall_ms
@@ -105,8 +109,8 @@ class RetentionClock:
             self._ahead_since_ms = None
 
     def now_ms(self) -> int:
-        """Return the time, epoch milliseconds. Call it now and then: what a call does not see does
-        not count as a break."""
+        """Return the retention time (epoch ms). Call this method regularly: only a call can notice
+        that the wall clock was not ahead at that moment."""
         if self._believed_ms is None:
             self.begin()
         with self._lock:
@@ -114,15 +118,15 @@ class RetentionClock:
             monotonic_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
             difference_ms = wall_ms - monotonic_ms
             if difference_ms <= self._believed_ms:
-                self._ahead_since_ms, self._is_told = None, False
+                self._ahead_since_ms, self._is_warned = None, False
                 return wall_ms
             if self._ahead_since_ms is None:
                 self._ahead_since_ms, self._ahead_ms = monotonic_ms, difference_ms
             self._ahead_ms = min(self._ahead_ms, difference_ms)
             if monotonic_ms - self._ahead_since_ms >= SETTLE_MS:
                 self._believed_ms, self._ahead_since_ms = self._ahead_ms, None
-            elif not self._is_told and difference_ms - self._believed_ms >= _WORTH_TELLING_MS:
-                self._is_told = True
+            elif not self._is_warned and difference_ms - self._believed_ms >= _WARNED_MS:
+                self._is_warned = True
                 _log.warning(
                     "the wall clock is %d s ahead of the newest message and the time that has "
                     "passed since: retention does not follow it for a day",
@@ -132,7 +136,7 @@ class RetentionClock:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the wall clock is ahead of it now and not believed yet."""
+        """Whether the wall clock is ahead of the retention clock and not trusted yet."""
         return self._ahead_since_ms is not None
 
 

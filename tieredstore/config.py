@@ -1,26 +1,29 @@
-"""The store's configuration: Java's settings and defaults, read from an ordinary `broker.conf`.
+"""Configuration of the store: Java's settings and defaults, read from an ordinary `broker.conf`.
 
-`StoreConfig` holds the settings that this project acts on. Each attribute is a Java key with its
-unit made visible; `docs/configuration.md` is generated from the annotations here.
+`StoreConfig` holds the settings that this project uses. Each attribute is a Java key with its unit
+in the name. `docs/configuration.md` is generated from the fields and the text below each.
 """
 
 from __future__ import annotations
 
 import enum
 import io
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, field
 
+from tieredstore.disk.user_folders import find_home
 from tieredstore.errors import Invalid
 from tieredstore.java_settings import (
     DECLINED_SETTINGS,
     REFUSED_VALUES,
+    REMOVED_SETTINGS,
     SETTINGS_ELSEWHERE,
     UNUSED_SETTINGS,
     find_unsupported,
@@ -30,7 +33,10 @@ from tieredstore.properties import (
     fields_by_key,
     find_near_setting,
     find_unknown_settings,
+    is_plain_text,
+    is_secret,
     make_extra,
+    make_key,
     parse_value,
 )
 
@@ -39,7 +45,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class StorageLevel(enum.IntEnum):
-    """Which reads go to the tier (`tieredStorageLevel`)."""
+    """Levels that choose the reads that go to the tier (`tieredStorageLevel`)."""
 
     DISABLE = 0
     NOT_IN_DISK = 1
@@ -48,7 +54,7 @@ class StorageLevel(enum.IntEnum):
 
     @classmethod
     def parse(cls, value: str) -> StorageLevel:
-        """Parse a name, or an integer as Java reads it (an unknown integer is DISABLE)."""
+        """Parse the name of a level, or its number as Java does. An unknown number is DISABLE."""
         text = value.strip()
         if text.lstrip("+-").isdigit():
             number = int(text)
@@ -62,560 +68,360 @@ class StorageLevel(enum.IntEnum):
             ) from None
 
 
-def _meta(description: str, ge: float, le: float, *, runtime: bool = False) -> Meta:
-    return Meta(description=description, ge=ge, le=le, extra=make_extra(runtime=runtime))
-
-
-def _int32(description: str, minimum: int = 1, *, runtime: bool = False) -> Meta:
-    return _meta(description, minimum, _INT32_MAX, runtime=runtime)
-
-
-def _int64(description: str, minimum: int = 1, *, runtime: bool = False) -> Meta:
-    return _meta(description, minimum, _INT64_MAX, runtime=runtime)
-
-
-def _text(description: str, pattern: str | None = None, *, runtime: bool = False) -> Meta:
-    return Meta(description=description, pattern=pattern, extra=make_extra(runtime=runtime))
+_T = TypeVar("_T")
+Live = Annotated[_T, Meta(extra=make_extra(runtime=True))]
+"""Type of a key whose value may change while a broker runs."""
+Int32 = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
+Int64 = Annotated[int, Meta(ge=1, le=_INT64_MAX)]
+Whole32 = Annotated[int, Meta(ge=0, le=_INT32_MAX)]
+Whole64 = Annotated[int, Meta(ge=0, le=_INT64_MAX)]
 
 
 def _host_name() -> str:
     return socket.gethostname() or "DEFAULT_BROKER"
 
 
+_BYTE_ORDER_MARK = "\xef\xbb\xbf"
+"""Byte order mark of UTF-8, as it appears in a file that was decoded as ISO 8859-1."""
+
+
 def _default_root() -> str:
-    return str(Path("~").expanduser() / "store")
+    home = find_home()
+    return "" if home is None else str(home / "store")
 
 
-POSIX_PROVIDER = "org.apache.rocketmq.tieredstore.provider.PosixFileSegment"
+def require_root(config: StoreConfig) -> Path:
+    """Return the folder of the store. Raises Invalid if no setting names a folder and no home
+    folder exists."""
+    if not config.store_path_root_dir:
+        raise Invalid(
+            "storePathRootDir: expected a folder. Without it the store is in the home folder, and "
+            f"user {os.getuid()} has none: no entry in passwd, and HOME is not set"
+        )
+    return Path(config.store_path_root_dir)
+
+
 MEMORY_PROVIDER = "org.apache.rocketmq.tieredstore.provider.MemoryFileSegment"
 JSON_METADATA = "org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore"
 
 
-class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings, defaults as in Apache RocketMQ 5.5.0 unless a description says "ours".
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=make_key):
+    """All settings of a store. The defaults are those of Apache RocketMQ 5.5.0, unless a
+    description says "Ours". Build a configuration with keyword arguments, or with
+    `load_broker_conf`."""
 
-    Build one with keyword arguments, or with `load_broker_conf`.
-    """
-
-    # Who and where
-    broker_name: Annotated[str, _text("First element of every path in the tier.")] = field(
-        name="brokerName", default_factory=_host_name
-    )
-    broker_cluster_name: Annotated[str, _text("Top folder of the Posix tier.")] = field(
-        name="brokerClusterName", default="DefaultCluster"
-    )
-    broker_role: Annotated[
-        str,
-        _text(
-            "ASYNC_MASTER or SLAVE; a SLAVE takes no messages from producers and never uploads.",
-            "^(ASYNC_MASTER|SYNC_MASTER|SLAVE)$",
-        ),
-    ] = field(name="brokerRole", default="ASYNC_MASTER")
-    store_path_root_dir: Annotated[
-        str, _text("Root of the local store, the metadata JSON and the local index files.")
-    ] = field(name="storePathRootDir", default_factory=_default_root)
-    store_path_commit_log: Annotated[
-        str, _text("Folder of the commit log; empty for `commitlog` under the root.")
-    ] = field(name="storePathCommitLog", default="")
-    message_store_plug_in: Annotated[
-        str, _text("Comma-separated class names of store plugins, the outermost first.")
-    ] = field(name="messageStorePlugIn", default="")
+    # Identity
+    broker_name: str = field(default_factory=_host_name)
+    """Name of the broker, the first element of every path in the tier."""
+    broker_cluster_name: str = "DefaultCluster"
+    """Top folder of the Posix tier."""
+    broker_role: Annotated[str, Meta(pattern="^(ASYNC_MASTER|SYNC_MASTER|SLAVE)$")] = "ASYNC_MASTER"
+    """ASYNC_MASTER or SLAVE. A SLAVE accepts no messages from producers and never uploads."""
+    store_path_root_dir: str = field(default_factory=_default_root)
+    """Root of the local store, which also holds the metadata JSON and the local index files."""
+    store_path_commit_log: str = ""
+    """Folder of the commit log. Empty: `commitlog` under the root."""
+    message_store_plug_in: str = ""
+    """Comma-separated class names of store plugins, the outermost first."""
 
     # Local store
-    store_type: Annotated[
-        str,
-        _text(
-            "Consume queues in files (`default`) or RocksDB (`defaultRocksDB`, extra `rocksdb`).",
-            "(?i)^(default|defaultRocksDB)$",
-        ),
-    ] = field(name="storeType", default="default")
-    use_separate_store_path_for_rocksdb_cq: Annotated[
-        bool, _text("Whether the RocksDB queues are in `consumequeue_rocksdb`, not `consumequeue`.")
-    ] = field(name="useSeparateStorePathForRocksdbCQ", default=False)
-    flush_disk_type: Annotated[
-        str,
-        _text(
-            "When a put is durable: ASYNC_FLUSH (on disk within a second) or SYNC_FLUSH (on disk "
-            "when its future says so).",
-            "^(ASYNC_FLUSH|SYNC_FLUSH)$",
-        ),
-    ] = field(name="flushDiskType", default="ASYNC_FLUSH")
-    sync_flush_timeout_ms: Annotated[
-        int, _int32("How long a put waits for its flush under SYNC_FLUSH, ms.", runtime=True)
-    ] = field(name="syncFlushTimeout", default=5000)
-    flush_interval_commit_log_ms: Annotated[
-        int, _int32("Between two flushes of the commit log under ASYNC_FLUSH, ms.", runtime=True)
-    ] = field(name="flushIntervalCommitLog", default=500)
-    flush_commit_log_least_pages: Annotated[
-        int,
-        _int32(
-            "Dirty pages (4,096 bytes) from which on such a flush does something.", 0, runtime=True
-        ),
-    ] = field(name="flushCommitLogLeastPages", default=4)
-    flush_commit_log_thorough_interval_ms: Annotated[
-        int, _int32("Between two such flushes that take every page, ms.", runtime=True)
-    ] = field(name="flushCommitLogThoroughInterval", default=10_000)
-    flush_commit_log_timed: Annotated[
-        bool,
-        _text("Whether such a flush comes at its interval alone, whatever is put.", runtime=True),
-    ] = field(name="flushCommitLogTimed", default=True)
-    wake_flush_when_put_message: Annotated[
-        bool,
-        _text("Whether a put begins such a flush; not with flushCommitLogTimed.", runtime=True),
-    ] = field(name="wakeFlushWhenPutMessage", default=False)
-    flush_interval_consume_queue_ms: Annotated[
-        int,
-        _int32("Between two flushes of consume queues, index and checkpoint, ms.", runtime=True),
-    ] = field(name="flushIntervalConsumeQueue", default=1000)
-    flush_consume_queue_least_pages: Annotated[
-        int,
-        _int32(
-            "Dirty pages from which on a queue is flushed, in a flush that is not thorough.",
-            0,
-            runtime=True,
-        ),
-    ] = field(name="flushConsumeQueueLeastPages", default=2)
-    flush_consume_queue_thorough_interval_ms: Annotated[
-        int,
-        _int32(
-            "Longest time between two flushes of all queues that were written, ms; mostly each "
-            "flush is one, unless they take more than a tenth of the time.",
-            runtime=True,
-        ),
-    ] = field(name="flushConsumeQueueThoroughInterval", default=60_000)
-    mapped_file_size_commit_log_bytes: Annotated[
-        int, _int32("Size of a commit log file, bytes.", 64)
-    ] = field(name="mappedFileSizeCommitLog", default=1 << 30)
-    warm_mapped_file_enable: Annotated[
-        bool,
-        _text(
-            "Whether all pages of a new commit log file are made at once, in the background, and "
-            "locked in memory until the file is flushed.",
-            runtime=True,
-        ),
-    ] = field(name="warmMapedFileEnable", default=False)
-    flush_least_pages_when_warm_mapped_file: Annotated[
-        int,
-        _int32(
-            "Pages of 4,096 bytes between two syncs of that, under SYNC_FLUSH.", 1, runtime=True
-        ),
-    ] = field(name="flushLeastPagesWhenWarmMapedFile", default=4096)
-    transient_store_pool_enable: Annotated[
-        bool,
-        _text(
-            "Whether messages are put into buffers, from which they are committed to the files. "
-            "They can be read after that, and a killed process loses what was not committed."
-        ),
-    ] = field(name="transientStorePoolEnable", default=False)
-    transient_store_pool_size: Annotated[
-        int, _int32("Buffers of that pool, each of the size of a commit log file.", 1)
-    ] = field(name="transientStorePoolSize", default=5)
-    fast_fail_if_no_buffer_in_store_pool: Annotated[
-        bool,
-        _text(
-            "Whether puts are refused while no buffer is free, and not written directly.",
-            runtime=True,
-        ),
-    ] = field(name="fastFailIfNoBufferInStorePool", default=False)
-    commit_interval_commit_log_ms: Annotated[
-        int, _int32("Time between two commits of the pool, ms.", 1, runtime=True)
-    ] = field(name="commitIntervalCommitLog", default=200)
-    commit_commit_log_least_pages: Annotated[
-        int, _int32("Pages of 4,096 bytes below which a commit waits for more.", 0, runtime=True)
-    ] = field(name="commitCommitLogLeastPages", default=4)
-    commit_commit_log_thorough_interval_ms: Annotated[
-        int, _int32("Time after which a commit waits no longer, ms.", 0, runtime=True)
-    ] = field(name="commitCommitLogThoroughInterval", default=200)
-    wake_commit_when_put_message: Annotated[
-        bool,
-        _text(
-            "Whether a put begins a commit of the pool, before its interval is over.", runtime=True
-        ),
-    ] = field(name="wakeCommitWhenPutMessage", default=True)
-    mapped_file_size_consume_queue_bytes: Annotated[
-        int, _int32("Size of a consume queue file, bytes, rounded up to a multiple of 20.", 20)
-    ] = field(name="mappedFileSizeConsumeQueue", default=6_000_000)
-    enable_consume_queue_ext: Annotated[
-        bool,
-        _text(
-            "Whether units of consume queues in files hold addresses of extended units; queues in "
-            "RocksDB have none, as in Java."
-        ),
-    ] = field(name="enableConsumeQueueExt", default=False)
-    mapped_file_size_consume_queue_ext_bytes: Annotated[
-        int, _int32("Size of a file of extended units, bytes.", 24)
-    ] = field(name="mappedFileSizeConsumeQueueExt", default=48 << 20)
-    max_hash_slot_num: Annotated[int, _int32("Hash slots of a local index file.")] = field(
-        name="maxHashSlotNum", default=5_000_000
+    store_type: Annotated[str, Meta(pattern="(?i)^(default|defaultRocksDB)$")] = "default"
+    """Whether consume queues are in files (`default`) or in RocksDB (`defaultRocksDB`, extra
+    `rocksdb`)."""
+    use_separate_store_path_for_rocksdb_cq: bool = field(
+        name="useSeparateStorePathForRocksdbCQ", default=False
     )
-    max_index_num: Annotated[int, _int32("Items of a local index file.", 2)] = field(
-        name="maxIndexNum", default=20_000_000
+    """Whether the RocksDB queues are in the folder `consumequeue_rocksdb` instead of
+    `consumequeue`."""
+    flush_disk_type: Annotated[str, Meta(pattern="^(ASYNC_FLUSH|SYNC_FLUSH)$")] = "ASYNC_FLUSH"
+    """Durability of a put: on disk within a second (ASYNC_FLUSH), or when its future completes
+    (SYNC_FLUSH)."""
+    sync_flush_timeout_ms: Live[Int32] = 5000
+    """Maximum wait of a put for its flush under SYNC_FLUSH, ms."""
+    flush_interval_commit_log_ms: Live[Int32] = 500
+    """Time between two flushes of the commit log under ASYNC_FLUSH, ms."""
+    flush_commit_log_least_pages: Live[Whole32] = 4
+    """Minimum number of dirty pages (4,096 bytes) for a flush of the commit log. With fewer,
+    nothing is flushed."""
+    flush_commit_log_thorough_interval_ms: Live[Int32] = 10_000
+    """Time after which a flush of the commit log writes all dirty pages, however few, ms."""
+    flush_commit_log_timed: Live[bool] = True
+    """Whether the commit log is flushed at its interval only, and never because of a put."""
+    wake_flush_when_put_message: Live[bool] = False
+    """Whether a put begins a flush of the commit log. Without effect if `flushCommitLogTimed` is
+    true."""
+    flush_interval_consume_queue_ms: Live[Int32] = 1000
+    """Time between two flushes of consume queues, index and checkpoint, ms."""
+    flush_consume_queue_least_pages: Live[Whole32] = 2
+    """Minimum number of dirty pages of a consume queue for its flush, unless all queues are
+    flushed."""
+    flush_consume_queue_thorough_interval_ms: Live[Int32] = 60_000
+    """Maximum time between two flushes of all changed consume queues, ms. Usually each flush
+    includes all of them, unless flushes take more than a tenth of the time."""
+    mapped_file_size_commit_log_bytes: Annotated[int, Meta(ge=64, le=_INT32_MAX)] = 1 << 30
+    """Size of a commit log file, bytes."""
+    warm_mapped_file_enable: Live[bool] = field(name="warmMapedFileEnable", default=False)
+    """Whether the pages of each new commit log file are allocated in advance, in the background,
+    and locked in memory until the file is flushed."""
+    flush_least_pages_when_warm_mapped_file: Live[Int32] = field(
+        name="flushLeastPagesWhenWarmMapedFile", default=4096
     )
-    message_index_enable: Annotated[
-        bool, _text("Whether messages are put in the key indexes, local and tiered.", runtime=True)
-    ] = field(name="messageIndexEnable", default=True)
-    max_message_size_bytes: Annotated[
-        int, _int32("Largest body accepted, bytes.", runtime=True)
-    ] = field(name="maxMessageSize", default=4 << 20)
-    os_page_cache_busy_timeout_ms: Annotated[
-        int,
-        _int32(
-            "How long one put may have the lock before others are refused with OS_PAGE_CACHE_BUSY, "
-            "ms; 0: for ever.",
-            0,
-            runtime=True,
-        ),
-    ] = field(name="osPageCacheBusyTimeOutMills", default=1_000)
-    enabled_append_prop_crc: Annotated[
-        bool, _text("Append a CRC of the whole record as its last property.")
-    ] = field(name="enabledAppendPropCRC", default=False)
-    force_verify_prop_crc: Annotated[
-        bool,
-        _text(
-            "Whether a recovery ends the log at a record without a CRC of the whole record. One "
-            "that is there is checked anyway."
-        ),
-    ] = field(name="forceVerifyPropCRC", default=False)
-    enable_lmq: Annotated[bool, _text("Whether light message queues are served.")] = field(
-        name="enableLmq", default=False
+    """Number of pages (4,096 bytes) between two syncs while the pages of a new file are allocated,
+    under SYNC_FLUSH."""
+    transient_store_pool_enable: bool = False
+    """Whether messages are first written into a pool of buffers, and committed to the files from
+    there. A message is readable after the commit. A killed process loses the uncommitted
+    messages."""
+    transient_store_pool_size: Int32 = 5
+    """Number of buffers in the pool. Each has the size of a commit log file."""
+    fast_fail_if_no_buffer_in_store_pool: Live[bool] = False
+    """Whether puts are refused while no buffer of the pool is free. Otherwise they are written
+    directly to the file."""
+    commit_interval_commit_log_ms: Live[Int32] = 200
+    """Time between two commits from the pool to the files, ms."""
+    commit_commit_log_least_pages: Live[Whole32] = 4
+    """Minimum number of pages (4,096 bytes) for a commit from the pool. With fewer, the commit is
+    postponed."""
+    commit_commit_log_thorough_interval_ms: Live[Whole32] = 200
+    """Time after which a commit from the pool is no longer postponed, ms."""
+    wake_commit_when_put_message: Live[bool] = True
+    """Whether a put begins a commit from the pool before `commitIntervalCommitLog` is over."""
+    mapped_file_size_consume_queue_bytes: Annotated[int, Meta(ge=20, le=_INT32_MAX)] = 6_000_000
+    """Size of a consume queue file, bytes, rounded up to a multiple of 20."""
+    enable_consume_queue_ext: bool = False
+    """Whether units in consume queue files may hold addresses of extended units. Queues in RocksDB
+    have no extended units, as in Java."""
+    mapped_file_size_consume_queue_ext_bytes: Annotated[int, Meta(ge=24, le=_INT32_MAX)] = 48 << 20
+    """Size of a file of extended units, bytes."""
+    max_hash_slot_num: Int32 = 5_000_000
+    """Number of hash slots of a local index file."""
+    max_index_num: Annotated[int, Meta(ge=2, le=_INT32_MAX)] = 20_000_000
+    """Number of items of a local index file."""
+    message_index_enable: Live[bool] = True
+    """Whether messages are added to the key indexes, in the local store and in the tier."""
+    max_message_size_bytes: Live[Int32] = 4 << 20
+    """Maximum size of a message body, bytes."""
+    os_page_cache_busy_timeout_ms: Live[Whole32] = field(
+        name="osPageCacheBusyTimeOutMills", default=1_000
     )
-    enable_multi_dispatch: Annotated[
-        bool,
-        _text(
-            "Whether messages get a place in the light queues that they name; with queues in "
-            "RocksDB `enableLmq` is enough.",
-            runtime=True,
-        ),
-    ] = field(name="enableMultiDispatch", default=False)
-    message_delay_level: Annotated[str, _text("Delays of the levels 1, 2, …")] = field(
-        name="messageDelayLevel",
-        default="1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+    """Time for which one put may hold the lock before other puts are refused with
+    OS_PAGE_CACHE_BUSY, ms. 0: no limit."""
+    enabled_append_prop_crc: bool = field(name="enabledAppendPropCRC", default=False)
+    """Whether a CRC of the whole record is appended to each record, as its last property."""
+    force_verify_prop_crc: bool = field(name="forceVerifyPropCRC", default=False)
+    """Whether a recovery ends the log at a record without a CRC of the whole record. An existing
+    CRC is always checked."""
+    enable_lmq: bool = False
+    """Whether light queues are supported."""
+    enable_multi_dispatch: Live[bool] = False
+    """Whether messages enter the light queues that they name. With queues in RocksDB, `enableLmq`
+    alone is enough."""
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    """Delays of the levels 1, 2, …"""
+    max_transfer_bytes_in_memory: Live[Int32] = field(
+        name="maxTransferBytesOnMessageInMemory", default=262_144
     )
-    max_transfer_bytes_in_memory: Annotated[
-        int, _int32("Most bytes of one get, of messages in memory or in the tier.", runtime=True)
-    ] = field(name="maxTransferBytesOnMessageInMemory", default=262_144)
-    max_transfer_count_in_memory: Annotated[
-        int, _int32("Most messages of one get, of messages in memory.", runtime=True)
-    ] = field(name="maxTransferCountOnMessageInMemory", default=32)
-    max_transfer_bytes_in_disk: Annotated[
-        int, _int32("Most bytes of one get, of messages on disk.", runtime=True)
-    ] = field(name="maxTransferBytesOnMessageInDisk", default=65_536)
-    max_transfer_count_in_disk: Annotated[
-        int, _int32("Most messages of one get, of messages on disk.", runtime=True)
-    ] = field(name="maxTransferCountOnMessageInDisk", default=8)
-    access_message_in_memory_max_ratio: Annotated[
-        int,
-        _meta(
-            "Share of the memory that the tail of the log may take, percent.", 0, 100, runtime=True
-        ),
-    ] = field(name="accessMessageInMemoryMaxRatio", default=40)
-    max_filter_message_size_bytes: Annotated[
-        int, _int32("Consume queue bytes that one filtered get may walk.", runtime=True)
-    ] = field(name="maxFilterMessageSize", default=16_000)
-    travel_cq_file_num: Annotated[
-        int,
-        _int32("Consume queue files that one get may walk while it finds nothing.", runtime=True),
-    ] = field(name="travelCqFileNumWhenGetMessage", default=1)
-    max_msgs_num_batch: Annotated[int, _int32("Most messages of one key query.", runtime=True)] = (
-        field(name="maxMsgsNumBatch", default=64)
+    """Maximum number of bytes that one get returns from memory or from the tier."""
+    max_transfer_count_in_memory: Live[Int32] = field(
+        name="maxTransferCountOnMessageInMemory", default=32
     )
+    """Maximum number of messages that one get returns from memory."""
+    max_transfer_bytes_in_disk: Live[Int32] = field(
+        name="maxTransferBytesOnMessageInDisk", default=65_536
+    )
+    """Maximum number of bytes that one get returns from disk."""
+    max_transfer_count_in_disk: Live[Int32] = field(
+        name="maxTransferCountOnMessageInDisk", default=8
+    )
+    """Maximum number of messages that one get returns from disk."""
+    access_message_in_memory_max_ratio: Live[Annotated[int, Meta(ge=0, le=100)]] = 40
+    """Share of the machine's memory that the end of the commit log may occupy, percent. Older
+    messages count as on disk."""
+    max_filter_message_size_bytes: Live[Int32] = 16_000
+    """Number of consume queue bytes that one filtered get may examine."""
+    travel_cq_file_num: Live[Int32] = field(name="travelCqFileNumWhenGetMessage", default=1)
+    """Number of consume queue files that one get may examine without finding a message."""
+    max_msgs_num_batch: Live[Int32] = 64
+    """Maximum number of messages that one query by key returns."""
 
     # Local store: cleaning
-    delete_when: Annotated[
-        str,
-        _text(
-            "Hours of the day, local time, at which what has expired goes; `;` between.",
-            runtime=True,
-        ),
-    ] = field(name="deleteWhen", default="04")
-    local_file_reserved_time_hours: Annotated[
-        int, _int32("Age at which a commit log file expires, hours.", 0, runtime=True)
-    ] = field(name="fileReservedTime", default=72)
-    clean_resource_interval_ms: Annotated[
-        int, _int32("Time between two rounds of cleaning, ms.")
-    ] = field(name="cleanResourceInterval", default=10_000)
-    delete_commit_log_files_interval_ms: Annotated[
-        int, _int32("Pause between two commit log files that are deleted, ms.", 0, runtime=True)
-    ] = field(name="deleteCommitLogFilesInterval", default=100)
-    delete_file_batch_max: Annotated[
-        int, _int32("Most commit log files that one round deletes.", runtime=True)
-    ] = field(name="deleteFileBatchMax", default=10)
-    clean_file_forcibly_enable: Annotated[
-        bool,
-        _text("Whether a disk that is nearly full takes files before they expire.", runtime=True),
-    ] = field(name="cleanFileForciblyEnable", default=True)
-    disk_max_used_space_ratio: Annotated[
-        int,
-        _int32(
-            "Disk use above which what has expired goes at any hour, percent, 10 to 95.",
-            0,
-            runtime=True,
-        ),
-    ] = field(name="diskMaxUsedSpaceRatio", default=75)
-    disk_space_clean_forcibly_ratio: Annotated[
-        int,
-        _int32(
-            "Disk use above which the oldest files go unexpired, percent, 30 to 85.",
-            0,
-            runtime=True,
-        ),
-    ] = field(name="diskSpaceCleanForciblyRatio", default=85)
-    disk_space_warning_level_ratio: Annotated[
-        int, _int32("Disk use above which nothing may be put, percent, 35 to 90.", 0, runtime=True)
-    ] = field(name="diskSpaceWarningLevelRatio", default=90)
+    delete_when: Live[str] = "04"
+    """Hours of the day (local time) at which expired files are deleted, separated by `;`."""
+    local_file_reserved_time_hours: Live[Whole32] = field(name="fileReservedTime", default=72)
+    """Age at which a commit log file expires, hours."""
+    clean_resource_interval_ms: Int32 = 10_000
+    """Time between two cleanings of the local store, ms."""
+    delete_commit_log_files_interval_ms: Live[Whole32] = 100
+    """Pause after each deleted commit log file, ms."""
+    delete_file_batch_max: Live[Int32] = 10
+    """Maximum number of commit log files that one cleaning deletes."""
+    clean_file_forcibly_enable: Live[bool] = True
+    """Whether files are deleted before they expire while the disk is nearly full."""
+    disk_max_used_space_ratio: Live[Whole32] = 75
+    """Disk usage above which expired files are deleted at any hour, percent, 10 to 95."""
+    disk_space_clean_forcibly_ratio: Live[Whole32] = 85
+    """Disk usage above which the oldest files are deleted before they expire, percent, 30 to 85."""
+    disk_space_warning_level_ratio: Live[Whole32] = 90
+    """Disk usage above which puts are refused, percent, 35 to 90."""
 
-    # Tier: where and what
-    storage_level: Annotated[
-        StorageLevel,
-        _text(
-            "DISABLE, NOT_IN_DISK, NOT_IN_MEM or FORCE (0 to 3): which reads go to the tier.",
-            runtime=True,
-        ),
-    ] = field(name="tieredStorageLevel", default=StorageLevel.NOT_IN_DISK)
-    metadata_service_provider: Annotated[str, _text("Class of the metadata store.")] = field(
+    # Tier: location
+    storage_level: Live[StorageLevel] = field(
+        name="tieredStorageLevel", default=StorageLevel.NOT_IN_DISK
+    )
+    """Reads that use the tier: DISABLE, NOT_IN_DISK, NOT_IN_MEM or FORCE (0 to 3)."""
+    metadata_service_provider: str = field(
         name="tieredMetadataServiceProvider", default=JSON_METADATA
     )
-    backend_service_provider: Annotated[
-        str, _text("Class of the segment provider. The default, memory, keeps nothing.")
-    ] = field(name="tieredBackendServiceProvider", default=MEMORY_PROVIDER)
-    tier_file_path: Annotated[
-        str, _text("Root of a Posix tier; empty for the working directory.")
-    ] = field(name="tieredStoreFilePath", default="")
-    backlog: Annotated[
-        str,
-        Meta(
-            description="Ours. What of a queue's backlog is uploaded when the tier first sees it: "
-            "`all`, or `recent` (the last two minutes, as Java).",
-            pattern="^(all|recent)$",
-        ),
-    ] = field(name="tieredStoreBacklog", default="all")
-
-    adopt: Annotated[
-        bool,
-        _text(
-            "Ours. Whether a new local store may start above a tier that holds messages of this "
-            "broker, and goes on behind them. To be set once, after a local disk was lost."
-        ),
-    ] = field(name="tieredStoreAdopt", default=False)
-
-    backup_interval_ms: Annotated[
-        int,
-        _int32(
-            "Ours. How often topics, groups and consumer offsets that have changed are copied into "
-            "the tier, ms; 0 for never. `tieredstore restore` makes a store of them.",
-            0,
-        ),
-    ] = field(name="tieredStoreBackupInterval", default=60_000)
+    """Class of the metadata store."""
+    backend_service_provider: str = field(
+        name="tieredBackendServiceProvider", default=MEMORY_PROVIDER
+    )
+    """Class of the segment provider. The default keeps segments in memory only, so they are lost
+    when the process ends."""
+    tier_file_path: str = field(name="tieredStoreFilePath", default="")
+    """Root folder of a Posix tier. Empty: the working directory."""
+    backlog: Annotated[str, Meta(pattern="^(all|recent)$")] = field(
+        name="tieredStoreBacklog", default="all"
+    )
+    """Ours. Part of a queue's backlog that is uploaded when the tier first sees the queue: `all`,
+    or `recent` (the last two minutes, as in Java)."""
+    adopt: bool = field(name="tieredStoreAdopt", default=False)
+    """Ours. Whether a new local store may start over a tier that holds messages of this broker, and
+    continue after these messages. Also allows a store to start over a different, an older or an
+    empty tier. Set this for one start only, when the error of a refused start asks for it."""
+    backup_interval_ms: Whole32 = field(name="tieredStoreBackupInterval", default=60_000)
+    """Ours. Time between two backups of changed topics, groups and consumer offsets to the tier,
+    ms. 0: no backups. `tieredstore restore` creates a store from a backup."""
 
     # Tier: policies
-    include_topics: Annotated[
-        str,
-        _text(
-            "Ours. Topics that are uploaded, shell patterns with commas between; empty for all.",
-            runtime=True,
-        ),
-    ] = field(name="tieredStoreIncludeTopics", default="")
-    exclude_topics: Annotated[
-        str,
-        _text(
-            "Ours. Topics that are not uploaded, shell patterns with commas between; they beat "
-            "`tieredStoreIncludeTopics`.",
-            runtime=True,
-        ),
-    ] = field(name="tieredStoreExcludeTopics", default="")
-    upload_bytes_per_s: Annotated[
-        int, _int64("Ours. Most bytes a second that are uploaded; 0 for no limit.", 0, runtime=True)
-    ] = field(name="tieredStoreUploadBytesPerSecond", default=0)
-    upload_requests_per_s: Annotated[
-        int, _int32("Ours. Most writes of segments a second; 0 for no limit.", 0, runtime=True)
-    ] = field(name="tieredStoreUploadRequestsPerSecond", default=0)
-    download_bytes_per_s: Annotated[
-        int,
-        _int64(
-            "Ours. Most bytes a second that are read from the tier; 0 for no limit.",
-            0,
-            runtime=True,
-        ),
-    ] = field(name="tieredStoreDownloadBytesPerSecond", default=0)
-    download_requests_per_s: Annotated[
-        int, _int32("Ours. Most reads of segments a second; 0 for no limit.", 0, runtime=True)
-    ] = field(name="tieredStoreDownloadRequestsPerSecond", default=0)
+    include_topics: Live[str] = field(name="tieredStoreIncludeTopics", default="")
+    """Ours. Topics that are uploaded, as shell patterns separated by commas. Empty: all topics."""
+    exclude_topics: Live[str] = field(name="tieredStoreExcludeTopics", default="")
+    """Ours. Topics that are not uploaded, as shell patterns separated by commas. They take
+    precedence over `tieredStoreIncludeTopics`."""
+    upload_bytes_per_s: Live[Whole64] = field(name="tieredStoreUploadBytesPerSecond", default=0)
+    """Ours. Maximum upload rate, bytes per second. 0: no limit."""
+    download_bytes_per_s: Live[Whole64] = field(name="tieredStoreDownloadBytesPerSecond", default=0)
+    """Ours. Maximum rate of reads from the tier, bytes per second. 0: no limit."""
 
     # Tier: segments
-    commit_log_max_size_bytes: Annotated[
-        int, _int64("Largest commit log segment, bytes.", runtime=True)
-    ] = field(name="tieredStoreCommitLogMaxSize", default=1 << 30)
-    consume_queue_max_size_bytes: Annotated[
-        int, _int64("Largest consume queue segment, bytes.", 20, runtime=True)
-    ] = field(name="tieredStoreConsumeQueueMaxSize", default=104_857_600)
-    commit_log_rolling_interval_hours: Annotated[
-        int, _int32("Age at which a commit log segment is rolled, hours.", 0, runtime=True)
-    ] = field(name="commitLogRollingInterval", default=24)
-    commit_log_rolling_minimum_size_bytes: Annotated[
-        int, _int32("Size below which age does not roll a segment, bytes.", 0, runtime=True)
-    ] = field(name="commitLogRollingMinimumSize", default=16 << 20)
-    index_file_max_hash_slot_num: Annotated[
-        int, _int32("Hash slots of a tiered index file.", runtime=True)
-    ] = field(name="tieredStoreIndexFileMaxHashSlotNum", default=5_000_000)
-    index_file_max_index_num: Annotated[
-        int, _meta("Items of a tiered index file; one less is usable.", 2, 1 << 25, runtime=True)
-    ] = field(name="tieredStoreIndexFileMaxIndexNum", default=20_000_000)
-
-    index_file_upload_interval_ms: Annotated[
-        int,
-        _int32(
-            "Ours. Time after which an index file is uploaded though it is not full, ms; 0 for "
-            "full ones only, as Java.",
-            0,
-            runtime=True,
-        ),
-    ] = field(name="tieredStoreIndexFileUploadInterval", default=0)
+    commit_log_max_size_bytes: Live[Int64] = field(
+        name="tieredStoreCommitLogMaxSize", default=1 << 30
+    )
+    """Maximum size of a commit log segment, bytes."""
+    consume_queue_max_size_bytes: Live[Annotated[int, Meta(ge=20, le=_INT64_MAX)]] = field(
+        name="tieredStoreConsumeQueueMaxSize", default=104_857_600
+    )
+    """Maximum size of a consume queue segment, bytes."""
+    commit_log_rolling_interval_hours: Live[Whole32] = 24
+    """Age at which a commit log segment is rolled, hours."""
+    commit_log_rolling_minimum_size_bytes: Live[Whole32] = 16 << 20
+    """Size below which a segment is not rolled because of its age, bytes."""
+    index_file_max_hash_slot_num: Live[Int32] = field(
+        name="tieredStoreIndexFileMaxHashSlotNum", default=5_000_000
+    )
+    """Number of hash slots of an index file in the tier."""
+    index_file_max_index_num: Live[Annotated[int, Meta(ge=2, le=1 << 25)]] = field(
+        name="tieredStoreIndexFileMaxIndexNum", default=20_000_000
+    )
+    """Number of items of an index file in the tier. One item fewer is usable."""
+    index_file_upload_interval_ms: Live[Whole32] = field(
+        name="tieredStoreIndexFileUploadInterval", default=0
+    )
+    """Ours. Time after which an index file is uploaded even if it is not full, ms. 0: only full
+    files are uploaded, as in Java."""
 
     # Tier: upload
-    dispatch_interval_ms: Annotated[
-        int,
-        _int32(
-            "Ours. Time between two looks at what is to be uploaded, ms. Java's 20 s are fixed.",
-            100,
-            runtime=True,
-        ),
-    ] = field(name="tieredStoreDispatchInterval", default=20_000)
-    group_commit: Annotated[
-        bool, _text("Gather messages before an upload; false uploads at every scan.", runtime=True)
-    ] = field(name="tieredStoreGroupCommit", default=True)
-    group_commit_timeout_ms: Annotated[
-        int,
-        _int32(
-            "Age of the oldest message not uploaded that starts an upload, ms.", 0, runtime=True
-        ),
-    ] = field(name="tieredStoreGroupCommitTimeout", default=30_000)
-    group_commit_count: Annotated[
-        int, _int32("Backlog that starts an upload, and most messages of one batch.", runtime=True)
-    ] = field(name="tieredStoreGroupCommitCount", default=4096)
-    group_commit_size_bytes: Annotated[
-        int,
-        _int32(
-            "Most bytes of one batch; a single larger message is a batch of its own.", runtime=True
-        ),
-    ] = field(name="tieredStoreGroupCommitSize", default=4 << 20)
-    max_group_commit_count: Annotated[
-        int, _int32("Most messages appended to a segment and not yet committed.", runtime=True)
-    ] = field(name="tieredStoreMaxGroupCommitCount", default=10_000)
-    adaptive_commit_max_interval_ms: Annotated[
-        int,
-        _int32(
-            "Ours. Longest age of the oldest message not uploaded, ms, on a provider that prefers "
-            "large writes, for a queue too slow to fill one; 0 for the plain timeout.",
-            0,
-            runtime=True,
-        ),
-    ] = field(name="tieredStoreAdaptiveCommitMaxInterval", default=600_000)
-    max_pending_limit: Annotated[
-        int,
-        _int32(
-            "Most reads of the tier that coroutines have under way; a quarter of it is the number "
-            "of queues in upload or recovery at once.",
-            4,
-        ),
-    ] = field(name="tieredStoreMaxPendingLimit", default=10_000)
-    dispatch_threads: Annotated[int, _meta("Ours. Threads that upload.", 1, 256)] = field(
+    dispatch_interval_ms: Live[Annotated[int, Meta(ge=100, le=_INT32_MAX)]] = field(
+        name="tieredStoreDispatchInterval", default=20_000
+    )
+    """Ours. Time between two scans for messages to upload, ms. Java always uses 20 s."""
+    group_commit: Live[bool] = field(name="tieredStoreGroupCommit", default=True)
+    """Whether to wait for further messages of a queue before an upload. False: each scan uploads
+    what it finds."""
+    group_commit_timeout_ms: Live[Whole32] = field(
+        name="tieredStoreGroupCommitTimeout", default=30_000
+    )
+    """Age of the oldest message not yet uploaded at which an upload begins, ms."""
+    group_commit_count: Live[Int32] = field(name="tieredStoreGroupCommitCount", default=4096)
+    """Number of waiting messages of a queue at which an upload begins. Also the maximum number of
+    messages in one batch."""
+    group_commit_size_bytes: Live[Int32] = field(name="tieredStoreGroupCommitSize", default=4 << 20)
+    """Maximum size of one batch, bytes. A larger message is uploaded alone."""
+    max_group_commit_count: Live[Int32] = field(
+        name="tieredStoreMaxGroupCommitCount", default=10_000
+    )
+    """Maximum number of messages that are appended to a segment and not yet committed."""
+    adaptive_commit_max_interval_ms: Live[Whole32] = field(
+        name="tieredStoreAdaptiveCommitMaxInterval", default=600_000
+    )
+    """Ours. Maximum age of the oldest message not yet uploaded, ms, if the provider prefers large
+    writes and the queue is too slow to fill one. 0: `tieredStoreGroupCommitTimeout` applies."""
+    max_pending_limit: Annotated[int, Meta(ge=4, le=_INT32_MAX)] = field(
+        name="tieredStoreMaxPendingLimit", default=10_000
+    )
+    """Maximum number of concurrent reads of the tier by coroutines. Up to a quarter as many queues
+    are uploaded or recovered at once."""
+    dispatch_threads: Annotated[int, Meta(ge=1, le=256)] = field(
         name="tieredStoreDispatchThreads", default=8
     )
+    """Ours. Number of threads that upload."""
 
     # Tier: reads
-    read_ahead_cache_enable: Annotated[
-        bool, _text("Whether reads are cached ahead.", runtime=True)
-    ] = field(name="readAheadCacheEnable", default=True)
-    read_ahead_message_count_threshold: Annotated[
-        int, _int32("Most messages of one backend read.", runtime=True)
-    ] = field(name="readAheadMessageCountThreshold", default=4096)
-    read_ahead_message_size_threshold_bytes: Annotated[
-        int,
-        _int32("Most commit log bytes of one backend read (one message at least).", runtime=True),
-    ] = field(name="readAheadMessageSizeThreshold", default=16 << 20)
-    read_ahead_cache_expire_duration_ms: Annotated[
-        int, _int64("Time after its last access at which a block leaves the cache, ms.")
-    ] = field(name="readAheadCacheExpireDuration", default=15_000)
-    read_ahead_cache_size_threshold_rate: Annotated[
-        float, _meta("Share of the process's memory that the cache may take.", 0.0, 1.0)
-    ] = field(name="readAheadCacheSizeThresholdRate", default=0.3)
-    read_ahead_cache_size_bytes: Annotated[
-        int, _int64("Ours. Absolute limit of the cache, bytes; 0 to use the share.", 0)
-    ] = field(name="readAheadCacheSizeBytes", default=0)
-    crc_check_enable: Annotated[
-        bool,
-        _text(
-            "Whether bodies read from the tier are checked against their CRC; a message that fails "
-            "is left out and counted. Java has the key and ignores it."
-        ),
-    ] = field(name="tieredStoreCrcCheckEnable", default=False)
-    record_get_message_result: Annotated[bool, _text("Log each result of a get.", runtime=True)] = (
-        field(name="recordGetMessageResult", default=False)
-    )
+    read_ahead_cache_enable: Live[bool] = True
+    """Whether later messages are read from the tier in advance and cached."""
+    read_ahead_message_count_threshold: Live[Int32] = 4096
+    """Maximum number of messages in one read of the tier."""
+    read_ahead_message_size_threshold_bytes: Live[Int32] = 16 << 20
+    """Maximum number of commit log bytes in one read of the tier. At least one message is read."""
+    read_ahead_cache_expire_duration_ms: Int64 = 15_000
+    """Time after its last access at which a block is removed from the cache, ms."""
+    read_ahead_cache_size_threshold_rate: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.3
+    """Share of the process's memory that the cache may occupy."""
+    read_ahead_cache_size_bytes: Whole64 = field(name="readAheadCacheSizeBytes", default=0)
+    """Ours. Maximum size of the read-ahead cache, bytes. 0: `readAheadCacheSizeThresholdRate`
+    applies."""
+    crc_check_enable: bool = field(name="tieredStoreCrcCheckEnable", default=False)
+    """Whether the CRC of each message body from the tier is checked. A message with a wrong CRC is
+    left out and counted. Java has this key but ignores it."""
+    record_get_message_result: Live[bool] = False
+    """Whether the result of each get is logged."""
 
-    # Tier: what advice rests on
-    trace_enable: Annotated[
-        bool,
-        _text(
-            "Ours. Whether what is put and read is recorded in the store's folder, by queue and "
-            "group, for `tieredstore advise --trace`; no message is.",
-            runtime=True,
-        ),
-    ] = field(name="tieredStoreTraceEnable", default=False)
-    trace_interval_ms: Annotated[
-        int,
-        _int32(
-            "Ours. Time that is one record of a queue, ms; after so long a change of "
-            "`tieredStoreTraceEnable` counts.",
-            1_000,
-            runtime=True,
-        ),
-    ] = field(name="tieredStoreTraceInterval", default=10_000)
-    trace_max_size_bytes: Annotated[
-        int,
-        _int64("Ours. Most bytes of these records; the oldest go first.", 1 << 20, runtime=True),
-    ] = field(name="tieredStoreTraceMaxSize", default=256 << 20)
+    # Tier: basis of advice
+    trace_enable: Live[bool] = field(name="tieredStoreTraceEnable", default=False)
+    """Ours. Whether puts and reads are recorded by queue and group in the store's folder, for
+    `tieredstore advise --trace`. The content of messages is not recorded."""
 
     # Tier: retention
-    delete_file_enable: Annotated[bool, _text("Whether the expiry job runs.", runtime=True)] = (
-        field(name="tieredStoreDeleteFileEnable", default=True)
-    )
-    file_reserved_time_hours: Annotated[
-        int,
-        _int32(
-            "Retention of topics without `reserve.time`, and of the index, hours.", 0, runtime=True
-        ),
-    ] = field(name="tieredStoreFileReservedTime", default=72)
-    delete_file_interval_ms: Annotated[
-        int, _int64("Time between two runs of the expiry job, ms.")
-    ] = field(name="tieredStoreDeleteFileInterval", default=3_600_000)
-
-    tier_delete_file_batch_max: Annotated[
-        int,
-        _int32(
-            "Ours. Most segments that one run of the expiry job deletes; the next one comes after "
-            "a minute then.",
-            runtime=True,
-        ),
-    ] = field(name="tieredStoreDeleteFileBatchMax", default=1000)
+    delete_file_enable: Live[bool] = field(name="tieredStoreDeleteFileEnable", default=True)
+    """Whether expired segments are deleted from the tier."""
+    file_reserved_time_hours: Live[Whole32] = field(name="tieredStoreFileReservedTime", default=72)
+    """Retention in the tier of the index, and of topics without `reserve.time`, hours."""
+    delete_file_interval_ms: Int64 = field(name="tieredStoreDeleteFileInterval", default=3_600_000)
+    """Time between two deletions of expired segments, ms."""
 
     # Tier: Posix
-    posix_fsync_enable: Annotated[
-        bool, _text("Ours. Whether the Posix provider syncs each write to disk, as Java does.")
-    ] = field(name="tieredStorePosixFsyncEnable", default=True)
-    posix_checksum_enable: Annotated[
-        bool,
-        _text(
-            "Ours. Whether the Posix provider leaves checksums of blocks beside what it writes. "
-            "Reads check what has them in any case."
-        ),
-    ] = field(name="tieredStorePosixChecksumEnable", default=True)
-    posix_max_open_files: Annotated[
-        int, _meta("Ours. Open segment files of the Posix provider.", 4, 1 << 20)
-    ] = field(name="tieredStorePosixMaxOpenFiles", default=512)
+    posix_fsync_enable: bool = field(name="tieredStorePosixFsyncEnable", default=True)
+    """Ours. Whether the Posix provider syncs each write to disk, as Java does."""
+    posix_checksum_enable: bool = field(name="tieredStorePosixChecksumEnable", default=True)
+    """Ours. Whether the Posix provider stores checksums of the blocks that it writes. Existing
+    checksums are always checked."""
 
-    # All other properties, for the plugins that declare settings of their own
-    plugin_properties: PluginProperties = field(default_factory=PluginProperties)
+    # All other properties, for plugins that declare settings of their own
+    plugin_properties: PluginProperties = field(
+        name="plugin_properties", default_factory=PluginProperties
+    )
+
+    @property
+    def is_rocksdb(self) -> bool:
+        """Whether consume queues are in RocksDB."""
+        return self.store_type.lower() == "defaultrocksdb"
+
+    @property
+    def fills_light_queues(self) -> bool:
+        """Whether messages are put in the light queues that they name, at present. For queues in a
+        database, Java checks only one key."""
+        return self.enable_lmq and (self.enable_multi_dispatch or self.is_rocksdb)
 
 
 FIELDS_BY_KEY: Mapping[str, msgspec.structs.FieldInfo] = {
@@ -623,22 +429,21 @@ FIELDS_BY_KEY: Mapping[str, msgspec.structs.FieldInfo] = {
 }
 
 PLUGIN_PREFIXES = ("objectStore", "tieredStoreS3", "tieredStoreFsspec", "tieredStoreChunk")
-"""Keys that begin so are those of the providers that come with the project: the registry, which
-knows the provider, checks them."""
+"""Prefixes of the settings of this project's providers. The registry checks these settings, because
+it knows the provider."""
 
 _MOST_CHARACTERS = 4 << 20
-"""Of a broker.conf: what is longer is something else."""
+"""Maximum length of a broker.conf in characters. A longer file is not a broker.conf."""
 _MOST_GUESSES = 100
-"""Keys of a foreign file that are compared with known ones."""
+"""Maximum number of unknown keys for which a known key with a similar name is looked for, if no key
+of the file is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration and what was noticed while loading it.
-
-    explicit_settings: names that were given a value; warnings: one line each, for a log; refused:
-    one line for each setting with which no process may accept messages (`REFUSED_VALUES`).
-    """
+    """Configuration and the findings of loading it. `explicit_settings`: names of the settings that
+    were given a value. `warnings`: one line each, for a log. `refused`: one line for each setting
+    with which a process must not accept messages (`REFUSED_VALUES`)."""
 
     config: StoreConfig
     explicit_settings: frozenset[str]
@@ -655,13 +460,15 @@ def config_from_properties(
 ) -> LoadedConfig:
     """Build a StoreConfig from string properties.
 
-    origin: where they are from, for messages; origins: of those that are from elsewhere.
+    `origin`: source of the properties, for messages.
+    `origins`: sources of the properties that come from elsewhere, by property.
+    `serving`: whether the process accepts messages.
 
-    Unknown `tiered…` and `readAhead…` keys are warnings with the nearest match, except those of
-    plugins, which the registry checks; all other keys of Java's that nothing here reads are named
-    in one warning; what neither Java nor this project knows is ignored. Raises Invalid on a bad
-    value, naming key and origin; with `serving` (a process that accepts messages) also on the
-    settings of `REFUSED_VALUES`.
+    Unknown `tiered…` and `readAhead…` keys become warnings with the nearest known key. Keys of
+    plugins are left to the registry, which checks them. All other Java keys without effect are
+    named in one warning. Keys unknown to Java and to this project are ignored. Raises Invalid for a
+    bad value, with key and origin. If `serving`, raises Invalid also for the settings of
+    `REFUSED_VALUES`.
     """
     known: dict[str, Any] = {}
     rest: dict[str, str] = {}
@@ -680,6 +487,8 @@ def config_from_properties(
             warnings.append(f"{where}: {key} is declined: {DECLINED_SETTINGS[key]}")
         elif key in UNUSED_SETTINGS:
             warnings.append(f"{where}: {key} has no effect: {UNUSED_SETTINGS[key]}")
+        elif key in REMOVED_SETTINGS:
+            warnings.append(f"{where}: {key} is no longer a setting: {REMOVED_SETTINGS[key]}")
         else:
             rest[key] = value
         # Java reads TRUE as true.
@@ -694,16 +503,17 @@ def config_from_properties(
     unsupported = find_unsupported(rest)
     for where in dict.fromkeys(map(find_origin, unsupported)):
         keys = ", ".join(key for key in unsupported if find_origin(key) == where)
-        warnings.append(f"{where}: keys that are not supported: {keys}")
+        warnings.append(f"{where}: keys of Java without effect here: {keys}")
     names = {FIELDS_BY_KEY[key].name: value for key, value in known.items()}
     config = StoreConfig(**names, plugin_properties=others)
     return LoadedConfig(config, frozenset(known), tuple(warnings), tuple(refused))
 
 
 def change_config(config: StoreConfig, values: Mapping[str, object]) -> list[str]:
-    """Change a configuration that stores are using, by keys whose values `parse_setting` made;
-    returns the keys that have changed. Nothing else changes one, and only keys marked `runtime`:
-    who needs such a setting reads it each time."""
+    """Change a configuration that stores are using. `values`: values from `parse_setting`, by key.
+    Returns the changed keys. This is the only function that changes a configuration. Only keys
+    marked `runtime` may be changed, because the code that uses them reads their values again each
+    time."""
     changed = [
         key for key, value in values.items() if getattr(config, FIELDS_BY_KEY[key].name) != value
     ]
@@ -713,7 +523,7 @@ def change_config(config: StoreConfig, values: Mapping[str, object]) -> list[str
 
 
 def parse_setting(key: str, value: str, origin: str) -> object:
-    """Read the text of a key of `FIELDS_BY_KEY`. Raises Invalid."""
+    """Parse the text value of a key of `FIELDS_BY_KEY`. Raises Invalid."""
     if key == "tieredStorageLevel":
         return StorageLevel.parse(value)
     return parse_value(FIELDS_BY_KEY[key], value, origin)
@@ -726,14 +536,15 @@ def load_broker_conf(
     origins: Mapping[str, str] | None = None,
     serving: bool = False,
 ) -> LoadedConfig:
-    """Read a Java properties file as a Java broker would; `overrides`, which are from `origins`,
-    win over it. Raises Invalid when the file is missing, cannot be read or holds a bad value."""
+    """Read a Java properties file as a Java broker would. `overrides`: settings that replace those
+    of the file. `origins`: sources of the overrides, by key. Raises Invalid if the file is missing,
+    unreadable or contains a bad value."""
     properties = read_broker_conf(path) | dict(overrides or {})
     return config_from_properties(properties, origin=str(path), origins=origins, serving=serving)
 
 
 class ConfLine(NamedTuple):
-    """A setting of a broker.conf. number: of its (first) line, from 1."""
+    """Setting of a broker.conf. `number`: first line of the setting, from 1."""
 
     number: int
     key: str
@@ -746,23 +557,25 @@ def read_broker_conf(path: Path) -> dict[str, str]:
 
 
 def read_conf_lines(path: Path) -> list[ConfLine]:
-    """Read the settings of a Java properties file one by one; of a key that is there twice the last
+    """Read the settings of a Java properties file one by one. If a key occurs twice, its last value
     counts.
 
-    Java reads such a file as ISO 8859-1 with `\\uXXXX` escapes, and any file is one. Raises Invalid
-    when the file is missing or cannot be read, and for one in which no key is known.
+    Java reads such a file as ISO 8859-1 with `\\uXXXX` escapes, so any file can be parsed. Raises
+    Invalid for a missing or unreadable file, for a file without a known key, and for a value that
+    ends with blanks. A byte order mark, which some editors write, is ignored.
     """
     import javaproperties
 
     lines, number = [], 1
     try:
         with path.open(encoding="latin-1") as file:
-            text = file.read(_MOST_CHARACTERS + 1)
+            text = file.read(_MOST_CHARACTERS + 1).removeprefix(_BYTE_ORDER_MARK)
         if len(text) > _MOST_CHARACTERS or "\0" in text:
             raise _foreign(path, "something else")
         for element in javaproperties.parse(io.StringIO(text)):
             if isinstance(element, javaproperties.KeyValue):
                 lines.append(ConfLine(number, element.key, element.value))
+                _refuse_blanks(element.source, lines[-1], path)
             number += element.source.count("\n")
     except FileNotFoundError:
         raise Invalid(f"{path}: no such configuration file", path=str(path)) from None
@@ -774,9 +587,25 @@ def read_conf_lines(path: Path) -> list[ConfLine]:
     return lines
 
 
+def _refuse_blanks(source: str, line: ConfLine, path: Path) -> None:
+    """Raise Invalid for a text value with blanks at the end of its line, which are hard to see.
+    Java keeps these blanks, so they would become part of a folder or a name. Blanks after values
+    that are not text are refused when these values are parsed."""
+    text = source.rstrip("\r\n")
+    info = FIELDS_BY_KEY.get(line.key)
+    if text == text.rstrip(" \t") or info is None or not is_plain_text(info):
+        return
+    shown = "" if is_secret(info) else f" after {line.value.rstrip()!r}"
+    raise Invalid(
+        f"{path}:{line.number}: {line.key}: blanks at the end of the line{shown}: remove them, or "
+        "write the last one as \\u0020 where it is meant",
+        path=str(path),
+    )
+
+
 def _refuse_foreign(lines: Sequence[ConfLine], path: Path) -> None:
-    """Raise Invalid for a file that is no configuration. What it has may be secret: it is not
-    shown."""
+    """Raise Invalid for a file without a known key: the file is not a configuration. The message
+    does not show the content, which may be secret."""
     if not lines or any(is_known(line.key) for line in lines):
         return
     near = (find_near_setting(line.key, FIELDS_BY_KEY) for line in lines[:_MOST_GUESSES])
@@ -793,5 +622,6 @@ def _foreign(path: Path, found: str) -> Invalid:
 
 
 def is_known(key: str) -> bool:
-    """Tell whether a key is Java's or this project's, or begins as those of its providers do."""
+    """Return whether a key belongs to Java or to this project, or has the prefix of this project's
+    providers."""
     return key in FIELDS_BY_KEY or key in SETTINGS_ELSEWHERE or key.startswith(PLUGIN_PREFIXES)

@@ -1,14 +1,13 @@
-"""The errors raised on purpose: one root, and a kind for each thing that a caller can do."""
+"""Errors that are raised on purpose: one root class, and one class for each reaction of the
+caller."""
 
 from __future__ import annotations
 
 
 class TieredStoreError(Exception):
-    """Root of all errors raised on purpose.
-
-    The message names the file or object, the offset, what was expected and what was found; the
-    attributes carry the same facts for programs.
-    """
+    """Root of all errors raised on purpose. The message names the file or object, the offset, the
+    expected and the found value. The attributes hold the file, the offset and so on for
+    programs."""
 
     def __init__(
         self,
@@ -27,12 +26,22 @@ class TieredStoreError(Exception):
 
 
 class Unavailable(TieredStoreError):
-    """A backend or a file could not be reached now: retry later."""
+    """A backend or a file cannot be reached now. Retry later."""
 
 
 class Exhausted(Unavailable):
-    """The machine has no space, descriptors or memory left now: what was asked is not done, nothing
-    is damaged, and it works again by itself once there is some."""
+    """The machine has no space, descriptors or memory left. The request was not carried out,
+    nothing is damaged, and a retry succeeds once resources are free."""
+
+
+class Refused(Unavailable):
+    """The system refuses access to the file until somebody changes its permissions, its name or its
+    file system. Retries before that change fail. A service may still retry at intervals, so that it
+    continues after the change."""
+
+
+class Expired(Unavailable):
+    """Messages expired during a read. Nothing is damaged. Read the remaining messages again."""
 
 
 class Fenced(TieredStoreError):
@@ -44,21 +53,21 @@ class Invalid(TieredStoreError):
 
 
 class Unnamed(Invalid):
-    """A name is missing, of a cluster or a broker, that the call or its configuration has to say:
-    name it."""
+    """A required name of a cluster or a broker is missing from the call or its configuration. Name
+    it."""
 
 
 class Corrupt(TieredStoreError):
-    """Stored bytes are not what their format says: repair the data."""
+    """Stored bytes do not match their format. Repair the data."""
 
 
 class Busy(TieredStoreError):
-    """A limit is reached: wait or shed load."""
+    """A limit is reached. Wait or reduce the load."""
 
 
 def make_missing_error(what: str, error: ImportError, extra: str) -> Invalid:
-    """Make the error of a library that is not there. what: needs it; extra: of this project, which
-    brings it."""
+    """Return the error of a missing library. `what`: the feature that needs the library. `extra`:
+    the extra of this project that installs it."""
     module = (error.name or "a library").partition(".")[0]
     is_absent = isinstance(error, ModuleNotFoundError)
     why = "is not installed" if is_absent else f"cannot be loaded ({error})"

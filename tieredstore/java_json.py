@@ -1,4 +1,4 @@
-"""JSON as fastjson writes it: maps by integers have keys without quotes, which is not JSON."""
+"""JSON as fastjson writes it. Integer keys have no quotes, which is not valid JSON."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _BARE_KEY: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(?=\s*:)')
 
 
 def quote_integer_keys(data: bytes) -> bytes:
-    """Return the text with quotes around integer keys; what is in strings stays."""
+    """Return the text with quotes around integer keys. Strings stay unchanged."""
     return _BARE_KEY.sub(lambda m: m[1] or m[2] + b'"' + m[3] + b'"', data)

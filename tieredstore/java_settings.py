@@ -1,7 +1,7 @@
-"""Settings of a `broker.conf` that `StoreConfig` does not have: the broker's own, those without
-effect, refused ones, those that are not supported.
+"""Settings of a `broker.conf` outside `StoreConfig`: settings of the broker, and unused, refused
+and unsupported settings.
 
-What Java's broker reads from the same file, as Apache RocketMQ 5.5.0 names it.
+Names are those of Java's broker, Apache RocketMQ 5.5.0, which reads the same file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 UNUSED_SETTINGS: Mapping[str, str] = {
-    "writeWithoutMmap": "changes how Java writes index files, never what is in them",
+    "writeWithoutMmap": "changes how Java writes index files, never their content",
     "bitMapLengthConsumeQueueExt": (
         "extended units are written without a bitmap, as Java's without `enableCalcFilterBitMap`"
     ),
@@ -20,40 +20,79 @@ UNUSED_SETTINGS: Mapping[str, str] = {
     "spinLockCollisionRetreatOptimalDegree": "see `useReentrantLockWhenPutMessage`",
     "topicQueueLockNum": "queue offsets are given under the put lock",
     "enableRocksDBLog": (
-        "RocksDB's own log file stays beside the database; errors are in this process's log"
+        "RocksDB's own log file stays beside the database. Errors are in this process's log"
     ),
     "putConsumeQueueDataByFileChannel": (
-        "changes how Java writes consume queues, never what is in them"
+        "changes how Java writes consume queues, never their content"
     ),
     "destroyMapedFileIntervalForcibly": (
         "a file that is deleted while it is read goes with its last reader"
     ),
     "redeleteHangedFileInterval": "no file hangs: see `destroyMapedFileIntervalForcibly`",
     "deleteConsumeQueueFilesInterval": (
-        "the deletion of a consume queue file is a moment, with no pause behind it"
+        "the deletion of a consume queue file takes a moment, without a pause after it"
     ),
     "checkCRCOnRecover": "a recovery checks the CRC of every body that it looks at",
     "checkCommitLogOffsetOnRecover": "a recovery checks the place of every message",
-    "commitLogRecoverMaxNum": "a recovery goes back to what was on disk, however many files",
+    "commitLogRecoverMaxNum": "a recovery goes back to the synced part, however far",
     "enableAcceleratedRecovery": (
         "a recovery begins at the checkpoint's dispatch position wherever there is one"
     ),
-    "messageIndexSafe": "a recovery keeps of the index what was on disk, and builds the rest",
+    "messageIndexSafe": "a recovery keeps the synced part of the index, and builds the rest",
     "recoverConcurrently": "a recovery reads the log once, and of a queue its end alone",
     "recoverThreadPoolNums": "see `recoverConcurrently`",
     "recheckReputOffsetFromCq": "the dispatch position is kept, and checked against the queues",
-    "maxLmqConsumeQueueNum": "Java does not enforce it either",
+    "maxLmqConsumeQueueNum": "light queues have no quota, as in Java without `enableLmqQuota`",
+    "maxClientEventCount": "the ready lite topics of a client are limited by its subscriptions",
+    "enableLiteEventMode": "see `maxClientEventCount`",
+    "liteEventCheckInterval": "see `maxClientEventCount`",
+    "liteEventFullDispatchDelayTime": "see `maxClientEventCount`",
+    "liteEventFullDispatchDelayTimeForWildcardGroup": "see `maxClientEventCount`",
     "maxTopicLength": (
         "Java does not read it either: a topic has 127 bytes at most, a retry topic 255"
     ),
 }
-"""Settings that are accepted and change nothing, and why."""
+"""Settings that are accepted without effect, and the reason for each."""
+
+REMOVED_SETTINGS: Mapping[str, str] = {
+    "tieredStoreWriterCheckInterval": "a fence check comes every 10 s while messages are put",
+    "tieredStoreUploadRequestsPerSecond": "`tieredStoreUploadBytesPerSecond` limits uploads",
+    "tieredStoreDownloadRequestsPerSecond": "`tieredStoreDownloadBytesPerSecond` limits reads",
+    "tieredStoreTraceInterval": "a record of the trace covers 10 s",
+    "tieredStoreTraceMaxSize": "a trace has at most 256 MiB",
+    "tieredStoreDeleteFileBatchMax": "one run of the expiry deletes at most 1,000 segments",
+    "tieredStorePosixMaxOpenFiles": "the Posix provider keeps at most 512 files open",
+    "tieredStoreChunkGraceTime": "a merged object stays for 120 s",
+    "tieredStoreChunkUploadAge": "an open multipart upload is aborted after a day",
+    "tieredStoreChunkBatchSize": "fast queues gather writes of 8 MiB",
+    "tieredStoreChunkMergeSize": "small objects are merged from 8 MiB on",
+    "tieredStoreChunkReadSize": "one request reads at most 8 MiB",
+    "tieredStoreChunkReadThreads": "16 ranges are read at once",
+    "tieredStoreChunkBlockCacheSize": "blocks of consume queues take at most 32 MiB of memory",
+    "tieredStoreChunkWriteCacheSize": "writes that wait for a merge take at most 64 MiB of memory",
+    "tieredStoreChunkMaintenanceThreads": "2 segments are merged, sealed or cleaned at once",
+    "tieredStoreChunkHedgeShare": "at most 5 % of all reads are sent twice",
+    "tieredStoreS3ConnectTimeout": "a connection may take 2 s",
+    "tieredStoreS3BulkReadTimeout": "the server may copy data for 120 s",
+    "tieredStoreS3MinimumRate": "a body slower than 5 MB a second is given up after its timeout",
+    "tieredStoreS3BulkConnections": "merges, seals and deletions use 8 connections",
+    "tieredStoreS3BytesPerSecond": (
+        "`tieredStoreUploadBytesPerSecond` and `tieredStoreDownloadBytesPerSecond` limit the tier"
+    ),
+    "tieredStoreS3RequestsPerSecond": "requests slow down when the endpoint asks for it",
+    "tieredStoreS3BulkBytesPerSecond": "the server copies the data of merges itself",
+    "tieredStoreS3BulkRequestsPerSecond": "requests slow down when the endpoint asks for it",
+    "tieredStoreS3ListPrice": "a LIST costs what a PUT costs (`tieredStoreS3WritePrice`)",
+    "tieredStoreS3DeletePrice": "a DELETE costs nothing",
+}
+"""Removed settings of this project, and the behaviour that replaces each
+(`docs/adr/0019-removed-settings.md`)."""
 
 DECLINED_SETTINGS: Mapping[str, str] = {
     "useScanThreshold": "a vendor's fork: Apache RocketMQ has no scan of its RocksDB queues",
     "enableScanIterator": "a vendor's fork: see `useScanThreshold`",
 }
-"""Settings of others than Apache RocketMQ that are not going to be built, and why."""
+"""Settings of other vendors that will not be supported, and the reason for each."""
 
 REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
     "brokerRole": ("SYNC_MASTER", "replication is not built"),
@@ -66,25 +105,31 @@ REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
     ),
     "aclEnable": (
         "true",
-        "RocketMQ's first access control is not built; the second is (docs/access.md)",
+        "RocketMQ's first access control is not built. The second is (docs/access.md)",
     ),
 }
-"""Key -> (value, reason): settings whose absence would weaken durability or security."""
+"""Values that a process which accepts messages refuses. For each setting: the refused value, and
+the reason. The value asks for a feature that this project lacks. Without the feature, durability or
+security would be weaker than the configuration says."""
 
 _SERVED = """
-authenticationEnabled authorizationEnabled autoCreateSubscriptionGroup autoCreateTopicEnable
-bindAddress brokerIP1 brokerId brokerPermission brokerTopicEnable clusterTopicEnable
-defaultTopicQueueNums enablePropertyFilter flushConsumerOffsetInterval
-grpcClientConsumerMaxLongPollingTimeoutMillis grpcServerPort initAuthenticationUser
-innerClientAuthenticationCredentials listenPort longPollingEnable
+authenticationEnabled authorizationEnabled autoCreateMixedTopics autoCreateSubscriptionGroup
+autoCreateTopicEnable bindAddress brokerIP1 brokerId brokerPermission brokerTopicEnable
+clusterTopicEnable defaultMessageRequestMode defaultPopShareQueueNum defaultTopicQueueNums
+enablePropertyFilter enableTopicMessageTypeCheck fastRemotingEnable flushConsumerOffsetInterval
+grpcClientConsumerMaxLongPollingTimeoutMillis grpcClientConsumerMinLongPollingTimeoutMillis
+grpcServerPort initAuthenticationUser initPopOffsetByCheckMsgInMem
+innerClientAuthenticationCredentials listenPort loadBalancePollNameServerInterval longPollingEnable
 metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills metricsExporterType
 metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
-metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
-migrateAuthFromV1Enabled msgTraceTopicName namesrvAddr namesrvListenPort
-notifyConsumerIdsChangedEnable readOnlyRefreshInterval registerBrokerTimeoutMills
-registerNameServerPeriod rejectTransactionMessage shortPollingTimeMills tls.server.authClient
-tls.server.mode tls.server.need.client.auth tls.server.trustCertPath tlsCertPath tlsKeyPath
-traceTopicEnable transactionCheckInterval transactionCheckMax transactionTimeOut
+metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled
+msgTraceTopicName namesrvAddr namesrvListenPort notifyConsumerIdsChangedEnable priorityOrderAsc
+readOnlyRefreshInterval registerBrokerTimeoutMills registerNameServerPeriod rejectTransactionMessage
+liteSubscriptionCheckInterval liteSubscriptionCheckTimeoutMills liteTtlCheckInterval
+maxLiteSubscriptionCount minLiteTTl
+serverLoadBalancerEnable shortPollingTimeMills tls.server.authClient tls.server.mode
+tls.server.need.client.auth tls.server.trustCertPath tlsCertPath tlsKeyPath traceTopicEnable
+transactionCheckInterval transactionCheckMax transactionTimeOut
 """
 _BROKER = """
 accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity
@@ -98,7 +143,7 @@ coldCtrStrategyEnable commercialBaseCount commercialSizePerMsg compatibleWithOld
 compressedRegister configBlackList configManagerVersion consumerFallbehindThreshold
 consumerManageThreadPoolNums consumerManagerThreadPoolQueueCapacity
 consumerOffsetUpdateVersionStep controllerAddr controllerHeartBeatTimeoutMills
-defaultMessageRequestMode defaultPopShareQueueNum delayOffsetUpdateVersionStep
+delayOffsetUpdateVersionStep
 disableConsumeIfConsumerReadSlowly enableBroadcastOffsetStore enableCalcFilterBitMap
 enableConnectionMetrics enableCreateSysGroup enableDetailStat enableFastChannelEventProcess
 enableLagAndDlqMetrics enableLmqStats enableMessageStoreMetrics enableMixedMessageType
@@ -112,8 +157,8 @@ expectConsumerNumUseFilter fetchControllerAddrByDnsLookup fetchNameSrvAddrByDnsL
 fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval filterDataCleanTimeSpan
 filterSupportRetry flushConsumerOffsetHistoryInterval forceRegister forwardTimeout
 globalColdReadThreshold heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode
-inBrokerContainer initPopOffsetByCheckMsgInMem isolateLogEnable litePullMessageEnable
-litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval
+inBrokerContainer isolateLogEnable litePullMessageEnable
+litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
 loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity lockInStrictMode
 maxErrorRateOfBloomFilter maxPopPollingSize maxStatsIdleTimeInMinutes
 metricLoggingExporterIntervalInMills popCkMaxBufferSize popCkOffsetMaxQueueSize
@@ -128,7 +173,7 @@ queryThreadPoolQueueCapacity realTimeNotifyConsumerChange recallMessageEnable re
 rejectPullConsumerEnable replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1
 reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime rocketmqHome
 sendHeartbeatTimeoutMillis sendMessageThreadPoolNums sendThreadPoolQueueCapacity
-serverLoadBalancerEnable skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable
+skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable
 splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp storeReplyMessageEnable
 subscriptionExpiredTimeout syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
 syncControllerMetadataPeriod traceOn transactionMetricFlushInterval transactionOpBatchInterval
@@ -208,7 +253,8 @@ UNSUPPORTED_SETTINGS: Mapping[str, frozenset[str]] = {
     "Network": frozenset(_NETWORK.split()),
     "Access control": frozenset(_ACCESS_CONTROL.split()),
 }
-"""Part of the broker -> its settings that nothing here reads."""
+"""Settings of Java that this project does not read. The key is the part of the broker that they
+belong to."""
 
 BROKER_SETTINGS = frozenset(_SERVED.split())
 """Settings that `tieredstore broker` reads and the store does not (`broker/settings.py`)."""
@@ -216,11 +262,11 @@ BROKER_SETTINGS = frozenset(_SERVED.split())
 _ALL_UNSUPPORTED = frozenset[str]().union(*UNSUPPORTED_SETTINGS.values())
 
 SETTINGS_ELSEWHERE = _ALL_UNSUPPORTED.union(
-    BROKER_SETTINGS, UNUSED_SETTINGS, DECLINED_SETTINGS, REFUSED_VALUES
+    BROKER_SETTINGS, UNUSED_SETTINGS, REMOVED_SETTINGS, DECLINED_SETTINGS, REFUSED_VALUES
 )
-"""All of these."""
+"""All settings of this module."""
 
 
 def find_unsupported(names: Iterable[str]) -> list[str]:
-    """Find the settings that Java knows and nothing here reads, in order."""
+    """Return the settings that Java has and this project does not read, in order."""
     return sorted(_ALL_UNSUPPORTED.intersection(names))

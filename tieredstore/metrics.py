@@ -1,8 +1,8 @@
-"""Counters, gauges and histograms under Java's names; an exporter reads `snapshot()`.
+"""Counters, gauges and histograms under Java's names. An exporter reads `snapshot()`.
 
-Names and labels: the tiered module's (`rocketmq_tiered_store_…`); ours begin with
-`rocketmq_tiered_store_x_`. The number of label sets of one metric is bounded: beyond
-`MAX_LABEL_SETS` further ones share the set `{"overflow": "true"}`.
+Names and labels are those of Java's tiered module (`rocketmq_tiered_store_…`). Metrics that only
+this project has begin with `rocketmq_tiered_store_x_`. The number of label sets of one metric is
+bounded. Label sets beyond `MAX_LABEL_SETS` are counted together, under the label `overflow="true"`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _OVERFLOW: Labels = (("overflow", "true"),)
 
 @dataclass(slots=True)
 class Histogram:
-    """counts[i] observations were at most bounds[i]; the last count is of those beyond."""
+    """Distribution of observations. `bounds`: ascending upper bounds. `counts[i]`: number of
+    observations above `bounds[i-1]` and at most `bounds[i]`. The last count is the number of
+    observations above all bounds."""
 
     bounds: tuple[int, ...]
     counts: list[int]
@@ -33,7 +35,7 @@ class Histogram:
 
 
 class Metrics:
-    """Thread-safe registry of one store's metrics."""
+    """Registry of one store's metrics. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,7 +56,8 @@ class Metrics:
             series[_key(series, labels)] = value
 
     def replace(self, name: str, label: str, values: Mapping[str, float]) -> None:
-        """Set a counter or gauge that has one label to these values, and to no others."""
+        """Set a counter or gauge with one label to exactly these values. Other series of the metric
+        are dropped."""
         with self._lock:
             series: dict[Labels, float] = {}
             for value_of_label, value in values.items():
@@ -63,7 +66,7 @@ class Metrics:
             self._values[name] = series
 
     def copy_from(self, other: Metrics) -> None:
-        """Set every series of another registry here as well."""
+        """Copy every series of another registry into this one."""
         for name, labels, value in other.snapshot():
             if isinstance(value, Histogram):
                 self.set_histogram(name, value, **dict(labels))
@@ -71,7 +74,7 @@ class Metrics:
                 self.gauge(name, value, **dict(labels))
 
     def set_histogram(self, name: str, histogram: Histogram, **labels: object) -> None:
-        """Set a histogram that is counted elsewhere."""
+        """Set a histogram whose observations are counted elsewhere."""
         with self._lock:
             series = self._histograms.setdefault(name, {})
             series[_key(series, labels)] = histogram
@@ -88,20 +91,21 @@ class Metrics:
         with self._lock:
             series = self._histograms.setdefault(name, {})
             histogram = series.get(key)
-            if histogram is None:  # a new one, or a set of labels too many
+            if histogram is None:  # a new series, or one label set too many
                 new = Histogram(bounds, [0] * (len(bounds) + 1))
                 histogram = series.setdefault(_key(series, labels), new)
             histogram.counts[bisect.bisect_left(histogram.bounds, value)] += 1
             histogram.total += value
 
     def value(self, name: str, **labels: object) -> float:
-        """Return the current value of a counter or gauge, 0 when it was never touched."""
+        """Return the current value of a counter or gauge, or 0 if it was never set."""
         with self._lock:
             return self._values.get(name, {}).get(_sort_labels(**labels), 0)
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
-        """Drop the series of topics that are no more. is_gone: asked for the label `topic` of each
-        series, or where it has none for `path`, that of a queue in a tier."""
+        """Drop the series of deleted topics. `is_gone`: called with the label `topic` of each
+        series, or, without that label, with its label `path` (a queue in a tier). Returns whether
+        to drop the series."""
         with self._lock:
             for values in self._values.values():
                 _drop(values, is_gone)
@@ -109,7 +113,7 @@ class Metrics:
                 _drop(histograms, is_gone)
 
     def snapshot(self) -> Iterator[tuple[str, Labels, float | Histogram]]:
-        """Yield all series, copied."""
+        """Yield copies of all series."""
         with self._lock:
             rows: list[tuple[str, Labels, float | Histogram]] = [
                 (name, labels, value)

@@ -1,6 +1,7 @@
-"""Strings of a `broker.conf` become typed values, for the core's settings and for plugins'.
+"""Conversion of the strings of a `broker.conf` into typed values, for the settings of the core and
+of plugins.
 
-A plugin declares its settings as a frozen msgspec struct, a field a setting:
+A plugin declares its settings as a frozen msgspec struct, with one field for each setting:
 
     class AcmeSettings(msgspec.Struct, frozen=True, kw_only=True):
         PREFIXES: ClassVar = ("acmeTier",)
@@ -10,9 +11,9 @@ A plugin declares its settings as a frozen msgspec struct, a field a setting:
     class AcmeProvider:
         SETTINGS = AcmeSettings
 
-`from_config` gets its values by `read_settings(AcmeSettings, config.plugin_properties)`; the
-registry warns about names with one of the PREFIXES that no field has. The Python names of the
-fields are the parameters of the tier's URL.
+`AcmeProvider.from_config` reads the values with `read_settings(AcmeSettings,
+config.plugin_properties)`. The registry warns about each name that begins with one of the PREFIXES
+but belongs to no field. The Python names of the fields are the parameters of the tier's URL.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ import enum
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from tieredstore.errors import Invalid
 
 SECRET: Mapping[str, bool] = {"secret": True}
-"""`Meta(extra=SECRET)` marks a key whose value is never shown and never taken from a URL."""
+"""Annotation of a key (`Meta(extra=SECRET)`) whose value is never shown and never taken from a
+URL."""
+Secret = Annotated[str, msgspec.Meta(extra=dict(SECRET))]
+"""Type of a secret text."""
 
+_UNIT = re.compile("_(ms|bytes|hours)$")
 _ANY = re.compile(".*", re.DOTALL)
 _JAVA_LITERALS = {
     bool: re.compile("true|false", re.IGNORECASE),
@@ -40,10 +45,9 @@ _JAVA_LITERALS = {
 
 
 class PluginProperties(Mapping[str, str]):
-    """The properties that are not the core's. Values may be secrets: the repr has the keys alone.
-
-    origin: where they are from, for messages; origins: of those that are from elsewhere.
-    """
+    """Properties outside the core. Values may be secrets, so the repr shows only keys. `origin`:
+    source of the properties, for messages. `origins`: sources of the properties that come from
+    elsewhere, by property."""
 
     def __init__(
         self,
@@ -74,16 +78,24 @@ class PluginProperties(Mapping[str, str]):
         return f"PluginProperties({', '.join(sorted(self._values))})"
 
     def with_values(self, values: Mapping[str, str], origin: str) -> PluginProperties:
-        """Return a copy in which `values`, which are from `origin`, win."""
+        """Return a copy in which some values are added or replaced. `origin`: source of the new
+        values."""
         origins = {**self._origins, **dict.fromkeys(values, origin)}
         return PluginProperties({**self._values, **values}, self.origin, origins)
 
     def find_origin(self, key: str) -> str:
-        """Find where a property is from."""
+        """Return the source of a property."""
         return self._origins.get(key, self.origin)
 
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
+
+
+def make_key(name: str) -> str:
+    """Return the configuration key of a field that names no key itself: camel case, without the
+    unit."""
+    first, *others = _UNIT.sub("", name).split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 def fields_by_key(declared: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
@@ -91,30 +103,29 @@ def fields_by_key(declared: type[msgspec.Struct]) -> dict[str, msgspec.structs.F
     return {info.encode_name: info for info in msgspec.structs.fields(declared)}
 
 
-def get_meta(info: msgspec.structs.FieldInfo) -> msgspec.Meta:
-    """Return the annotation of a field: description, limits, whether it is a secret."""
-    for part in typing.get_args(info.type):
-        if isinstance(part, msgspec.Meta):
-            return part
-    return msgspec.Meta()
+def list_metas(info: msgspec.structs.FieldInfo) -> list[msgspec.Meta]:
+    """Return the annotations of a field, such as its description, its limits and whether it is
+    secret."""
+    return [part for part in typing.get_args(info.type) if isinstance(part, msgspec.Meta)]
 
 
 def is_secret(info: msgspec.structs.FieldInfo) -> bool:
-    return bool((get_meta(info).extra or {}).get("secret"))
+    return any((meta.extra or {}).get("secret") for meta in list_metas(info))
 
 
-def make_extra(*, runtime: bool) -> dict[str, Any] | None:
-    """Return the `extra` of a key's annotation. runtime: whether it may be changed while a broker
-    runs (`mqadmin updateBrokerConfig`): who needs it reads it each time."""
+def make_extra(*, runtime: bool) -> dict[str, object] | None:
+    """Return the `extra` of a key's annotation. `runtime`: whether the key may change while a
+    broker runs (`mqadmin updateBrokerConfig`). Code that uses such a key reads it again each
+    time."""
     return {"runtime": True} if runtime else None
 
 
 def is_runtime(info: msgspec.structs.FieldInfo) -> bool:
-    return bool((get_meta(info).extra or {}).get("runtime"))
+    return any((meta.extra or {}).get("runtime") for meta in list_metas(info))
 
 
 def read_settings(declared: type[_Settings], properties: PluginProperties) -> _Settings:
-    """Read the declared settings with the values that the properties have. Raises Invalid."""
+    """Read the declared settings from the properties. Raises Invalid."""
     known = fields_by_key(declared)
     values = {
         known[key].name: parse_value(known[key], value, properties.find_origin(key))
@@ -130,8 +141,8 @@ def find_unknown_settings(
     known: Iterable[str],
     find_origin: Callable[[str], str],
 ) -> list[str]:
-    """Return a line for each name with one of the prefixes that is not known, with the nearest
-    match. find_origin: tells where a name is from."""
+    """Return a warning for each unknown name that begins with one of the prefixes. The warning
+    suggests the nearest known name. `find_origin`: returns the source of a name."""
     candidates = sorted(known)
     lines = []
     for name in names:
@@ -143,7 +154,8 @@ def find_unknown_settings(
 
 
 def find_near_setting(name: str, names: Iterable[str]) -> str | None:
-    """Find the one of `names` that `name` most likely misspells; letters' case does not count."""
+    """Return the name in `names` of which `name` is most likely a misspelling. Upper and lower case
+    count as equal."""
     folded = {other.casefold(): other for other in names}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.8)
     return folded[close[0]] if close else None
@@ -152,11 +164,9 @@ def find_near_setting(name: str, names: Iterable[str]) -> str | None:
 def query_properties(
     declared: type[msgspec.Struct], query: Mapping[str, str], shown_url: str
 ) -> dict[str, str]:
-    """Return the properties that the parameters of a tier's URL mean: a field's Python name each.
-
-    Raises Invalid for an unknown one and for a secret, which has no place in a URL: shells,
-    process lists and logs keep it.
-    """
+    """Return the properties that the parameters of a tier's URL set. The parameters are Python
+    names of fields. Raises Invalid for an unknown parameter and for a secret. Shells, process lists
+    and logs keep URLs, so a secret must not be in a URL."""
     fields = {info.name: info for info in msgspec.structs.fields(declared)}
     found = {}
     for name, value in query.items():
@@ -174,15 +184,20 @@ def query_properties(
     return found
 
 
+def is_plain_text(info: msgspec.structs.FieldInfo) -> bool:
+    """Return whether a setting accepts any text, including blanks."""
+    return base_type(info.type) is str and not any(meta.pattern for meta in list_metas(info))
+
+
 def base_type(annotation: Any) -> type[Any]:
-    """Return the type below its annotations."""
+    """Return the type without its annotations."""
     arguments = typing.get_args(annotation)
-    base: type[Any] = arguments[0] if arguments else annotation
+    base: type[object] = arguments[0] if arguments else annotation
     return base
 
 
 def parse_value(info: msgspec.structs.FieldInfo, value: str, origin: str) -> object:
-    """Parse one value, written as Java reads it. Raises Invalid naming key and origin, never a
+    """Parse one value as Java does. Raises Invalid with key and origin. The message never shows a
     secret."""
     key, kind = info.encode_name, base_type(info.type)
     shown = "a secret" if is_secret(info) else repr(value)

@@ -1,13 +1,16 @@
-"""Finds the plugins that a configuration names: segment providers, metadata stores, stores.
+"""Registry: loads the plugins that a configuration names (segment providers, metadata stores,
+stores).
 
-A name is a short name of ours, a class name of Java's with or without its package, `module.Class`,
-`module:attribute`, or an entry point of an installed package (groups `tieredstore.providers`,
-`tieredstore.metadata`, `tieredstore.stores`). Nothing else in the project imports a plugin.
+A name is a short name of this project, a Java class name with or without its package,
+`module.Class`, `module:attribute`, or an entry point of an installed package (groups
+`tieredstore.providers`, `tieredstore.metadata`, `tieredstore.stores`). No other module imports a
+plugin.
 
-A provider class has `from_config(config)`. To be named by a URL it also has `at_url(config, url)`,
-the configuration with the tier in that place, and `clusters(config)`, the names of the clusters
-there; with settings of its own it has `SETTINGS` (`tieredstore.properties`). Java names the class
-of the segments instead: one whose `PROVIDER` is a provider class stands for that.
+A provider class has `from_config(config)`. A provider that a URL can name also has two methods:
+`at_url(config, url)` returns the configuration with the tier at that location, and
+`clusters(config)` returns the names of the clusters in the tier. A provider with settings of its
+own declares them in `SETTINGS` (`tieredstore.properties`). Java's configuration names the class of
+the segments instead of the provider. Such a class names its provider in `PROVIDER`.
 """
 
 from __future__ import annotations
@@ -33,28 +36,33 @@ from tieredstore.tier_url import parse_tier_url
 
 _log = logging.getLogger(__name__)
 
+# `posix.PosixFileSegment`, `memory.MemoryFileSegment` and `TieredMetadataManager` are names of
+# RocketMQ 5.1 and 5.2.
 PROVIDERS: Mapping[str, str] = {
     "posix": "tieredstore.providers.posix.provider:PosixProvider",
     "memory": "tieredstore.providers.memory.provider:MemoryProvider",
     "s3": "tieredstore.providers.s3.provider:S3Provider",
     "fsspec": "tieredstore.providers.fsspec.provider:FsspecProvider",
     "PosixFileSegment": "tieredstore.providers.posix.provider:PosixFileSegment",
+    "posix.PosixFileSegment": "tieredstore.providers.posix.provider:PosixFileSegment",
     "MemoryFileSegment": "tieredstore.providers.memory.provider:MemoryFileSegment",
+    "memory.MemoryFileSegment": "tieredstore.providers.memory.provider:MemoryFileSegment",
     "S3FileSegment": "tieredstore.providers.s3.provider:S3FileSegment",
 }
 METADATA_STORES: Mapping[str, str] = {
     "json": "tieredstore.metadata.json_store:DefaultMetadataStore",
     "DefaultMetadataStore": "tieredstore.metadata.json_store:DefaultMetadataStore",
+    "TieredMetadataManager": "tieredstore.metadata.json_store:DefaultMetadataStore",
 }
 STORES: Mapping[str, str] = {
     "tiered": "tieredstore.tier.store:TieredMessageStore",
     "TieredMessageStore": "tieredstore.tier.store:TieredMessageStore",
 }
 EXTRAS: Mapping[str, str] = {"boto3": "s3", "botocore": "s3", "fsspec": "fsspec"}
-"""Libraries that a plugin may lack, and the extra of this project that has them."""
+"""Libraries that a plugin needs, and the extra of this project that installs each."""
 LOCAL_STORE = "tieredstore.local.message_store:DefaultMessageStore"
 READ_ONLY_STORE = "tieredstore.local.read_only:ReadOnlyMessageStore"
-OBJECT_STORE_MODEL = "tieredstore.providers.chunks.modelling.model:ChunkRequestModel"
+OBJECT_STORE_MODEL = "tieredstore.providers.chunks.modelling.queue:ChunkRequestModel"
 PROVIDER_OF_SCHEME: Mapping[str, str] = {
     "file": "posix",
     "s3": "s3",
@@ -66,16 +74,18 @@ PROVIDER_OF_SCHEME: Mapping[str, str] = {
     "memory": "fsspec",
 }
 PROVIDER_OF_SCHEME_PREFIX: Mapping[str, str] = {"fsspec+": "fsspec"}
-"""Beginnings of schemes: any protocol of fsspec, `fsspec+sftp://host/dir`."""
+"""Provider by prefix of a URL scheme. `fsspec+` accepts any protocol of fsspec:
+`fsspec+sftp://host/dir`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What may stand in one key. known: names of ours; java_package: what Java's names begin with,
-    in front of one of those; group: of entry points."""
+    """Names of plugins that one key of the configuration accepts. `known`: names of this project.
+    `java_package`: prefix of Java's names, before a known name. `group`: group of entry points of
+    installed packages."""
 
     what: str
-    contract: type[Any]
+    contract: type[object]
     known: Mapping[str, str]
     java_package: str
     group: str
@@ -105,7 +115,7 @@ _STORE = _Kind(
 
 
 def _resolve(name: str, kind: _Kind) -> Any:
-    """The class that a name means. Raises Invalid, also when it is no class of that kind."""
+    """Return the class that a name refers to. Raises Invalid, also for a class of another kind."""
     target = kind.known.get(name.removeprefix(kind.java_package), name)
     if ":" in target:
         found = _load(target, name, kind.what)
@@ -135,7 +145,7 @@ def _load(target: str, name: str, what: str) -> Any:
     return _import(lambda: getattr(importlib.import_module(module), attribute), name, what)
 
 
-def _import(load: Callable[[], Any], name: str, what: str) -> Any:
+def _import(load: Callable[[], object], name: str, what: str) -> object:
     try:
         return load()
     except ModuleNotFoundError as error:
@@ -147,9 +157,9 @@ def _import(load: Callable[[], Any], name: str, what: str) -> Any:
         raise Invalid(f"{what} {name!r} cannot be loaded: {error}") from error
 
 
-def _lacking_members(found: Any, contract: type[Any]) -> list[str]:
-    """`from_config` and the contract's methods, as far as a class has them not. One that forwards
-    by `__getattr__` may have any."""
+def _lacking_members(found: object, contract: type[object]) -> list[str]:
+    """Return the methods that a class lacks: `from_config` or methods of its contract. A class that
+    forwards by `__getattr__` needs only `from_config`."""
     needed = ["from_config"]
     if not hasattr(found, "__getattr__"):
         needed += [
@@ -161,11 +171,9 @@ def _lacking_members(found: Any, contract: type[Any]) -> list[str]:
 
 
 def object_client(name: str, settings: Mapping[str, str], origin: str) -> Any:
-    """Make a client for objects that are no tier, of the provider that has a name (`s3`).
-
-    settings: configuration keys of the provider and their values; origin: whose they are, for
-    messages. Raises Invalid, also for a provider that has no `object_client(config)`.
-    """
+    """Return a client for objects outside tiers. `name`: name of the provider (`s3`). `settings`:
+    configuration keys of the provider and their values. `origin`: source of the settings, for
+    messages. Raises Invalid, also for a provider without `object_client(config)`."""
     provider = _resolve(name, _PROVIDER)
     if not hasattr(provider, "object_client"):
         raise Invalid(f"segment provider {name!r} makes no client for objects")
@@ -175,10 +183,8 @@ def object_client(name: str, settings: Mapping[str, str], origin: str) -> Any:
 
 
 def segment_provider(config: StoreConfig) -> Any:
-    """Make the SegmentProvider that `tieredBackendServiceProvider` names. Raises Invalid.
-
-    A key that looks like a provider's and is not one of this provider's is a logged warning.
-    """
+    """Return the SegmentProvider that `tieredBackendServiceProvider` names. Raises Invalid. Logs a
+    warning for each key with the provider's prefix that the provider does not have."""
     provider = provider_class(config.backend_service_provider)
     for line in _find_unknown_settings(provider, config):
         _log.warning("%s", line)
@@ -202,38 +208,38 @@ def _find_unknown_settings(provider: Any, config: StoreConfig) -> list[str]:
 
 
 def plugin_settings(name: str) -> type[msgspec.Struct] | None:
-    """Return the settings that a segment provider declares, None for none. Raises Invalid."""
+    """Return the settings that a segment provider declares, or None. Raises Invalid."""
     declared: type[msgspec.Struct] | None = getattr(provider_class(name), "SETTINGS", None)
     return declared
 
 
 def check_metadata_store(name: str) -> None:
-    """Raise Invalid unless a name means the class of a metadata store."""
+    """Raise Invalid unless a name refers to a metadata store class."""
     _resolve(name, _METADATA)
 
 
 def metadata_store(
     config: StoreConfig, clock: Clock = SYSTEM_CLOCK, *, read_only: bool = False
 ) -> Any:
-    """Make the MetadataStore that `tieredMetadataServiceProvider` names; with `read_only` it
-    changes nothing on disk. Raises Invalid."""
+    """Return the MetadataStore that `tieredMetadataServiceProvider` names. `read_only`: whether the
+    store must not change anything on disk. Raises Invalid."""
     name = config.metadata_service_provider
     store = _resolve(name, _METADATA)
     return store.from_config(config, clock, read_only=read_only)
 
 
 def store_plugin(name: str) -> type[Any]:
-    """Return the MessageStore class that one name of `messageStorePlugIn` means. Raises Invalid."""
-    return cast(type[Any], _resolve(name, _STORE))
+    """Return the MessageStore class for one name of `messageStorePlugIn`. Raises Invalid."""
+    return cast(type[object], _resolve(name, _STORE))
 
 
 def message_store(
     loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK, *, store_host: bytes = LOCALHOST
 ) -> Any:
-    """Make the MessageStore of a configuration: the local store, wrapped by the plugins that
-    `messageStorePlugIn` names, the first name outermost. Not loaded yet. store_host: the address
-    that its records name. Raises Invalid, also for the settings that a process that accepts
-    messages refuses. What loading the configuration warned of is logged."""
+    """Return the MessageStore of a configuration, not loaded yet. It is the local store, wrapped by
+    the plugins that `messageStorePlugIn` names. The first plugin is the outermost. Logs the
+    warnings of the configuration. `store_host`: the address that the store writes into its records.
+    Raises Invalid, also for settings with which a process must not accept messages."""
     if loaded.refused:
         raise Invalid(loaded.refused[0])
     for line in loaded.warnings:
@@ -247,17 +253,15 @@ def message_store(
 
 
 def read_only_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
-    """Make the local store of a configuration for reading, whoever owns it. Not loaded yet."""
+    """Return the local store of a configuration for reading, not loaded yet. Another process may
+    own the store."""
     store = _load(READ_ONLY_STORE, READ_ONLY_STORE, "message store")
     return store(loaded.config, clock)
 
 
 def tier_at(config: StoreConfig, url: str) -> StoreConfig:
-    """Return the configuration with the tier where `url` says (`file:///path`,
-    `s3://bucket/prefix`).
-
-    Raises Invalid; the URL's query, which could hold a secret, is never in the message.
-    """
+    """Return the configuration with the tier at `url` (`file:///path`, `s3://bucket/prefix`).
+    Raises Invalid. The message never shows the URL's query, which could contain a secret."""
     place = parse_tier_url(url)
     name = _provider_of(place.scheme)
     if name is None:
@@ -278,13 +282,12 @@ def _provider_of(scheme: str) -> str | None:
 
 
 def object_store_model() -> Any:
-    """Make the rules of what an object store is asked for, with the defaults (RequestModel)."""
+    """Return the request model of an object store with default settings."""
     return _load(OBJECT_STORE_MODEL, "object store", "request model")()
 
 
 def clusters(config: StoreConfig) -> list[str]:
-    """List the names of the clusters that the tier has something of. Raises Invalid,
-    Unavailable."""
+    """Return the names of the clusters in the tier. Raises Invalid, Unavailable."""
     name = config.backend_service_provider
     provider = provider_class(name)
     if not callable(getattr(provider, "clusters", None)):

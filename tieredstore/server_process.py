@@ -1,35 +1,62 @@
-"""Settings of a process that serves: how threads take turns, and what becomes of freed memory."""
+"""Settings of a server's process: switching of threads, retention of freed memory, and the search
+for reference cycles."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 SWITCH_INTERVAL_S: Final = 0.001
-"""How long an event loop may wait for another thread to give the interpreter up."""
+"""Maximum time for which an event loop waits until another thread releases the interpreter."""
 
 KEPT_BYTES: Final = 256 << 20
-"""Freed memory at the end of the heap that stays with the process. The C library gives it back from
-some MiB on, and the kernel makes new pages for the next block that is read from a tier: a third of
-the time of a cold read (`docs/benchmarks.md`)."""
+"""Freed memory at the end of the heap that the process keeps, in bytes. By default the C library
+returns all but a few MiB to the kernel. The kernel then has to allocate new pages for the next
+block from a tier, which took a third of the time of a cold read (`docs/benchmarks.md`)."""
 
 MAPPED_BYTES: Final = 32 << 20
-"""Requests of as much are mapped by themselves, and unmapped when they are freed."""
+"""Minimum size of an allocation, in bytes, that gets a memory mapping of its own. Such a mapping is
+returned to the kernel when it is freed."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """`M_TRIM_THRESHOLD` and `M_MMAP_THRESHOLD` of glibc's `mallopt`."""
-_SAID_BY = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def tune_server_process() -> None:
-    """Make these settings for this process. Environment variables that say what becomes of freed
-    memory have the last word; C libraries without `mallopt` are left alone."""
+    """Apply the settings of this module to the process. Environment variables for freed memory take
+    precedence. No-op for C libraries without `mallopt`."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    if any(name in os.environ for name in _SAID_BY):
+    if any(name in os.environ for name in _VARIABLES):
         return
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(_TRIM_THRESHOLD, KEPT_BYTES)
         set_option(_MMAP_THRESHOLD, MAPPED_BYTES)
+
+
+def end_cycle_search_of_objects() -> None:
+    """Search all objects for reference cycles once, and exclude them from later searches. Call this
+    function at the end of a start, because the loaded objects stay. The exclusion holds for the
+    whole process."""
+    gc.collect()
+    gc.freeze()
+
+
+@contextmanager
+def without_cycle_search() -> Iterator[None]:
+    """Disable the search for reference cycles in the whole process within the block: each search
+    would examine all new objects and find no garbage. For work that takes seconds, such as a start.
+    If another thread has an overlapping block, the search may resume early."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

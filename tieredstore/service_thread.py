@@ -1,4 +1,4 @@
-"""`ServiceThread`: a background loop, which all services use and which says how it is."""
+"""`ServiceThread`: a background loop with a health report, which every service uses."""
 
 from __future__ import annotations
 
@@ -21,30 +21,28 @@ _log = logging.getLogger(__name__)
 
 
 class ServiceState(Enum):
-    """How a background loop is."""
+    """State of a background loop."""
 
     STOPPED = "stopped"
     """Not started, or stopped."""
     STARTING = "starting"
-    """On its way to its first round; nothing is known to be bad."""
+    """The first round has not ended. No fault is known."""
     RUNNING = "running"
-    """It lives, and its last round went well."""
+    """The loop runs, and its last round succeeded."""
     LATE = "late"
-    """A round is overdue, or takes long without progress."""
+    """A round is overdue, or makes no progress."""
     FAILED = "failed"
-    """The last round failed; it is tried again."""
+    """The last round failed. It will be retried."""
     DEAD = "dead"
-    """The thread has ended, though nobody stopped it."""
+    """The thread ended without a stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceHealth:
-    """How a background loop is now.
-
-    failures: rounds in a row that failed; late_ms: how long a round is overdue, or has shown no
-    progress; error: what ended the last round, or the thread. For people and gauges: it follows
-    the wall clock, so nothing that must be safe may rest on it.
-    """
+    """Health of a background loop. `failures`: consecutive failed rounds. `late_ms`: time for which
+    a round is overdue or made no progress. `error`: error of the last round or the thread. For
+    messages and gauges only. The health depends on the wall clock, so safety must not depend on
+    it."""
 
     name: str
     state: ServiceState
@@ -55,17 +53,18 @@ class ServiceHealth:
 
 @runtime_checkable
 class MonitoredServices(Protocol):
-    """Something with background loops."""
+    """Object that has background loops."""
 
     def health(self) -> Sequence[ServiceHealth]:
-        """Return how each of the loops is, in a fixed order."""
+        """Return the health of each loop, in a fixed order."""
 
 
 class WakeEvent(threading.Event):
-    """An event that is set by one call into C.
+    """Event that is set by one call into C.
 
-    A signal handler that raises in the middle of `Event.set` leaves its lock taken for ever; here
-    there is no middle, so whoever may be interrupted (a put in the main thread) can set it.
+    A signal handler that raises in the middle of `Event.set` leaves the event's lock taken for
+    ever. A single C call cannot be interrupted. Code that a signal may interrupt, such as a put in
+    the main thread, can therefore set this event safely.
     """
 
     set: Callable[[], None]
@@ -83,8 +82,8 @@ class WakeEvent(threading.Event):
             self._tokens.get_nowait()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until it is set, at most for `timeout` seconds; return whether it is. One thread
-        may wait."""
+        """Block until the event is set, for at most `timeout` seconds. Returns whether it is set.
+        Only one thread may wait."""
         try:
             self._tokens.get(timeout=timeout)
         except Empty:
@@ -94,12 +93,12 @@ class WakeEvent(threading.Event):
 
 
 _OWN_SIGNALS: Final = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
-"""What a thread is sent for what it does itself."""
+"""Signals that a thread causes itself by a fault."""
 
 
 def _leave_signals_to_others() -> None:
-    """Let no other signal interrupt this thread: before Python 3.13 a wait of `SimpleQueue` that is
-    interrupted, and finds its time over, has no end any more."""
+    """Block all signals in this thread, except those of the thread's own faults. Before Python
+    3.13, a wait of `SimpleQueue` that a signal interrupts never returns if its timeout is over."""
     if threading.current_thread() is threading.main_thread():
         return  # Python handles them there
     if hasattr(signal, "pthread_sigmask"):
@@ -108,18 +107,21 @@ def _leave_signals_to_others() -> None:
 
 
 class ServiceThread:
-    """Calls `work` at an interval, in a thread of its own.
+    """Thread that calls `work` at an interval.
 
-    An error ends a round, never the thread. After failures the next round comes after twice the
-    interval, four times, … up to `max_backoff_ms` (by default the interval: no longer than ever).
+    An error ends a round, never the thread. After failures, the next round comes after twice the
+    interval, four times, … up to `max_backoff_ms` (default: the interval, which means no backoff).
 
-    interval_ms: between two rounds; a call: what it says when a wait begins; None: a round comes
-    only when `wake` is called. retry_ms: in place of the interval after failures, where there is no
-    interval. waits_first: whether the first round comes after an interval; first_delay_ms: after
-    this time. duty: called, and nothing else, when it is woken before a failed round is due again;
-    by default a wake begins that round.
-    on_error: told of each TieredStoreError in place of the log. late_after_ms: see `health`.
-    wake_event: what `wake` sets, where others set it too.
+    `interval_ms`: time between two rounds, or a function that returns this time when a wait begins.
+    None means that only `wake` begins a round.
+    `retry_ms`: interval after failures, for a loop without an interval.
+    `waits_first`: whether the first round comes after an interval instead of immediately.
+    `first_delay_ms`: time before the first round.
+    `duty`: called instead of a round when the loop is woken before the retry of a failed round is
+    due. Default: the wake begins the retry.
+    `on_error`: called with each TieredStoreError, instead of the log.
+    `late_after_ms`: see `health`.
+    `wake_event`: the event that `wake` sets, if other code sets the same event.
     """
 
     def __init__(
@@ -170,16 +172,16 @@ class ServiceThread:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and not stopped."""
+        """Whether the thread was started and not stopped."""
         return self._thread is not None
 
     @property
     def is_stopping(self) -> bool:
-        """Whether `stop` was called: a long round asks, and ends early."""
+        """Whether `stop` was called. A long round checks this property and ends early."""
         return self._stopping
 
     def start(self) -> None:
-        """Begin. Does nothing when it runs."""
+        """Start the thread. No-op if it is running."""
         if self._thread is not None:
             return
         self._stopping = False
@@ -190,12 +192,12 @@ class ServiceThread:
         self._thread.start()
 
     def wake(self) -> None:
-        """Begin the next round now, or right after the one under way."""
+        """Begin the next round now, or right after the current one."""
         self._wake.set()
 
     def stop(self, timeout_ms: int | None = None) -> None:
-        """End after the round under way, without another one; wait for that, at most for
-        `timeout_ms`. Idempotent."""
+        """Stop after the current round, and wait at most `timeout_ms` for the end of the thread
+        (None: without a limit). Idempotent."""
         self._stopping = True
         self._wake.set()
         thread, self._thread = self._thread, None
@@ -203,13 +205,13 @@ class ServiceThread:
             thread.join(None if timeout_ms is None else timeout_ms / 1000)
 
     def report_progress(self) -> None:
-        """Report that a long round has just done a part of its work, so that it is not late."""
+        """Report progress of a long round, so that the health does not become LATE."""
         self._due_ms = self._clock.now_ms()
 
     def health(self) -> ServiceHealth:
-        """Return how the loop is. LATE: for `late_after_ms` after it was due no round has begun, or
-        the one that began has neither ended nor reported progress. A clock that was set back or
-        forth makes it wrong until the next round."""
+        """Return the health of the loop. It is LATE if no round began for `late_after_ms` after the
+        round was due, or if the current round made no progress for that time. After a step of the
+        wall clock the health is wrong until the next round."""
         thread, due_ms = self._thread, self._due_ms
         late_ms = 0 if due_ms is None else max(self._clock.now_ms() - due_ms, 0)
         if thread is None:
@@ -225,7 +227,7 @@ class ServiceThread:
         return ServiceHealth(self.name, state, self._failures, late_ms, self._error)
 
     def run(self) -> None:
-        """Run rounds in the thread, until `stop`."""
+        """Run rounds in the thread until `stop`."""
         _leave_signals_to_others()
         try:
             if self._waits_first:
@@ -234,7 +236,7 @@ class ServiceThread:
             retry_ms: int | None = None
             while not self._stopping:
                 now_ms = self._due_ms = self._clock.now_ms()
-                # A clock that was set back makes no wait longer.
+                # A clock that was set back must not make a wait longer.
                 early_ms = 0 if retry_ms is None else retry_ms - now_ms
                 is_early = self._duty is not None and 0 < early_ms <= self._max_backoff_ms
                 if self._run_round(is_early) and not is_early:
@@ -244,8 +246,7 @@ class ServiceThread:
                     delay_ms = None
                 else:
                     delay_ms = min(
-                        first_retry_ms << min(self._failures, _MAX_DOUBLINGS),
-                        self._max_backoff_ms,
+                        first_retry_ms << min(self._failures, _MAX_DOUBLINGS), self._max_backoff_ms
                     )
                     if is_early and retry_ms is not None:  # woken: the round is due when it was
                         delay_ms = max(min(delay_ms, retry_ms - self._clock.now_ms()), 0)
@@ -259,7 +260,6 @@ class ServiceThread:
             raise
 
     def _run_round(self, is_early: bool) -> bool:
-        """Whether the round went well."""
         try:
             if is_early and self._duty is not None:
                 self._duty()
@@ -269,11 +269,11 @@ class ServiceThread:
         except Exception as error:
             self._failures += 1
             self._error = error
-            self._tell(error)
+            self._report(error)
             return False
         return True
 
-    def _tell(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         try:
             if not isinstance(error, TieredStoreError):
                 _log.error("%s: a round failed", self.name, exc_info=error)

@@ -1,4 +1,4 @@
-"""`tieredstore.open_store`: a message store from a configuration, loaded and started."""
+"""`tieredstore.open_store`: opens a message store from a configuration."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tieredstore import registry
+from tieredstore.broker_name import add_remembered_name
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.config import LoadedConfig, config_from_properties, load_broker_conf
+from tieredstore.config import LoadedConfig, StoreConfig, config_from_properties, read_broker_conf
 from tieredstore.errors import Invalid
 
 if TYPE_CHECKING:
@@ -18,22 +19,17 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_store(
-    config: str | Path | Mapping[str, str],
-    *,
-    read_only: bool = False,
-    clock: Clock = SYSTEM_CLOCK,
+    config: str | Path | Mapping[str, str], *, read_only: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[MessageStore]:
-    """Load and start the store of a configuration for a `with` block, and shut it down behind it.
+    """Load and start the store of a configuration for a `with` block, and shut it down afterwards.
 
-    config: the path of a broker.conf, its keys as a mapping, or a store's directory
-    (`storePathRootDir`; all other keys have their defaults). The plugins that `messageStorePlugIn`
-    names are part of the store.
+    `config`: path of a broker.conf, a mapping of its keys, or a store's directory
+    (`storePathRootDir`, with defaults for all other keys). The store includes the plugins that
+    `messageStorePlugIn` names. `read_only`: open any local store, even if another process owns it
+    or it was not stopped cleanly. Nothing is locked, repaired or written, and no plugin is loaded.
+    If another process owns the store, only messages that its owner has flushed are returned.
 
-    read_only: open any local store, also one that another process owns or that was not stopped
-    cleanly. Nothing is locked, repaired or written, and no plugin takes part; of a store in use,
-    what its owner has flushed is served.
-
-    Raises Invalid for a bad configuration or folder, Fenced when another process owns the store or
+    Raises Invalid for a bad configuration or folder, Fenced if another process owns the store or
     its tier, Corrupt for damaged files, Unavailable.
     """
     loaded = _load_config(config)
@@ -52,7 +48,7 @@ def open_store(
 
 def _load_config(config: str | Path | Mapping[str, str]) -> LoadedConfig:
     if isinstance(config, Mapping):
-        return config_from_properties(config, origin="open_store")
+        return config_from_properties(_add_name(config), origin="open_store")
     path = Path(config)
     if path.is_dir():
         return config_from_properties({"storePathRootDir": str(path)}, origin=str(path))
@@ -60,4 +56,8 @@ def _load_config(config: str | Path | Mapping[str, str]) -> LoadedConfig:
         raise Invalid(
             f"{path}: expected a broker.conf or a store's directory, found nothing", path=str(path)
         )
-    return load_broker_conf(path)
+    return config_from_properties(_add_name(read_broker_conf(path)), origin=str(path))
+
+
+def _add_name(properties: Mapping[str, str]) -> dict[str, str]:
+    return add_remembered_name(properties, StoreConfig().store_path_root_dir)

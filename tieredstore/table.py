@@ -1,13 +1,14 @@
 """A tier as a table: `tieredstore.open(url).scan(topic=…)`, for pyarrow, pandas, DuckDB and Polars.
 
-Each library is imported when its method is called; `docs/scan.md` has examples.
+Each library is imported when its method is called. `docs/scan.md` has examples.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,24 +17,28 @@ from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import make_missing_error
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
 from tieredstore.scan.arguments import (
+    require_choice,
     require_flags,
     require_function,
     require_size,
     take_number,
     take_numbers,
+    take_tags,
     take_text,
     take_texts,
 )
-from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
-from tieredstore.scan.findings import OnFinding, raise_on_damage
+from tieredstore.scan.catalogue import TierCatalogue
+from tieredstore.scan.findings import LeftOut, OnDamage, OnFinding, make_on_finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.plan import RANGE_BYTES
 from tieredstore.scan.read.batches import BATCH_BYTES
 from tieredstore.scan.read.options import ReadOptions
 from tieredstore.scan.read.small_ranges import read_small_ahead
-from tieredstore.scan.selection import Selection
+from tieredstore.scan.selection import Selection, require_match
 from tieredstore.scan.tasks import ScanTask, plan_ranges
-from tieredstore.scan.times import Time, epoch_ms
+from tieredstore.scan.time_search.modes import SearchTimes, parse_search_times
+from tieredstore.scan.times import Time, epoch_ms, require_offsets, require_order
 
 if TYPE_CHECKING:
     import duckdb
@@ -44,6 +49,8 @@ if TYPE_CHECKING:
     from tieredstore.contracts.segment import SegmentProvider
     from tieredstore.scan.arrow.dataset import ScanDataset
     from tieredstore.scan.arrow.pruning import Narrowing
+
+_log = logging.getLogger(__name__)
 
 
 def open_tier(
@@ -56,10 +63,10 @@ def open_tier(
     properties: Mapping[str, str] | None = None,
 ) -> Tier:
     """Open the tier at a URL (`file:///dir`, `s3://bucket/prefix`, …) or in a folder, for reading.
-    cluster: needed where the tier has several. state: a broker's storePathRootDir, whose metadata
-    then say which segments count. config: a broker.conf; properties: keys of one that beat it.
-    Raises Invalid, Unavailable.
-    """
+    `cluster`: required if the tier has several clusters. `broker`: name of the broker. `state`: a
+    broker's storePathRootDir. The metadata in that folder then defines the valid segments.
+    `config`: a broker.conf. `properties`: keys that override those of `config`. Raises Invalid,
+    Unavailable."""
     return Tier(
         locate(
             str(url),
@@ -73,7 +80,7 @@ def open_tier(
 
 
 class Tier:
-    """A tier that is read; what it lists is taken anew for each plan. Jobs over it are methods:
+    """Tier for reading. Each plan lists the tier again. Jobs are available as methods:
     `tier.verify()` is `tieredstore.jobs.verify(tier)`."""
 
     export = jobs.export
@@ -92,8 +99,8 @@ class Tier:
         return f"Tier({self.location!r})"
 
     def catalogue(self) -> TierCatalogue:
-        """Load what the tier holds now. Raises Unavailable, Corrupt, Invalid for a `state` that is
-        another tier's."""
+        """Load the present catalogue of the tier. Raises Unavailable, Corrupt, and Invalid for the
+        `state` of another tier."""
         provider = self.location.connect()
         try:
             return self.catalogue_through(provider)
@@ -101,7 +108,7 @@ class Tier:
             provider.close()
 
     def catalogue_through(self, provider: SegmentProvider) -> TierCatalogue:
-        """Do `catalogue` over a connection that the caller has."""
+        """Load the catalogue over a connection that the caller has opened."""
         metadata = self.location.metadata()
         try:
             catalogue = load_catalogue(provider, metadata, broker=self.location.broker)
@@ -112,7 +119,7 @@ class Tier:
                 metadata.close()
 
     def topics(self) -> list[str]:
-        """List the names of the topics that the tier has messages of."""
+        """Return the names of the topics with messages in the tier."""
         return self.catalogue().topic_names()
 
     def scan(
@@ -133,32 +140,37 @@ class Tier:
         body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES,
         batch_bytes: int = BATCH_BYTES,
         use_index: bool = True,
-        search_times: bool = True,
+        search_times: str = SearchTimes.EXACT,
         verify_records: bool = False,
         limit: int | None = None,
-        on_finding: OnFinding = raise_on_damage,
+        on_damage: str = "fail",
+        on_finding: OnFinding | None = None,
     ) -> Scan:
-        """Select messages as rows, in no particular order but within a queue. Nothing is read yet.
+        """Select messages as rows, in order within a queue only. Nothing is read yet.
 
-        columns: None for all but `properties`. topic_pattern: a regular expression for whole names.
-        Offsets [from, until), store times [since, until). tags, keys: messages with one of them.
-        check_bodies: compare bodies with their CRCs. use_index: look for keys in the index files.
-        search_times: find by samples where messages of the times begin and end in large queues,
-        rather than compare the time of each.
-        verify_records: read and check the commit log even where the consume queue alone answers.
-        limit: most rows to read. on_finding: gets damage; the default raises Corrupt, one that
-        returns leaves the message out. Raises Invalid.
+        `columns`: None for all but `properties`.
+        `topic_pattern`: a regular expression for whole names.
+        `from_offset`, `until_offset`: queue offsets [from, until).
+        `since`, `until`: store times [since, until).
+        `tags`, `keys`: messages that have one of the tags, or one of the keys.
+        `check_bodies`: compare bodies with their CRCs.
+        `use_index`: search keys in the index files.
+        `search_times`: `exact` finds every message with a store time in [since, until). `sampled`
+        checks some messages of a large queue, and may miss messages after a step of a clock.
+        `verify_records`: read and check the commit log even if the consume queue is enough.
+        `limit`: maximum number of rows.
+        `on_damage`: `fail` raises Corrupt after the good rows in front of the damage. `skip` leaves
+        damaged messages out and counts them (`Scan.left_out`).
+        `on_finding`: function that is called for each damage, instead of `on_damage`. If the
+        function returns, the message is left out. Raises Invalid.
         """
         _require("pyarrow", "arrow")
         from tieredstore.scan.arrow.schema import choose_columns
 
-        require_flags(
-            check_bodies=check_bodies,
-            use_index=use_index,
-            search_times=search_times,
-            verify_records=verify_records,
-        )
-        require_function("on_finding", on_finding)
+        require_flags(check_bodies=check_bodies, use_index=use_index, verify_records=verify_records)
+        if on_finding is not None:
+            require_function("on_finding", on_finding)
+        mode = parse_search_times(search_times)
         now_ms = SYSTEM_CLOCK.now_ms()
         selection = Selection(
             topics=take_texts("topic", topic),
@@ -169,9 +181,11 @@ class Tier:
             until_offset=take_number("until_offset", until_offset),
             since_ms=epoch_ms(since, now_ms),
             until_ms=epoch_ms(until, now_ms),
-            tags=take_texts("tags", tags),
+            tags=take_tags("tags", tags),
             keys=take_texts("keys", keys),
         )
+        require_order(selection.since_ms, selection.until_ms)
+        require_offsets(selection.from_offset, selection.until_offset)
         options = ReadOptions(
             require_size("batch_bytes", batch_bytes),
             check_bodies,
@@ -180,40 +194,26 @@ class Tier:
             selection.keys,
             verify_records,
             take_number("limit", limit, "0 or more", least=0),
+            require_choice("on_damage", OnDamage, on_damage),
         )
         names = choose_columns(take_texts("columns", columns))
-        return Scan(
-            self,
-            selection,
-            names,
-            options,
-            on_finding,
-            use_index=use_index,
-            search_times=search_times,
-        )
+        return Scan(self, selection, names, options, on_finding, use_index, mode)
 
 
+@dataclass(eq=False, repr=False)
 class Scan:
-    """Messages that were chosen. Each call that gives data reads them anew."""
+    """Selected messages. Each method that returns data reads the messages again."""
 
-    def __init__(
-        self,
-        tier: Tier,
-        selection: Selection,
-        columns: tuple[str, ...],
-        options: ReadOptions,
-        on_finding: OnFinding,
-        *,
-        use_index: bool,
-        search_times: bool,
-    ) -> None:
-        self._tier = tier
-        self._selection = selection
-        self._columns = columns
-        self._options = options
-        self._report = on_finding
-        self._use_index = use_index
-        self._search_times = search_times
+    _tier: Tier
+    _selection: Selection
+    _columns: tuple[str, ...]
+    _options: ReadOptions
+    _report: OnFinding | None
+    _use_index: bool
+    _search_times: SearchTimes
+    _narrowing: Narrowing | None = None
+    left_out: LeftOut = field(default_factory=LeftOut)
+    """Messages that `on_damage="skip"` left out, in all reads of this scan."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -222,9 +222,9 @@ class Scan:
         return schema_of(self._columns)
 
     def plan(self, *, target_bytes: int = RANGE_BYTES) -> list[ScanTask]:
-        """Plan the scan in tasks of about `target_bytes` of commit log, to be pickled and read
-        anywhere by `task.read()`. With a limit, each task reads at most so many rows. Raises
-        Invalid, Corrupt, Unavailable."""
+        """Plan the scan as picklable tasks of about `target_bytes` of commit log. `task.read()`
+        runs in any process or machine that reaches the tier. With a limit, each task reads at most
+        that many rows. Raises Invalid, Corrupt, Unavailable."""
         target_bytes = require_size("target_bytes", target_bytes)
         provider = self._tier.location.connect()
         try:
@@ -233,11 +233,14 @@ class Scan:
             provider.close()
 
     def _tasks(self, provider: SegmentProvider, target_bytes: int) -> Iterator[ScanTask]:
-        """Plan tasks as they are asked for."""
+        """Plan the tasks of this scan one by one, as the caller takes them."""
+        catalogue = self._tier.catalogue_through(provider)
+        require_match(self._selection, catalogue)
+        selection, narrowing = self._selection, self._narrowing
         ranges = plan_ranges(
             provider,
-            self._tier.catalogue_through(provider),
-            self._selection,
+            catalogue,
+            selection if narrowing is None else _intersect(selection, narrowing),
             range_bytes=target_bytes,
             use_index=self._use_index,
             search_times=self._search_times,
@@ -246,8 +249,8 @@ class Scan:
             yield ScanTask(self._tier.location, scan_range, self._columns, self._options)
 
     def batches(self) -> Generator[pa.RecordBatch]:
-        """Yield record batches of 2 to 4 MiB, which small queues share, over one connection;
-        closing the iterator closes it. Raises as `plan` does."""
+        """Yield record batches of 2 to 4 MiB over one connection. Small queues share batches.
+        Closing the iterator closes the connection. Raises the errors of `plan`."""
         from tieredstore.scan.arrow.join import join_small_batches
         from tieredstore.scan.arrow.read import limit_rows
 
@@ -257,6 +260,8 @@ class Scan:
         )
 
     def _batches(self) -> Generator[pa.RecordBatch]:
+        told = self.left_out.count
+        tell = self._report or make_on_finding(self._options.on_damage, self.left_out)
         provider = self._tier.location.connect()
         try:
             yield from read_small_ahead(
@@ -264,23 +269,17 @@ class Scan:
                 self._tasks(provider, RANGE_BYTES),
                 lambda task: task.range.size_bytes,
                 lambda task, tell: task.read_through(provider, on_finding=tell),
-                self._report,
+                tell,
             )
+            if self.left_out.count > told:
+                self.left_out.warn(_log)
         finally:
             provider.close()
 
     def count_rows(self) -> int:
-        """Count the rows. Without times, tags, keys and `verify_records` the consume queue alone
-        is read. Raises as `plan` does."""
-        counted = Scan(
-            self._tier,
-            self._selection,
-            ("queue_offset",),
-            self._options,
-            self._report,
-            use_index=self._use_index,
-            search_times=self._search_times,
-        )
+        """Count the rows. Without times, tags, keys and `verify_records`, this reads the consume
+        queue only. Raises the errors of `plan`."""
+        counted = replace(self, _columns=("queue_offset",))
         return sum(batch.num_rows for batch in counted.batches())
 
     def to_arrow(self) -> pa.Table:
@@ -290,9 +289,8 @@ class Scan:
         return pa.Table.from_batches(self.batches(), self.schema)
 
     def to_dataset(self) -> ScanDataset:
-        """Return a dataset of pyarrow. Who reads it says which columns are needed and what holds
-        of the rows: others are not read, as far as columns, queues, queue offsets and store times
-        tell."""
+        """Return a pyarrow dataset. Its reader selects columns and conditions. Only matching
+        columns, queues, queue offsets and store times are read."""
         from tieredstore.scan.arrow.dataset import ScanDataset
 
         return ScanDataset(self.schema, self._read_narrowed)
@@ -302,45 +300,35 @@ class Scan:
     ) -> Generator[pa.RecordBatch]:
         if narrowing.is_empty:
             return
-        selection = self._selection
-        if self._options.limit is None:  # the first rows are those of the whole scan
-            selection = _intersect(selection, narrowing)
-        narrowed = Scan(
-            self._tier,
-            selection,
-            columns,
-            self._options,
-            self._report,
-            use_index=self._use_index,
-            search_times=self._search_times,
-        )
-        yield from narrowed.batches()
+        # With a limit, the first rows are those of the whole scan.
+        chosen = narrowing if self._options.limit is None else None
+        yield from replace(self, _columns=columns, _narrowing=chosen).batches()
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
-        """Return a stream with bounded memory, which can be read once. Closing it frees what it
-        holds of the tier."""
+        """Return a stream of all rows with bounded memory. The stream can be read once. Closing the
+        stream closes the connection to the tier."""
         import pyarrow as pa
 
-        # One over the C interface drops what it wraps when it is closed.
+        # A reader over the C interface drops the object that it wraps when it is closed.
         return pa.RecordBatchReader.from_stream(self)
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return the rows, read anew, to a library that takes Arrow's C stream."""
+        """Read the rows again, and return them as Arrow's C stream."""
         import pyarrow as pa
 
         stream = pa.RecordBatchReader.from_batches(self.schema, self.batches())
         return stream.__arrow_c_stream__(requested_schema)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Read all rows into memory, as pyarrow converts them."""
+        """Read all rows into memory as a pandas frame, which pyarrow converts."""
         _require("pandas", "pandas")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
-        """Read all rows into memory."""
+        """Read all rows into memory as a Polars frame."""
         polars = _require("polars", "polars")
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
         return frame
@@ -348,9 +336,9 @@ class Scan:
     def to_duckdb(
         self, connection: duckdb.DuckDBPyConnection | None = None
     ) -> duckdb.DuckDBPyRelation:
-        """Return a relation that reads the tier anew in each query, with bounded memory, and of it
-        what the query needs (`to_dataset`). `.create("name")` makes a table of it, which several
-        queries share."""
+        """Return a relation that reads the tier again in each query, with bounded memory, and only
+        the parts that the query needs (`to_dataset`). `.create("name")` copies the rows into a
+        table, which several queries share."""
         engine = connection if connection is not None else _require("duckdb", "duckdb")
         relation: duckdb.DuckDBPyRelation = engine.from_arrow(self.to_dataset())
         return relation

@@ -1,8 +1,7 @@
-"""Where a tier is, as people write it: `file:///dir`, `s3://bucket/prefix?region=…`, `some/dir`.
+"""Location of a tier as users write it: `file:///dir`, `s3://bucket/prefix?region=…`, `some/dir`.
 
-One rule of quoting: what has `://` is a URL and is percent-decoded once; anything else is a path
-and is taken as it is. A URL shows up in errors, logs and process lists, so a secret in one is
-refused and never shown.
+A text with `://` is a URL and is percent-decoded once. Any other text is an unquoted path. Errors,
+logs and process lists show URLs, so a URL with a secret is refused and never shown.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _SCHEME_AND_COLON = re.compile(_SCHEME.pattern + ":")
 
 @dataclass(frozen=True, slots=True)
 class TierUrl:
-    """A URL in parts, percent-decoded. `authority` has no user and no password."""
+    """Parts of a URL, percent-decoded. `authority` has no user and no password."""
 
     scheme: str
     authority: str
@@ -30,23 +29,24 @@ class TierUrl:
     query: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Without the query, whose values are nobody's business in a message."""
+        """Return the URL without the query. Values of a query may be secret, so they do not belong
+        in a message."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @property
     def quoted(self) -> str:
-        """The same as a URL again, for what decodes one."""
+        """The same location as a percent-encoded URL, for callers that decode it."""
         return f"{self.scheme}://{_quote(self.authority + self.path)}"
 
 
 def file_url(path: str | os.PathLike[str]) -> str:
-    """Return the URL of a folder, whatever characters its path has; it is made absolute."""
+    """Return the URL of a folder, as an absolute path. The path may contain any characters."""
     return f"file://{_quote(str(Path(path).absolute()))}"
 
 
 def as_url(tier: str | os.PathLike[str]) -> str:
-    """Return the URL of a tier that may be given as the path of its folder. What is neither is
-    returned as it is, for `parse_tier_url` to refuse."""
+    """Return the URL of a tier. `tier`: a URL, or the path of a folder. A text that is neither is
+    returned unchanged, and `parse_tier_url` refuses it."""
     text = os.fspath(tier)
     is_path = text and "://" not in text and not _SCHEME_AND_COLON.match(text)
     return file_url(text) if is_path else text
@@ -57,23 +57,24 @@ def _quote(path: str) -> str:
 
 
 def _unquote(text: str) -> str:
-    """Bytes that are no UTF-8 become what the names of such files are in Python."""
+    """Percent-decode a text. Bytes that are not UTF-8 become surrogate escapes, as in Python's file
+    names."""
     return unquote(text, errors="surrogateescape")
 
 
 def parse_tier_url(text: str) -> TierUrl:
-    """Parse a tier's URL. Raises Invalid for what is no URL, has a user or password, or a parameter
-    twice."""
+    """Parse a tier's URL. Raises Invalid for a text that is no URL, for a user or password, and for
+    a repeated parameter."""
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
-        # what is mistyped may have a query with a secret
+        # a mistyped URL may have a query with a secret
         shown = re.split("[?#]", show_url(text), maxsplit=1)[0]
         raise Invalid(
             f"tier {shown!r}: expected a URL such as file:///dir or s3://bucket/prefix, or the "
             "path of a folder (./ in front of a name with a colon)"
         )
     if scheme == "file":
-        # a folder may have any name: `?` and `#` are characters of it
+        # a folder may have any name: `?` and `#` are ordinary characters
         return TierUrl("file", "", _unquote(rest), {})
     try:
         parts = urlsplit(f"{scheme}://{rest}")
@@ -96,8 +97,8 @@ def parse_tier_url(text: str) -> TierUrl:
 
 
 def show_url(text: str) -> str:
-    """Return a URL without user, password, query and fragment. A folder's name is shown whole, as a
-    URL or as a path."""
+    """Return a URL without user, password, query and fragment. The URL or path of a folder is
+    returned unchanged."""
     scheme, separator, rest = text.partition("://")
     if scheme == "file" or not _SCHEME_AND_COLON.match(text):
         return text

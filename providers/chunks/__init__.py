@@ -1,1 +1,2 @@
-"""A tier as logs of immutable objects, over any ObjectClient (`docs/formats/chunk-log.md`)."""
+"""A tier stored as chunk logs: logs of immutable objects, over any ObjectClient
+(`docs/formats/chunk-log.md`)."""

@@ -1,4 +1,5 @@
-"""Probes of any object store, through the ObjectClient that the tier uses."""
+"""Probes of any object store: tests of what the store really does, through the ObjectClient that
+the tier uses."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.objects import CopiedPart, ObjectClient, Part
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult, Verdict
 from tieredstore.errors import TieredStoreError
-from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
 from tieredstore.providers.chunks.epochs.fencing import (
     ABANDONED_MS,
     explain_ignored,
@@ -20,12 +21,17 @@ from tieredstore.providers.chunks.epochs.fencing import (
     remove_objects,
 )
 from tieredstore.providers.probing import (
+    Finding,
     guard_probe,
     guard_probes,
+    info,
     measure_calls,
+    note,
+    ok,
     quantiles,
     rate,
     skew,
+    unsafe,
 )
 
 FOLDER = ".doctor"
@@ -33,15 +39,15 @@ _SMALL_BYTES = 4 << 10
 _LARGE_SAMPLES = 3
 _CLEANINGS = 4
 _NAMES = ("A", "Z", "a", "a!", "a-1", "b/1", "b/2", "c%20d", "c d", "zz", "é", "你")
-"""Names whose order by UTF-8 bytes differs from other orders."""
+"""Names whose order by UTF-8 bytes differs from their order by characters or UTF-16 units."""
 
 
 @runtime_checkable
 class ProbedClient(Protocol):
-    """A client with probes of its own."""
+    """Object client with additional probes of its own."""
 
     def probes(self, folder: str) -> Iterator[ProbeResult]:
-        """Yield the results of probes below `folder` (with a slash at its end), which the caller
+        """Yield the results of probes below `folder` (with a trailing slash), which the caller
         removes."""
         ...
 
@@ -50,7 +56,7 @@ def probe_objects(
     client: ObjectClient, options: ProbeOptions, *, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[ProbeResult]:
     """Run all probes below `.doctor/<random>/` of the tier, and remove that folder afterwards.
-    Raises Invalid and Unavailable when the tier cannot even be listed."""
+    Raises Invalid and Unavailable if the tier cannot be listed."""
     folder = f"{FOLDER}/{uuid.uuid4().hex}/"
     _remove_abandoned(client)
     try:
@@ -61,10 +67,10 @@ def probe_objects(
 
 
 def _remove_abandoned(client: ObjectClient) -> None:
-    """What former probes could not remove, or wrote late."""
+    """Remove objects of earlier probes that were not deleted or arrived late."""
     found = list(client.list(f"{FOLDER}/"))
     before_ms = client.now_ms() - ABANDONED_MS
-    with suppress(TieredStoreError):  # said at the end, if it is still so
+    with suppress(TieredStoreError):  # Reported at the end, if objects remain.
         remove_objects(client, [info.key for info in found if info.modified_ms < before_ms])
     with suppress(TieredStoreError):
         client.abort_uploads(f"{FOLDER}/", before_ms)
@@ -77,7 +83,7 @@ def _probe(
     first = guard_probe("write and read", probes.basics)
     yield first
     if first.verdict is Verdict.UNSAFE:
-        return  # nothing else would tell more
+        return  # Further probes would show nothing more.
     yield from guard_probes(
         [
             ("conditional put", probes.conditional_put),
@@ -97,14 +103,14 @@ def _probe(
 
 
 def _clean(client: ObjectClient, folder: str) -> ProbeResult:
-    """Remove everything; idempotent, and told when something stays."""
+    """Remove all objects of the probes, and report objects that remain. Idempotent."""
     problem: TieredStoreError | None = None
     left: list[str] = []
     for _ in range(_CLEANINGS):
         try:
             remove_objects(client, [info.key for info in client.list(folder)])
             left = [info.key for info in client.list(folder)]
-            # In the end, since a part that was late keeps its upload open
+            # Last, since a late part keeps its upload open.
             client.abort_uploads(folder, client.now_ms())
         except TieredStoreError as error:
             problem = error
@@ -119,12 +125,12 @@ def _clean(client: ObjectClient, folder: str) -> ProbeResult:
         "delete",
         Verdict.UNSAFE,
         f"{len(left)} deleted objects are still listed, the first: {left[0]}",
-        "listings are not consistent: what was deleted could be read again",
+        "listings are not consistent: deleted objects could be read again",
     )
 
 
 class _ObjectProbes:
-    """Each probe uses keys of its own."""
+    """The probes of an object store. Each probe has its own keys."""
 
     def __init__(
         self, client: ObjectClient, folder: str, options: ProbeOptions, clock: Clock
@@ -134,44 +140,38 @@ class _ObjectProbes:
         self._options = options
         self._clock = clock
 
-    def basics(self) -> ProbeResult:
-        """PUT, HEAD, GET, metadata: what every write and its recovery rest on."""
-        key, name = self._folder + "basic", "write and read"
+    def basics(self) -> Finding:
+        """Check PUT, HEAD, GET and metadata, on which every write and its recovery depend."""
+        key = self._folder + "basic"
         metadata = {"w": "1:doctor", "crc": "cbf43926"}
         self._client.put_if_absent(key, [b"1234", b"56789"], metadata)
         content, info = self._client.get_range(key, 0, 100), self._client.head(key)
         if content != b"123456789" or info is None or info.size_bytes != 9:
-            return ProbeResult(
-                name, Verdict.UNSAFE, f"an object just written reads as {content!r}, {info}"
-            )
+            return unsafe(f"an object just written reads as {content!r}, {info}")
         kept = info.metadata or {}
         if any(kept.get(field) != value for field, value in metadata.items()):
-            return ProbeResult(
-                name,
-                Verdict.UNSAFE,
+            return unsafe(
                 f"user metadata {metadata} comes back as {dict(kept)}",
-                "a write whose reply was lost could not be told from another writer's",
+                "a write whose reply was lost looks like another writer's",
             )
-        return ProbeResult(name, Verdict.OK, "consistent, with its metadata")
+        return ok("consistent, with its metadata")
 
-    def conditional_put(self) -> ProbeResult:
-        name = "conditional put"
+    def conditional_put(self) -> Finding:
         if not self._client.limits.conditional:
-            return ProbeResult(
-                name,
-                Verdict.NOTE,
+            return note(
                 "this client does not ask for it",
                 "nothing fences a second writer here: be sure that there is one only",
             )
         if not honours_create_if_absent(self._client, self._folder.rstrip("/")):
-            return ProbeResult(name, Verdict.UNSAFE, "ignored", explain_ignored(self._client))
-        return ProbeResult(name, Verdict.OK, "an object that is there is not made again")
+            return unsafe("ignored", explain_ignored(self._client))
+        return ok("an existing object is not overwritten")
 
-    def race(self) -> ProbeResult:
-        """Check many writers of one new key at once: one may win, and its bytes are there."""
-        name, options = "conditional race", self._options
+    def race(self) -> Finding:
+        """Check concurrent writers of one new key. Exactly one may succeed, and its bytes must be
+        stored."""
+        options = self._options
         if not self._client.limits.conditional:
-            return ProbeResult(name, Verdict.NOTE, "not asked", "see conditional put")
+            return note("not asked", "see conditional put")
         winners = []
         with ThreadPoolExecutor(options.racers, "race") as pool:
             for number in range(options.rounds):
@@ -188,55 +188,47 @@ class _ObjectProbes:
                 winners.append(len(won))
                 content = self._client.get_range(key, 0, 16)
                 if len(won) == 1 and content != b"%d" % won[0]:
-                    return ProbeResult(
-                        name,
-                        Verdict.UNSAFE,
+                    return unsafe(
                         f"the object of writer {won[0]} has the bytes {content!r}",
-                        "a writer that was told of success has lost its bytes",
+                        "a writer with a success response has lost its bytes",
                     )
         found = f"winners of {options.racers} in {options.rounds} rounds: {winners}"
         if max(winners) > 1:
-            return ProbeResult(
-                name,
-                Verdict.UNSAFE,
+            return unsafe(
                 found,
-                "not atomic: two writers can be told of success for one key, and data of one is "
-                "lost",
+                "not atomic: two writers can get success for one key, and data of one is lost",
             )
         if min(winners) < 1:
-            # Every winner's reply may have been lost and answered 412 when it was sent again.
-            return ProbeResult(name, Verdict.NOTE, found, "replies were lost: run it again")
-        return ProbeResult(name, Verdict.OK, found)
+            # The reply to any winner may be lost, and its retry answered with 412.
+            return note(found, "replies were lost: run it again")
+        return ok(found)
 
-    def compose(self) -> ProbeResult:
-        """Check a multipart upload with a copied part, completed if absent."""
-        name, limits = "multipart", self._client.limits
+    def compose(self) -> Finding:
+        """Check a multipart upload with a copied part, which is completed only if the key is
+        absent."""
+        limits = self._client.limits
         size = limits.min_part_bytes + 1
         data = _pattern(size)
         original, key = self._folder + "source", self._folder + "composed"
         self._client.put_if_absent(original, [data], {})
         parts: list[Part] = [CopiedPart(original, 0, size), [b"tail"]]
         if not self._client.compose(key, parts, {"w": "1:doctor"}):
-            return ProbeResult(name, Verdict.UNSAFE, "a new object was refused as taken")
+            return unsafe("a new object was refused as taken")
         info = self._client.head(key)
         content = self._client.get_range(key, size - 4, 100)
         if info is None or info.size_bytes != size + 4 or content != data[-4:] + b"tail":
-            return ProbeResult(
-                name, Verdict.UNSAFE, "a copied part is not the bytes of its source", "seals break"
-            )
+            return unsafe("a copied part is not the bytes of its source", "seals break")
         again = self._client.compose(key, [[b"other"]], {})
         now = self._client.head(key)
         if again or now is None or now.size_bytes != size + 4:
-            verdict = Verdict.UNSAFE if limits.conditional else Verdict.NOTE
-            return ProbeResult(
-                name,
-                verdict,
+            judge = unsafe if limits.conditional else note
+            return judge(
                 "a completed upload overwrites an object that is there",
                 "two writers that seal one segment could disagree",
             )
-        return ProbeResult(name, Verdict.OK, "parts are copied, completed only if absent")
+        return ok("parts are copied, completed only if absent")
 
-    def ranges(self) -> ProbeResult:
+    def ranges(self) -> Finding:
         key, data = self._folder + "range", _pattern(1000)
         self._client.put_if_absent(key, [data], {})
         wanted = {
@@ -253,61 +245,50 @@ class _ObjectProbes:
         if absent is not None:
             wrong.append("of no object")
         if wrong:
-            return ProbeResult(
-                "range", Verdict.UNSAFE, f"wrong bytes for a range {', '.join(wrong)}"
-            )
-        return ProbeResult("range", Verdict.OK, "exact; cut at the end; none behind it")
+            return unsafe(f"wrong bytes for a range {', '.join(wrong)}")
+        return ok("exact; cut at the end; none behind it")
 
-    def listing(self) -> ProbeResult:
-        """Check that a listing shows new objects at once, in the order of their bytes, also from a
-        key on."""
-        name, folder = "listing", self._folder + "list/"
+    def listing(self) -> Finding:
+        """Check that a listing shows new objects immediately, in byte order, also if the listing
+        starts at a key."""
+        folder = self._folder + "list/"
         keys = sorted((folder + found for found in _NAMES), key=str.encode)
         for key in keys:
             self._client.put_if_absent(key, [b"x"], {})
         found = [info.key for info in self._client.list(folder)]
         missing = sorted(set(keys) - set(found))
         if missing:
-            return ProbeResult(
-                name,
-                Verdict.UNSAFE,
+            return unsafe(
                 f"{len(missing)} objects just written are not listed, the first: {missing[0]!r}",
-                "recovery lists: it would not see what was acknowledged",
+                "recovery lists: it would not see acknowledged data",
             )
         if found != keys:
-            return ProbeResult(
-                name,
-                Verdict.UNSAFE,
+            return unsafe(
                 f"not in the order of UTF-8 bytes: {found}",
                 "segments would be put together wrongly",
             )
         behind = [info.key for info in self._client.list(folder, keys[4])]
         lost = [key for key in keys[5:] if key not in behind]
         if any(key.isascii() for key in lost) or not set(behind) <= set(keys[5:]):
-            return ProbeResult(
-                name,
-                Verdict.UNSAFE,
-                f"behind {keys[4]!r}: {behind}",
-                "a later writer epoch could be overlooked",
+            return unsafe(
+                f"behind {keys[4]!r}: {behind}", "a later writer epoch could be overlooked"
             )
         self._client.delete(keys[:3])
         rest = [info.key for info in self._client.list(folder)]
         if rest != keys[3:]:
-            return ProbeResult(name, Verdict.UNSAFE, f"after a deletion: {rest}")
+            return unsafe(f"after a deletion: {rest}")
         if lost:
-            # The store lists from a key on among ASCII names only.
-            return ProbeResult(
-                name,
-                Verdict.NOTE,
+            # The store lists from a key on only among ASCII names.
+            return note(
                 f"complete; behind a key names that are not ASCII are left out: {lost}",
                 "no harm here; other programs that list so would not see all",
             )
-        return ProbeResult(name, Verdict.OK, "complete at once, in the order of UTF-8 bytes")
+        return ok("complete at once, in the order of UTF-8 bytes")
 
-    def clock(self) -> ProbeResult:
-        return skew("clock", self._client.now_ms() - self._clock.now_ms(), whose="the endpoint's")
+    def clock(self) -> Finding:
+        return skew(self._client.now_ms() - self._clock.now_ms(), whose="the endpoint's")
 
-    def put_latency(self) -> ProbeResult:
+    def put_latency(self) -> Finding:
         data = _pattern(_SMALL_BYTES)
         numbers = iter(range(self._options.samples))
 
@@ -315,17 +296,17 @@ class _ObjectProbes:
             self._client.put_if_absent(f"{self._folder}small-{next(numbers)}", [data], {})
 
         taken = measure_calls(put, self._options.samples)
-        return ProbeResult("latency of a PUT", Verdict.INFO, f"4 KiB: {quantiles(taken)}")
+        return info(f"4 KiB: {quantiles(taken)}")
 
-    def get_latency(self) -> ProbeResult:
+    def get_latency(self) -> Finding:
         key = self._folder + "small-0"
         taken = measure_calls(
             lambda: self._client.get_range(key, 0, _SMALL_BYTES), self._options.samples
         )
-        return ProbeResult("latency of a GET", Verdict.INFO, f"4 KiB: {quantiles(taken)}")
+        return info(f"4 KiB: {quantiles(taken)}")
 
-    def throughput(self) -> ProbeResult:
-        size, name = self._options.large_bytes, "throughput"
+    def throughput(self) -> Finding:
+        size = self._options.large_bytes
         data = _pattern(size)
         numbers = iter(range(_LARGE_SAMPLES))
 
@@ -339,12 +320,11 @@ class _ObjectProbes:
             lambda: read.append(self._client.get_range(key, 0, size)), _LARGE_SAMPLES
         )
         if any(content != data for content in read):
-            return ProbeResult(name, Verdict.UNSAFE, f"{size} bytes come back otherwise")
+            return unsafe(f"{size} bytes come back otherwise")
         found = f"{size >> 20} MiB, one at a time: PUT {rate(size, up)}, GET {rate(size, down)}"
-        return ProbeResult(name, Verdict.INFO, found)
+        return info(found)
 
 
 def _pattern(size_bytes: int) -> bytes:
-    """Bytes that differ from place to place."""
     block = bytes(range(251))
     return (block * (size_bytes // len(block) + 1))[:size_bytes]

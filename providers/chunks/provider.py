@@ -11,46 +11,49 @@ from typing import TYPE_CHECKING
 
 from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.block_checksums import BlockCoverage
-from tieredstore.contracts.epoch_record import EpochRecord
-from tieredstore.contracts.gathering import LocalCopy
+from tieredstore.contracts.objects import ObjectClient
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult
-from tieredstore.contracts.segment import Capabilities, SegmentId, SegmentListing
+from tieredstore.contracts.segment import Capabilities, LocalCopy, SegmentId, SegmentListing
+from tieredstore.contracts.tier_identity import EpochRecord, TierMark
 from tieredstore.providers import naming
-from tieredstore.providers.chunks.backups import ObjectBackups
-from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.epochs.epoch import WRITER_FOLDER, ChunkWriterEpoch
 from tieredstore.providers.chunks.epochs.fencing import check_fencing
 from tieredstore.providers.chunks.epochs.writers import Writers
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.views import Views
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
+from tieredstore.providers.chunks.manifests.views import Views
 from tieredstore.providers.chunks.probes import probe_objects
-from tieredstore.providers.chunks.reading.blocks import BlockReader
-from tieredstore.providers.chunks.reading.cache import ByteCache, WriteCache
-from tieredstore.providers.chunks.reading.checking import ObjectChecker
-from tieredstore.providers.chunks.reading.reader import ChunkReader
+from tieredstore.providers.chunks.reading.blocks import BlockReader, ObjectChecker
+from tieredstore.providers.chunks.reading.reader import ByteCache, ChunkReader, WriteCache
 from tieredstore.providers.chunks.segment import ChunkFileSegment, SegmentServices
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.stopping import StopLimit
+from tieredstore.providers.chunks.times import ObjectBackups, ObjectTimes
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
-from tieredstore.providers.chunks.upkeep.garbage import GarbageBin
-from tieredstore.providers.chunks.upkeep.group_garbage import GroupGarbage
+from tieredstore.providers.chunks.upkeep.garbage import GarbageBin, GroupGarbage
 from tieredstore.providers.chunks.upkeep.grouping import GroupUpkeep
-from tieredstore.providers.chunks.upkeep.maintenance import Maintenance, MaintenanceReport
-from tieredstore.providers.chunks.upkeep.sorting import GroupSorting
-from tieredstore.providers.chunks.writing.append import ChunkAppender
-from tieredstore.providers.chunks.writing.carrying import CarryingAppender
+from tieredstore.providers.chunks.upkeep.maintenance import (
+    GroupSorting,
+    Maintenance,
+    MaintenanceReport,
+)
+from tieredstore.providers.chunks.writing.append import CarryingAppender, ChunkAppender
 from tieredstore.providers.chunks.writing.gathering import Gatherer
+from tieredstore.providers.timed import TimedProvider
 from tieredstore.service_thread import ServiceHealth
 
 if TYPE_CHECKING:
-    from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
+    from tieredstore.providers.chunks.modelling.queue import ChunkRequestModel
 
 
-class ChunkProvider:
-    """The tier of one cluster. owner: names this writer in epochs and on objects (default: host,
-    process, time and a random part); ASCII, no line breaks. maintenance_client: the same objects,
-    where merges and deletions have limits of their own."""
+class ChunkProvider(TimedProvider):
+    """The tier of one cluster.
+
+    `owner`: name of this writer in epochs and on objects (default: host, process, time and a random
+    part). ASCII, no line breaks.
+    `maintenance_client`: client of the same objects, with separate limits, for merges and
+    deletions.
+    """
 
     def __init__(
         self,
@@ -64,12 +67,13 @@ class ChunkProvider:
         self._client = client
         maintained = maintenance_client if maintenance_client is not None else client
         settings = settings if settings is not None else ChunkSettings()
-        if not client.limits.conditional:  # each write is by itself, and nobody shares a look
+        if not client.limits.conditional:  # no shared fence checks
             settings = replace(settings, group_bytes=0)
         self._settings = settings
         self._fencing_checked = not settings.fencing
         self._stop_limit = StopLimit(settings, client.close)
         self._cluster_folder = naming.cluster_directory_name(cluster)
+        self._times = ObjectTimes(client, self._cluster_folder)
         self._views = Views(client, self._cluster_folder, settings)
         self._states = SegmentStates(self._cluster_folder, self._views)
         self._writers = Writers(client, self._cluster_folder, settings, owner)
@@ -129,7 +133,7 @@ class ChunkProvider:
         )
 
     def make_segment(self, state: SegmentState, services: SegmentServices) -> ChunkFileSegment:
-        """Make a handle, of the class that the backend's segments have."""
+        """Create a handle of the backend's segment class."""
         return ChunkFileSegment(state, services)
 
     @property
@@ -153,21 +157,24 @@ class ChunkProvider:
         return self._client.url
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
-        """List the segments; `token` is the Chain. A segment with a hole has the size up to its
-        last object: reading the hole raises Corrupt, with its offsets. Whoever holds the epoch of a
-        broker, and lists that for the first time, asks for nothing that the epoch has found out."""
-        chains = self._views.list_chains(prefix, may_be_known=True)
-        for id, chain in chains.items():  # noqa: A001 - the contract's name
-            self._maintenance.notice_listed(id, chain)
-        there = ((found, chain) for found, chain in chains.items() if chain.is_there)
-        return tuple(_listing(found, chain) for found, chain in there)
+        """List the segments. `token` is the segment manifest (`SegmentManifest`).
+
+        The size of a segment with a hole is the end of its last object. Reading the hole raises
+        Corrupt, with its offsets. The first listing of a broker whose epoch is held takes the
+        result of the epoch's own listing.
+        """
+        manifests = self._views.list_manifests(prefix, may_be_known=True)
+        for id, manifest in manifests.items():  # noqa: A001 - the contract's name
+            self._maintenance.notice_listed(id, manifest)
+        there = ((found, manifest) for found, manifest in manifests.items() if manifest.is_there)
+        return tuple(_listing(found, manifest) for found, manifest in there)
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> ChunkFileSegment:
-        """Open a segment. A listing of size 0 without a token says that the segment is known to be
-        absent."""
+        """Open a segment. A size of 0 without a token from a listing means that the segment does
+        not exist."""
         state = self._states.get_state(id)
         if listing is not None:
-            if isinstance(listing.token, Chain):
+            if isinstance(listing.token, SegmentManifest):
                 state.adopt(listing.token)
             elif listing.size_bytes == 0 and not listing.sealed and listing.token is None:
                 self._adopt_absent(state)
@@ -176,12 +183,10 @@ class ChunkProvider:
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
     ) -> ChunkWriterEpoch:
-        """Acquire the epoch and start maintenance. One that was claimed with this state directory,
-        and one whose process surely ended, is taken over without being asked to.
-
-        Once, a probe makes sure that the endpoint refuses to make an object twice: without that
-        nothing fences (Invalid).
-        """
+        """Acquire the epoch and start maintenance. An epoch that was claimed with this state
+        directory, or whose process has certainly ended, is taken over even without `take_over`. A
+        probe verifies once that the endpoint refuses to create an object twice. Otherwise a second
+        writer could not be fenced (Invalid)."""
         if self._client.limits.conditional and not self._fencing_checked:
             check_fencing(self._client, f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}")
             self._fencing_checked = True
@@ -200,24 +205,38 @@ class ChunkProvider:
         return epoch
 
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
-        """Cut the next long listings of a broker at folders of these queues, too."""
+        """Divide the next long listings of a broker at the folders of these queues, too. This lets
+        threads share a listing."""
         self._views.expect_queues(broker_name, paths)
 
     def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:
-        """Move what queues have in groups by what this machine has of it."""
+        """Set the local copies of queues on this machine. Grouped bytes are read from these copies
+        when they are moved."""
         self._groups.use_local_copy(broker_name, read)
 
     def help_writer(self, broker_name: str, number: int) -> None:
-        """Write beside that epoch alone, which another process holds and has listed the tier with:
-        its inheritance is there."""
+        """Write only under the given epoch, which another process holds. That process has listed
+        the tier, so the epoch manifest exists."""
         self._writers.help(broker_name, number)
 
     def find_last_writer(self, broker_name: str) -> str | None:
-        """Describe the last writer below a broker prefix; None when there was none."""
+        """Return a description of the last writer below a broker prefix, or None without a
+        writer."""
         return self._writers.describe_last(broker_name)
+
+    def read_mark(self, broker_name: str, since: int) -> TierMark:
+        """Read the identity of a broker's part, and its writers. See `IdentifiedTier`."""
+        return self._writers.read_mark(broker_name, since)
+
+    def list_brokers(self) -> Iterator[str]:
+        """Yield the names of the brokers of the tier. Costs a LIST for each."""
+        return self._views.list_brokers()
 
     def list_backups(self, broker_name: str) -> Sequence[BackupName]:
         return self._backups(broker_name).list()
+
+    def find_listed_backups(self, broker_name: str) -> Sequence[BackupName] | None:
+        return self._views.find_listed_backups(broker_name)
 
     def read_backup(self, broker_name: str, name: BackupName) -> bytes | None:
         return self._backups(broker_name).read(name)
@@ -233,19 +252,20 @@ class ChunkProvider:
         return ObjectBackups(self._client, f"{self._cluster_folder}/{broker_name}")
 
     def run_maintenance(self, *, sweep: bool = True) -> MaintenanceReport:
-        """Merge, seal and collect what is due below the brokers whose epoch is held, now and in
-        this thread; with `sweep` also what former processes left, and old multipart uploads."""
+        """Do all due maintenance (merges, seals, garbage collection) in this thread, for the
+        brokers whose epoch is held. With `sweep`, also clean up after former processes, and abort
+        old multipart uploads."""
         return self._maintenance.run(sweep=sweep)
 
     def make_request_model(self) -> ChunkRequestModel:
-        """Make the rules of what the object store is asked for."""
-        from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
+        """Create the model of the requests to the object store."""
+        from tieredstore.providers.chunks.modelling.queue import ChunkRequestModel
 
         return ChunkRequestModel(self._settings, self._client.limits, self.capabilities)
 
     def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
-        """Read the objects of a segment that have a CRC, and compare. Raises Corrupt, Unavailable,
-        see `BlockChecked`."""
+        """Read the objects of a segment that have a CRC, and compare their bytes with the CRC.
+        Raises Corrupt, Unavailable, see `BlockChecked`."""
         return self.open(id, listing).check()
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
@@ -253,17 +273,18 @@ class ChunkProvider:
         return probe_objects(self._client, options)
 
     def health(self) -> Sequence[ServiceHealth]:
-        """Return how the loops of the maintenance are; none before an epoch is held."""
+        """Return the health of the maintenance loops. The result is empty before an epoch is
+        held."""
         return self._maintenance.health()
 
     def begin_stop(self) -> None:
-        """Let the time begin that a stop may take: after half of `close_timeout_ms` what is under
-        way ends, and nothing more is asked for."""
+        """Start the time limit of a stop. After half of `close_timeout_ms`, running requests are
+        ended, and no further requests are sent."""
         self._stop_limit.begin()
 
     def close(self) -> None:
-        """End maintenance, signs of life and reads. Epochs are for their holders to release,
-        before. Ends within the time that a stop may take; nothing goes on after it."""
+        """End maintenance, renewals and reads, within the time limit of a stop. Holders must have
+        released their epochs. Nothing continues in the background afterwards."""
         self._stop_limit.prepare()
         self._stop_limit.begin()
         self._maintenance.close()
@@ -273,13 +294,14 @@ class ChunkProvider:
         self._stop_limit.finish()
 
     def _adopt_absent(self, state: SegmentState) -> None:
-        """Take a segment for absent, as the caller says, where nothing is known to the contrary."""
         epoch = self._writers.get_held_epochs().get(state.broker_name)
         if epoch is None:
-            state.adopt(Chain())
+            state.adopt(SegmentManifest())
         elif self._views.knows_absent(state.id):
-            state.adopt(Chain(epoch=epoch.number))
+            state.adopt(SegmentManifest(epoch=epoch.number))
 
 
-def _listing(id: SegmentId, chain: Chain) -> SegmentListing:
-    return SegmentListing(id, chain.size_bytes, chain.is_closed, chain, len(chain.extents))
+def _listing(id: SegmentId, manifest: SegmentManifest) -> SegmentListing:
+    return SegmentListing(
+        id, manifest.size_bytes, manifest.is_closed, manifest, len(manifest.extents)
+    )

@@ -1,9 +1,6 @@
-"""One budget for the repeated requests of an operation, however many layers repeat them.
-
-A write of a segment, a read of a range or the making of a merged object asks for more than one
-request, and more than one layer knows when to ask again. Without a common budget the attempts of
-the layers multiply, just when the object store fails.
-"""
+"""One budget for all retries of an operation, across all layers. A write of a segment, a read of a
+range or a merge needs several requests, and more than one layer retries. Without a common budget
+the attempts of the layers multiply while the object store fails."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ _current: ContextVar[_Budget | None] = ContextVar("retries", default=None)
 
 @contextmanager
 def limit_retries(count: int) -> Iterator[None]:
-    """Allow `count` repeated requests to all that is done inside. Within another limit that one
-    alone counts."""
+    """Limit all calls in a `with` block to `count` retries together. A limit inside another limit
+    has no effect."""
     if _current.get() is not None:
         yield
         return
@@ -47,14 +44,14 @@ def limit_retries(count: int) -> Iterator[None]:
 
 
 def take_retry() -> bool:
-    """Take one repeated request out of the operation's budget; False when none is left. Without a
-    budget it is always allowed, and the attempts of each request are the only limit."""
+    """Take one retry from the operation's budget. Returns False if none is left. Outside of
+    `limit_retries`, only the attempts of each request are limited."""
     budget = _current.get()
     return budget is None or budget.take()
 
 
 def carry_budget(call: Callable[P, T]) -> Callable[P, T]:
-    """Return `call` with the present budget, for other threads to run."""
+    """Return a version of `call` that uses the current budget in other threads."""
     budget = _current.get()
     return call if budget is None else partial(_run_with, budget, call)
 

@@ -17,28 +17,31 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.providers import checks
 from tieredstore.providers.chunks.epochs.writers import Writers
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.reading.blocks import BlockReader
-from tieredstore.providers.chunks.reading.checking import ObjectChecker
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
+from tieredstore.providers.chunks.reading.blocks import BlockReader, ObjectChecker
 from tieredstore.providers.chunks.reading.reader import ChunkReader, ExtentsDamaged, ObjectGone
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance
-from tieredstore.providers.chunks.writing.append import ChunkAppender
-from tieredstore.providers.chunks.writing.carrying import CarryingAppender, SegmentWrite
+from tieredstore.providers.chunks.writing.append import (
+    CarryingAppender,
+    ChunkAppender,
+    SegmentWrite,
+)
 from tieredstore.providers.chunks.writing.gathering import Gatherer
 
 _MAX_LOOKS = 3
 _MAX_BLOCK_READ_BYTES = 1 << 20
 _UNIT_BYTES = 20
 _FEW_OBJECTS = 2
-"""So many the last block may be in to be read as one, for the sake of its last unit."""
+"""Maximum number of objects in a segment's last block for which a read of the last unit reads the
+whole block."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentServices:
-    """What the segments of one provider share."""
+    """Services that the segments of one provider share."""
 
     settings: ChunkSettings
     reader: ChunkReader
@@ -53,8 +56,8 @@ class SegmentServices:
 
 
 class ChunkFileSegment:
-    """A handle of one segment. Writes append only; the chain is listed when it is needed, and
-    remembered by all handles together."""
+    """Handle of one segment. Writes only append. The segment manifest is listed on demand, and
+    shared by all handles."""
 
     def __init__(self, state: SegmentState, services: SegmentServices) -> None:
         self._state = state
@@ -63,12 +66,12 @@ class ChunkFileSegment:
 
     @property
     def state(self) -> SegmentState:
-        """What all handles of the segment share."""
+        """State shared by all handles of the segment."""
         return self._state
 
     @property
     def services(self) -> SegmentServices:
-        """What it shares with the other segments of its provider."""
+        """Services that this segment shares with the other segments of its provider."""
         return self._services
 
     @property
@@ -76,12 +79,13 @@ class ChunkFileSegment:
         return self._state.id
 
     def size(self) -> int:
-        return self._state.list_chain().size_bytes
+        return self._state.list_manifest().size_bytes
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
-        """Append. At a position below the size: Written when it is this very write, UnknownWrite
-        when it is another one of this writer, else FencedWrite. Raises Fenced when the writer
-        epoch is lost, Corrupt for a segment with a hole."""
+        """Append bytes. At a position below the size, the result is Written if this same write is
+        stored at the position, UnknownWrite for another write of this writer, and otherwise
+        FencedWrite. Raises Fenced if the writer epoch is lost, Corrupt for a segment with a
+        hole."""
         state = self._state
         checks.check_range(state.id, position, 0)
         authority = self._services.writers.get_authority(state.broker_name)
@@ -97,10 +101,11 @@ class ChunkFileSegment:
     def write_with(
         self, position: int, buffers: Sequence[Buffer], companion: Companion
     ) -> tuple[WriteResult, WriteResult | None]:
-        """Append messages and their units in one object, where that can be: this is a segment of a
-        commit log, the companion's one of its queue's consume queue. Else as `write`, without the
-        units. What may wait is taken, and stored with others' by the next confirmation. Raises
-        Invalid for other segments."""
+        """Append messages and their units in one object, if possible. This segment must belong to a
+        commit log, and `companion` to the consume queue of the same queue. If one object is
+        impossible, only the messages are written, as by `write`. A write that may wait is accepted,
+        and the next confirmation stores it together with other writes. Raises Invalid for other
+        segments."""
         log, units = self._state, self._find_units(companion)
         for state, place in ((log, position), (units, companion.position)):
             checks.check_range(state.id, place, 0)
@@ -144,38 +149,39 @@ class ChunkFileSegment:
         checks.check_range(state.id, position, length)
         if not length:
             return memoryview(b"")
-        chain = state.chain
-        is_remembered = chain is not None
+        manifest = state.manifest
+        is_remembered = manifest is not None
         problem: ObjectGone | None = None
         for _ in range(_MAX_LOOKS):
-            chain = chain or state.list_chain()
-            if chain.size_bytes >= position + length and not (is_remembered and chain.holes):
+            manifest = manifest or state.list_manifest()
+            if manifest.size_bytes >= position + length and not (is_remembered and manifest.holes):
                 try:
-                    return memoryview(self._read_sound(chain, position, length))
+                    return memoryview(self._read_sound(manifest, position, length))
                 except ObjectGone as error:
                     problem = error
             elif not is_remembered:
-                there = max(0, chain.size_bytes - position)
+                there = max(0, manifest.size_bytes - position)
                 raise checks.make_short_read_error(state.id, position, length, there)
-            # Longer by now, merged and deleted underneath, or made again: the listing tells.
-            chain, is_remembered = None, False
+            # The segment may have grown, been merged and deleted, or recreated. The listing shows
+            # it.
+            manifest, is_remembered = None, False
         raise problem or checks.make_short_read_error(state.id, position, length, 0)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return what blocks and recent writes in memory hold; None when a request is needed."""
+        """Return bytes from blocks and recent writes in memory, or None if a request is needed."""
         state = self._state
         checks.check_range(state.id, position, length)
-        incarnation, chain = state.incarnation, state.chain
-        if chain is None or chain.holes or chain.size_bytes < position + length:
+        incarnation, manifest = state.incarnation, state.manifest
+        if manifest is None or manifest.holes or manifest.size_bytes < position + length:
             return None
         found = self._services.blocks.read_nowait(incarnation, position, length)
         if found is None:
-            found = self._services.reader.read_nowait(state.folder, chain, position, length)
+            found = self._services.reader.read_nowait(state.folder, manifest, position, length)
         return memoryview(found) if found is not None else None
 
     def seal(self) -> None:
-        """Put the marker: from then on no append succeeds. The content becomes one object in the
-        course of maintenance."""
+        """Write the seal marker, after which no append succeeds. Maintenance later turns the
+        content into one object."""
         state = self._state
         if self._is_sealed:
             return
@@ -195,57 +201,57 @@ class ChunkFileSegment:
         self._is_sealed = False
 
     def close(self) -> None:
-        """Do nothing: the handle holds nothing of its own."""
+        """No-op: a handle has no resources."""
 
-    def _read_sound(self, chain: Chain, position: int, length: int) -> bytes:
-        """What was damaged is read again: it may have been so on its way, or only be beside what is
-        wanted. Raises BlocksDamaged."""
+    def _read_sound(self, manifest: SegmentManifest, position: int, length: int) -> bytes:
+        """Read damaged bytes again, because the damage may have occurred in transfer, or may be
+        outside of the requested range. Raises BlocksDamaged."""
         try:
-            return self._read_chain(chain, position, length)
+            return self._read_manifest(manifest, position, length)
         except ExtentsDamaged:
             pass
         read, folder = self._services.reader.read, self._state.folder
         try:
-            return read(folder, chain, [(position, length)])[0]
+            return read(folder, manifest, [(position, length)])[0]
         except ExtentsDamaged as error:
-            found = read(folder, chain, [(position, length)], is_checked=False)[0]
+            found = read(folder, manifest, [(position, length)], is_checked=False)[0]
             raise BlocksDamaged(
                 self.id, folder, error.blocks, position, memoryview(found)
             ) from error
 
     def check(self) -> BlockCoverage:
-        """Read all that has a CRC, and compare. Raises Corrupt for a segment that is not there,
-        Unavailable."""
-        chain = self._state.chain
+        """Read all extents with a CRC, and compare their bytes with the CRC. Raises Corrupt for a
+        missing segment, Unavailable."""
+        manifest = self._state.manifest
         problem: ObjectGone | None = None
         for _ in range(_MAX_LOOKS):
-            chain = chain or self._state.list_chain()
-            if not chain.is_there:
+            manifest = manifest or self._state.list_manifest()
+            if not manifest.is_there:
                 raise Corrupt(f"segment {self.id}: is not there", path=self._state.folder)
             try:
-                return self._services.checker.check(self._state.folder, chain)
+                return self._services.checker.check(self._state.folder, manifest)
             except ObjectGone as error:
-                chain, problem = None, error  # merged and deleted meanwhile: the listing tells
+                manifest, problem = None, error  # merged and deleted in the meantime
         assert problem is not None
         raise problem
 
-    def _read_chain(self, chain: Chain, position: int, length: int) -> bytes:
+    def _read_manifest(self, manifest: SegmentManifest, position: int, length: int) -> bytes:
         state, reader = self._state, self._services.reader
-        is_small = state.id.type is not FileSegmentType.COMMIT_LOG and not chain.holes
+        is_small = state.id.type is not FileSegmentType.COMMIT_LOG and not manifest.holes
         if not is_small or length > _MAX_BLOCK_READ_BYTES:
-            return reader.read(state.folder, chain, [(position, length)])[0]
+            return reader.read(state.folder, manifest, [(position, length)])[0]
         blocks = self._services.blocks
-        end = chain.size_bytes
+        end = manifest.size_bytes
         is_last = position + length == end and length <= _UNIT_BYTES
         if is_last and not blocks.has(state.incarnation, position):
             start = blocks.find_start(position)
-            if len(chain.find_extents(start, end - start)) > _FEW_OBJECTS:
-                # Of the last unit a start wants nothing else, and the block is a request for each
-                return reader.read(state.folder, chain, [(position, length)])[0]
+            if len(manifest.find_extents(start, end - start)) > _FEW_OBJECTS:
+                # A start needs only the last unit, and a block takes one request per object.
+                return reader.read(state.folder, manifest, [(position, length)])[0]
         return blocks.read(
             state.incarnation,
-            chain.size_bytes,
+            manifest.size_bytes,
             position,
             length,
-            lambda wanted: reader.read(state.folder, chain, wanted),
+            lambda wanted: reader.read(state.folder, manifest, wanted),
         )

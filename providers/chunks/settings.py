@@ -1,4 +1,4 @@
-"""What can be set about a chunk log, whatever the object store (`docs/formats/chunk-log.md`)."""
+"""Settings of a chunk log, for any object store (`docs/formats/chunk-log.md`)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 
 
 def boot_ms() -> int:
-    """Return milliseconds that no one sets back; where the system can tell, they go on while it
-    sleeps."""
+    """Return the time in ms of a clock that is never set back. If the system supports it, the clock
+    includes sleep."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1_000_000
 
@@ -25,14 +25,17 @@ def boot_ms() -> int:
 class ChunkSettings:
     """Sizes in bytes, times in ms.
 
-    fencing: refuse to write where the store cannot create conditionally. take_over_epoch: take this
-    epoch over, whoever holds it; 0: none. take_over_after_ms: take an epoch over that its owner has
-    not renewed for so long, and renew the own one; 0: never. close_timeout_ms: what a stop may
-    take; requests end after half of it. grace_ms: how long an object stays after another one covers
-    it, which spares readers a second listing. upload_age_ms: when an open multipart upload is
-    nobody's any more. sweep_interval_ms: how often maintenance looks at all segments of its
-    brokers. hedge: send a second read after the running p95. pause_ms: with `clock`, how attempts
-    are spaced.
+    `fencing`: refuse to write if the store cannot create conditionally.
+    `take_over_epoch`: take over this epoch from any holder. 0 means none.
+    `take_over_after_ms`: take over an epoch that its owner has not renewed for this time, and renew
+    this process's epoch. 0 means never.
+    `close_timeout_ms`: time limit of a stop. Requests end after half of it.
+    `grace_ms`: time for which an object stays after another object has the same bytes, which saves
+    readers a second listing.
+    `upload_age_ms`: age at which an open multipart upload counts as abandoned.
+    `sweep_interval_ms`: interval of maintenance over all segments of its brokers.
+    `hedge`: send the same read again when it takes longer than 95 % of recent reads.
+    `clock`: waits between attempts. `pause_ms`: first of these delays.
     """
 
     fencing: bool = True
@@ -68,9 +71,9 @@ class ChunkSettings:
     monotonic_ms: Callable[[], int] = boot_ms
 
     def attempts(self) -> Iterator[int]:
-        """Yield 0, 1, … below max_tries; none that would begin later than `tries_within_ms` after
-        the first, and none that the operation's budget does not allow: a client that repeats
-        requests itself takes from the same one."""
+        """Yield 0, 1, … below max_tries. The last attempt begins at most `tries_within_ms` after
+        the first, and within the operation's budget. A client with its own retries uses the same
+        budget."""
         begin_ms = self.monotonic_ms()
         for attempt in range(self.max_tries):
             if attempt and (
@@ -80,15 +83,16 @@ class ChunkSettings:
             yield attempt
 
     def limit_retries(self) -> AbstractContextManager[None]:
-        """Open the budget of one operation: `max_tries` attempts of one request, or as many
-        repeated ones over several requests."""
+        """Open the retry budget of one operation: `max_tries` attempts of a single request, or as
+        many retries over several requests."""
         return limit_retries(self.max_tries - 1)
 
     def pause(self, attempt: int = 0) -> None:
-        """Wait before the next attempt, with jitter: twice as long each time."""
+        """Wait before the next attempt, with jitter. Each delay is twice as long as the previous
+        one."""
         longest_ms = self.pause_ms << attempt
         self.wait(random.randint(longest_ms // 2, longest_ms))  # noqa: S311
 
     def wait(self, time_ms: int) -> None:
-        """Wait for so long."""
+        """Sleep for the given time."""
         self.clock.wait(threading.Event(), time_ms)

@@ -1,4 +1,4 @@
-"""What all handles of one segment in this process share."""
+"""State shared by all handles of one segment in this process."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Protocol
 
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.providers import naming
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.extents import Extent
-from tieredstore.providers.chunks.lives.names import make_key
-from tieredstore.providers.chunks.lives.own import Lives
-from tieredstore.providers.chunks.lives.views import Views
+from tieredstore.providers.chunks.manifests.extents import Extent
+from tieredstore.providers.chunks.manifests.generations import Generations
+from tieredstore.providers.chunks.manifests.names import make_key
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
+from tieredstore.providers.chunks.manifests.views import Views
 
 _incarnations = itertools.count(1)
 
 
 class Authority(Protocol):
-    """In whose name a segment is written: a writer epoch, or nobody's."""
+    """The owner of writes to a segment: a writer epoch, or a process without an epoch."""
 
     @property
     def number(self) -> int:
-        """0 without an epoch."""
+        """Number of the epoch, 0 without one."""
         ...
 
     @property
@@ -33,39 +33,42 @@ class Authority(Protocol):
 
     @property
     def view(self) -> int | None:
-        """The epoch whose inheritance it goes by; None before it has joined one."""
+        """Epoch whose manifest applies to reads and writes. None before the authority has joined an
+        epoch."""
         ...
 
     @property
-    def lives(self) -> Lives: ...
+    def generations(self) -> Generations: ...
 
-    def join(self, inheritance: int) -> None:
-        """Go by the newest inheritance, when there is no epoch of one's own. Raises Fenced."""
+    def join(self, epoch_manifest: int) -> None:
+        """Follow the newest epoch manifest without owning an epoch. Raises Fenced."""
         ...
 
     def check(self) -> None:
-        """Raise Fenced naming the winner when the right is known to be lost."""
+        """Raise Fenced naming the successor if ownership is known to be lost."""
         ...
 
     def confirm(self) -> None:
-        """Let all count that was stored before this call, see `WriterEpoch.confirm`."""
+        """Confirm all writes that were stored before this call. See `WriterEpoch.confirm`."""
         ...
 
 
 class SegmentState:
-    """One segment. `write_lock` serialises what moves the end, `work_lock` (taken first) merging,
-    sealing and deletion; `chain` is read and replaced whole.
+    """State of one segment. `write_lock` serialises changes of the end. `work_lock` (taken first)
+    serialises merging, sealing and deletion. The segment manifest `manifest` is read and replaced
+    as a whole.
 
-    To set the chain is to change the segment, by this process. A listing that began before the last
-    such change, or that runs while the segment is deleted, is not remembered: so what is remembered
-    under an epoch that is held is what is there."""
+    Setting the manifest means that this process changes the segment. A listing that began before
+    the last change, or that runs while the segment is deleted, is not cached. The manifest cached
+    under a held epoch is therefore exact.
+    """
 
     __slots__ = (
         "__weakref__",
-        "_chain",
-        "_chain_lock",
         "_changed_at",
         "_is_leaving",
+        "_manifest",
+        "_manifest_lock",
         "_views",
         "broker_name",
         "folder",
@@ -80,125 +83,136 @@ class SegmentState:
         self.id = id
         self.folder = folder
         self.broker_name = naming.parse_logical_path(id.path).broker_name
-        self._chain: Chain | None = None
+        self._manifest: SegmentManifest | None = None
         self._changed_at = views.last_deletion
         self._is_leaving = False
         self.incarnation = next(_incarnations)
-        self._chain_lock = threading.Lock()
+        self._manifest_lock = threading.Lock()
         self.work_lock = threading.RLock()
         self.write_lock = threading.RLock()
 
     def key(self, name: str) -> str:
-        """Return the key of the object that bytes of the segment are in, see `make_key`."""
+        """Return the key of the object with some bytes of the segment, see `make_key`."""
         return make_key(self.folder, name)
 
     def name(self, key: str) -> str:
-        """Return the name of an object in the segment's folder."""
+        """Return the name of an object, relative to the segment's folder. `key`: key of the
+        object."""
         return key.removeprefix(f"{self.folder}/")
 
     @property
-    def chain(self) -> Chain | None:
-        """What is there; None while that is not known."""
-        return self._chain
+    def manifest(self) -> SegmentManifest | None:
+        """Current segment manifest. None if unknown."""
+        return self._manifest
 
-    @chain.setter
-    def chain(self, chain: Chain | None) -> None:
-        with self._chain_lock:
-            is_doomed = chain is not None and self._views.is_doomed(self.id, chain)
-            self._chain = None if is_doomed else chain
+    @manifest.setter
+    def manifest(self, manifest: SegmentManifest | None) -> None:
+        with self._manifest_lock:
+            needs_excluded_group = manifest is not None and self._views.needs_excluded_group(
+                self.id, manifest
+            )
+            self._manifest = None if needs_excluded_group else manifest
             self._changed_at = self._views.count_change()
 
-    def change_chain(self, change: Callable[[Chain], Chain | None]) -> Chain | None:
-        """Put what `change` makes of the chain in its place, where it is known and that makes
-        anything; nobody else changes it meanwhile. Returns what is known then."""
-        with self._chain_lock:
-            changed = change(self._chain) if self._chain is not None else None
+    def change_manifest(
+        self, change: Callable[[SegmentManifest], SegmentManifest | None]
+    ) -> SegmentManifest | None:
+        """Replace a known segment manifest by the result of `change`, unless the result is None.
+        Other threads cannot change it during the call. Returns the current manifest."""
+        with self._manifest_lock:
+            changed = change(self._manifest) if self._manifest is not None else None
             if changed is not None:
-                self._chain = changed
+                self._manifest = changed
                 self._changed_at = self._views.count_change()
-            return self._chain
+            return self._manifest
 
     def note_write(self, extent: Extent) -> None:
-        """Let the chain have a write that was stored at its end. Where the chain is not known, or
-        ends elsewhere, the next use lists it: no listing that began before is remembered."""
-        with self._chain_lock:
-            chain = self._chain
-            if chain is not None:
-                shown = chain.find_extents(extent.start, 1)
+        """Add a stored write to the end of the segment manifest. If the manifest is unknown, or
+        does not end where the write begins, the next use lists the segment, and no earlier listing
+        is cached."""
+        with self._manifest_lock:
+            manifest = self._manifest
+            if manifest is not None:
+                shown = manifest.find_extents(extent.start, 1)
                 if shown and shown[0].name == extent.name:
-                    return  # by a listing that was made meanwhile
-                fits = chain.size_bytes == extent.start and not chain.is_closed
-                self._chain = chain.append_extent(extent) if fits else None
+                    return  # Set by a listing in the meantime.
+                fits = manifest.size_bytes == extent.start and not manifest.is_closed
+                self._manifest = manifest.append_extent(extent) if fits else None
             self._changed_at = self._views.count_change()
 
-    def list_chain(self) -> Chain:
-        """List the chain; remember it unless the remembered one changed meanwhile. Raises
-        Unavailable."""
-        former = self._chain
-        chain = self._views.list_chain(self.id, self.folder)
-        with self._chain_lock:
-            if self._chain is former and self._is_fresh(chain):
-                self._replace(chain)
-        return chain
+    def list_manifest(self) -> SegmentManifest:
+        """List the segment manifest. Cache the result unless the cached manifest changed in the
+        meantime. Raises Unavailable."""
+        former = self._manifest
+        manifest = self._views.list_manifest(self.id, self.folder)
+        with self._manifest_lock:
+            if self._manifest is former and self._is_fresh(manifest):
+                self._replace(manifest)
+        return manifest
 
-    def adopt(self, chain: Chain) -> None:
-        """Take what another listing showed, unless more is known."""
-        with self._chain_lock:
-            known = self._chain
-            is_newer = known is None or known.epoch < chain.epoch or _is_later(chain, known)
-            if is_newer and self._is_fresh(chain):
-                self._replace(chain)
+    def adopt(self, manifest: SegmentManifest) -> None:
+        """Adopt the manifest that a listing of many segments found, unless a newer manifest is
+        known."""
+        with self._manifest_lock:
+            known = self._manifest
+            is_newer = known is None or known.epoch < manifest.epoch or _is_later(manifest, known)
+            if is_newer and self._is_fresh(manifest):
+                self._replace(manifest)
 
     def announce_change(self) -> None:
-        """Let the views go by this state, before a request that may change the segment."""
+        """Let the cached views read the segment manifest from this object from now on. Call this
+        method before a request that may change the segment."""
         self._views.note_change(self)
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
-        """While the segment is deleted, know nothing of it; if that succeeds, it is gone."""
+        """Keep the segment out of the cache while it is deleted. If the block succeeds, the segment
+        is gone."""
         self._is_leaving = True
         try:
             yield
             self._views.note_deletion(self.id)
         finally:
             self._is_leaving = False
-            self.chain = None
+            self.manifest = None
 
-    def look_again_for_garbage(self, listed: Chain) -> None:
-        """Forget the chain when another listing shows garbage that it does not know: what a late
-        writer left below it. The next use lists."""
+    def look_again_for_garbage(self, listed: SegmentManifest) -> None:
+        """Discard the manifest if another listing shows garbage of a late writer that the manifest
+        lacks. The next use lists the segment again."""
         with self.write_lock:
-            known = {found.name for found in self.chain.garbage} if self.chain else set()
-            if self.chain is not None and any(f.name not in known for f in listed.garbage):
-                self.chain = None
+            known = {found.name for found in self.manifest.garbage} if self.manifest else set()
+            if self.manifest is not None and any(f.name not in known for f in listed.garbage):
+                self.manifest = None
 
-    def get_chain(self, authority: Authority) -> Chain | None:
-        """Return the chain when that authority may write behind it, else None."""
-        chain = self.chain
-        if chain is None or chain.holes or chain.epoch != authority.view:
+    def get_manifest(self, authority: Authority) -> SegmentManifest | None:
+        """Return the segment manifest if the given authority may append to it, else None."""
+        manifest = self.manifest
+        if manifest is None or manifest.holes or manifest.epoch != authority.view:
             return None
-        return chain
+        return manifest
 
     def forget(self) -> None:
-        """Forget the chain and leave what was cached of the content to the segment that is gone."""
-        self.chain = None
+        """Discard the manifest. Cached content stays, under the former incarnation of the
+        segment."""
+        self.manifest = None
         self.incarnation = next(_incarnations)
 
-    def _is_fresh(self, chain: Chain) -> bool:
-        is_current = chain.as_of >= self._changed_at and not self._is_leaving
-        return is_current and not self._views.is_doomed(self.id, chain)
+    def _is_fresh(self, manifest: SegmentManifest) -> bool:
+        is_current = manifest.as_of >= self._changed_at and not self._is_leaving
+        return is_current and not self._views.needs_excluded_group(self.id, manifest)
 
-    def _replace(self, chain: Chain) -> None:
-        former = self._chain
-        # Made again, or what was seen of a writer that had lost its right is another's now. Those
-        # who write without an epoch use a life again; but no segment shrinks
-        if former is not None and not chain.goes_on(former):
+    def _replace(self, manifest: SegmentManifest) -> None:
+        former = self._manifest
+        # The segment was recreated, or the bytes seen were of a writer that had lost ownership and
+        # are replaced by another's. Writers without an epoch reuse a generation, but no segment
+        # shrinks.
+        if former is not None and not manifest.continues(former):
             self.incarnation = next(_incarnations)
-        self._chain = chain
+        self._manifest = manifest
 
 
 class SegmentStates:
-    """The states in use, by folder."""
+    """The states that are in use, by folder of their segment."""
 
     def __init__(self, cluster_folder: str, views: Views) -> None:
         self._cluster_folder = cluster_folder
@@ -209,7 +223,7 @@ class SegmentStates:
         )
 
     def get_state(self, id: SegmentId) -> SegmentState:
-        """Return the state of a segment. Raises Invalid for an impossible name."""
+        """Return the state of a segment. Raises Invalid for an invalid name."""
         with self._lock:
             state = self._states.get(id)
             if state is None:
@@ -219,8 +233,7 @@ class SegmentStates:
             return state
 
 
-def _is_later(chain: Chain, known: Chain) -> bool:
-    """Whether a chain is that of a segment which was made again."""
-    if chain.epoch != known.epoch or chain.born is None:
+def _is_later(manifest: SegmentManifest, known: SegmentManifest) -> bool:
+    if manifest.epoch != known.epoch or manifest.born is None:
         return False
-    return known.born is None or chain.born > known.born
+    return known.born is None or manifest.born > known.born

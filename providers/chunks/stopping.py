@@ -1,4 +1,4 @@
-"""The time that a provider's stop may take."""
+"""Time limit of a provider's stop."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tieredstore.service_thread import WakeEvent
 
 
 class StopLimit:
-    """Calls `end` once half of `close_timeout_ms` has passed since `begin`: the other half is for
-    what waits for the requests that end by it."""
+    """Calls `end` when half of `close_timeout_ms` has passed since `begin`. In the other half,
+    callers wait for the requests that `end` has ended."""
 
     def __init__(self, settings: ChunkSettings, end: Callable[[], None]) -> None:
         self._monotonic_ms = settings.monotonic_ms
@@ -25,36 +25,36 @@ class StopLimit:
         self._thread: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Start the thread that waits for `begin`, which may then come from a signal handler.
+        """Start the thread that waits for `begin`, which may then be called from a signal handler.
         Idempotent."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._watch, name="tiered-stop-limit", daemon=True)
-                with suppress(RuntimeError):  # the interpreter ends, and starts no threads
+                with suppress(RuntimeError):  # The interpreter ends, and starts no threads.
                     thread.start()
                 self._thread = thread
 
     def begin(self) -> None:
-        """Let the time begin. Idempotent."""
+        """Start the time limit. Idempotent."""
         if self._begin_ms is None:
             self._begin_ms = self._monotonic_ms()
             self._begun.set()
 
     def left_ms(self) -> int:
-        """Return how much time requests have left, ms; all of it before `begin`."""
-        return self._left_of(self._limit_ms)
+        """Return the remaining time for requests, ms. Before `begin` this is the whole limit."""
+        return self._snapshot_of(self._limit_ms)
 
     def left_to_wait_ms(self) -> int:
-        """Return for how long, ms, one may wait for what ends with its requests."""
-        return self._left_of(2 * self._limit_ms)
+        """Return the remaining time to wait for running requests, ms."""
+        return self._snapshot_of(2 * self._limit_ms)
 
-    def _left_of(self, time_ms: int) -> int:
+    def _snapshot_of(self, time_ms: int) -> int:
         if self._begin_ms is None:
             return time_ms
         return max(0, time_ms - (self._monotonic_ms() - self._begin_ms))
 
     def finish(self) -> None:
-        """Have no limit any more, as everything has ended. Idempotent."""
+        """Remove the time limit because all work has ended. Idempotent."""
         self._over.set()
         self._begun.set()
 

@@ -1,29 +1,119 @@
-"""FsspecClient: objects of a chunk log on any fsspec filesystem (`docs/fsspec.md`).
+"""Objects of a chunk log on any fsspec filesystem (`docs/fsspec.md`).
 
-Only what fsspec has on every filesystem: whole objects, ranges, `info`, listings. Never append,
-never a listing cache. No portable conditional create: `limits.conditional` is false, and whoever
-writes must be alone.
+The client uses only features of every filesystem: whole objects, ranges, `info`, listings. The
+client never appends and never uses a listing cache. No conditional create is portable:
+`limits.conditional` is false, and there must be a single writer.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import contextmanager
+from urllib.parse import quote
 
 import fsspec.core
 from fsspec.spec import AbstractFileSystem
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.objects import ClientLimits, CopiedPart, ObjectInfo, Part
 from tieredstore.contracts.segment import Buffer
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.checks import total_bytes
-from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, ObjectInfo, Part
-from tieredstore.providers.fsspec.errors import ABSENT, ErrorMapper, find_secrets
 from tieredstore.providers.fsspec.listing import list_files, parse_modified_ms, require_bucket
 from tieredstore.providers.fsspec.writes import MAX_PUT_BYTES, choose_writes, is_unfinished
 
+_SECRET_NAME = re.compile(
+    r"key|secret|token|passw|passphrase|credential|connection_string|sas|auth|signature",
+    re.IGNORECASE,
+)
+_SHORTEST_SECRET = 4
+_HIDDEN = "***"
+
+ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+"""Errors that filesystems raise for a missing object. Only filesystems with folders raise the last
+two."""
+
+_USELESS_TO_RETRY = (
+    PermissionError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    NotImplementedError,
+    ImportError,
+    ValueError,
+    TypeError,
+)
+_USELESS_NAMES = frozenset(
+    {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "ProfileNotFound"}
+)
+"""Names of errors of the underlying libraries that indicate a wrong set-up. They are compared by
+name, so that no library is imported."""
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether an option with this name may hold a secret."""
+    return bool(_SECRET_NAME.search(name))
+
+
+def find_secrets(options: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the values of storage options that no message may show, longest first."""
+    found: set[str] = set()
+
+    def look(value: object, is_secret: bool) -> None:
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                look(inner, is_secret or is_secret_name(str(name)))
+        elif isinstance(value, (list, tuple)):
+            for inner in value:
+                look(inner, is_secret)
+        elif is_secret and isinstance(value, str) and len(value) >= _SHORTEST_SECRET:
+            found.update((value, quote(value), quote(value, safe="")))
+
+    look(options, is_secret=False)
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+class ErrorMapper:
+    """Translates errors of a filesystem into Invalid or Unavailable with the name of the object."""
+
+    def __init__(self, url: str, secrets: tuple[str, ...] = ()) -> None:
+        self._url = url
+        self._secrets = secrets
+
+    def redact(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        return text
+
+    def translate(self, error: Exception, operation: str, key: str) -> TieredStoreError:
+        """Return Invalid for an error that a retry cannot fix, otherwise Unavailable (the outcome
+        is unknown)."""
+        name = type(error).__name__
+        text = self.redact(" ".join(str(error).split()))
+        useless = isinstance(error, _USELESS_TO_RETRY) or name in _USELESS_NAMES
+        kind = Invalid if useless else Unavailable
+        return kind(f"{self._url}/{key}: {operation}: {name}: {text}", path=key)
+
+    @contextmanager
+    def translate_errors(
+        self, operation: str, key: str, answers: tuple[type[Exception], ...] = ()
+    ) -> Iterator[None]:
+        """Translate the errors of the block. `answers`: errors that are valid answers, such as
+        ABSENT for a read. They are raised unchanged."""
+        try:
+            yield
+        except TieredStoreError:
+            raise
+        except Exception as error:
+            if isinstance(error, answers):
+                raise
+            # no `from`: the original's text and arguments may hold secrets
+            raise self.translate(error, operation, key) from None
+
+
 COPY_PIECE_BYTES = 8 << 20
-"""Bytes of a copied part that are in memory at a time."""
+"""Number of bytes of a copied part that are in memory at a time."""
 
 _LIMITS = ClientLimits(
     conditional=False, min_part_bytes=1, max_part_bytes=5 << 30, max_put_bytes=MAX_PUT_BYTES
@@ -31,10 +121,10 @@ _LIMITS = ClientLimits(
 
 
 class FsspecClient:
-    """An ObjectClient below `root` (a path or a bucket with a prefix) of a filesystem.
+    """ObjectClient below `root` (a path, or a bucket with a prefix) of a filesystem.
 
-    options: storage options of the filesystem; they never show in a URL or a message.
-    atomic_writes: see `fsspec_writes.choose_writes`. Raises Invalid when the protocol is unknown or
+    `options`: storage options of the filesystem. They never appear in a URL or a message.
+    `atomic_writes`: see `fsspec_writes.choose_writes`. Raises Invalid if the protocol is unknown or
     its package is missing.
     """
 
@@ -42,7 +132,7 @@ class FsspecClient:
         self,
         protocol: str,
         root: str,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         *,
         atomic_writes: bool = False,
         clock: Clock = SYSTEM_CLOCK,
@@ -64,19 +154,19 @@ class FsspecClient:
         return _LIMITS
 
     def now_ms(self) -> int:
-        """Return this machine's clock, epoch milliseconds: fsspec does not tell the server's."""
+        """Return this machine's time in epoch ms, because fsspec does not report the server's
+        time."""
         return self._clock.now_ms()
 
     def put_if_absent(
         self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
     ) -> bool:
-        """Put an object. Not atomic: of two writers at once both may be told True, and the later
-        one's bytes stay."""
+        """Put an object. The operation is not atomic: two concurrent writers may both get True, and
+        the later bytes stay."""
         return self._put_object(key, buffers, total_bytes(buffers), metadata)
 
     def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
-        """Compose an object. The bytes of copied parts travel through this process, a piece at a
-        time."""
+        """Compose an object. The bytes of copied parts pass through this process in pieces."""
         size = sum(
             part.length if isinstance(part, CopiedPart) else total_bytes(part) for part in parts
         )
@@ -104,12 +194,11 @@ class FsspecClient:
                 piece = self.get_range(part.key, position, length)
                 if piece is None or len(piece) != length:
                     found = "no object" if piece is None else f"{len(piece)} bytes"
-                    raise Unavailable(
+                    text = (
                         f"{self._url}/{part.key}: copy: expected {length} bytes at {position}, "
-                        f"found {found}",
-                        path=part.key,
-                        offset=position,
+                        f"found {found}"
                     )
+                    raise Unavailable(text, path=part.key, offset=position)
                 yield piece
 
     def get_range(self, key: str, position: int, length: int) -> bytes | None:
@@ -123,7 +212,7 @@ class FsspecClient:
             except ABSENT:
                 return None
             except Unavailable:
-                # Behind the end some filesystems fail where others answer nothing.
+                # Beyond the end, some filesystems fail and others return no bytes.
                 info = self.head(key)
                 if info is None or position < info.size_bytes:
                     raise
@@ -137,12 +226,11 @@ class FsspecClient:
             return None
         expected = max(0, min(length, info.size_bytes - position))
         if len(data) != expected:
-            raise Unavailable(
+            text = (
                 f"{self._url}/{key}: read: expected {expected} bytes at {position}, found "
-                f"{len(data)}",
-                path=key,
-                offset=position,
+                f"{len(data)}"
             )
+            raise Unavailable(text, path=key, offset=position)
         return data
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -158,8 +246,7 @@ class FsspecClient:
         return self._info(key, details, metadata)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """List the objects of the folder that `prefix` is in at once and put them in order: fsspec
-        has no pages."""
+        """List the objects below `prefix` in one call, and sort them: fsspec has no pages."""
         folder = prefix.rpartition("/")[0]
         with self._errors.translate_errors("list", prefix):
             found = {
@@ -175,8 +262,8 @@ class FsspecClient:
             yield self._info(key, found[key], None)
 
     def folders(self) -> Sequence[str]:
-        """List the names of the folders at the tier's root. Raises Invalid when there is no such
-        root."""
+        """Return the names of the folders at the tier's root. Raises Invalid if the root does not
+        exist."""
         try:
             with self._errors.translate_errors("list", "", ABSENT):
                 entries = self._filesystem.ls(self._path(""), detail=True)
@@ -205,17 +292,18 @@ class FsspecClient:
                 return 0
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """No-op: the client has no resources."""
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if key else self._root or "/"
 
     def _key(self, path: str) -> str:
-        """Filesystems differ in whether their paths begin with a slash."""
+        """Return the tier's key for a path. In some filesystems paths begin with a slash, in others
+        not."""
         return path.strip("/").removeprefix(self._root.strip("/")).lstrip("/")
 
     def _info(
-        self, key: str, details: Mapping[str, Any], metadata: Mapping[str, str] | None
+        self, key: str, details: Mapping[str, object], metadata: Mapping[str, str] | None
     ) -> ObjectInfo:
         size = details.get("size")
         if not isinstance(size, int):
@@ -230,7 +318,7 @@ def _utf8(key: str) -> bytes:
 
 
 def _filesystem(
-    protocol: str, options: Mapping[str, Any], errors: ErrorMapper
+    protocol: str, options: Mapping[str, object], errors: ErrorMapper
 ) -> AbstractFileSystem:
     try:
         return fsspec.filesystem(

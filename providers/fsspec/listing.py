@@ -1,42 +1,42 @@
-"""Listing an fsspec filesystem so that what cannot be listed is an error and never missing.
+"""Listing of an fsspec filesystem. A folder that cannot be listed is an error, and is never left
+out.
 
-`find` of fsspec's base class walks folder by folder and leaves out, without a word, every folder
-below the first whose listing fails. It is used only where a filesystem has a `find` of its own
-(one flat listing); elsewhere folders are walked here.
+`find` of fsspec's base class walks folder by folder, and silently skips a folder whose listing
+fails. `find` is used only where a filesystem has its own `find` (one flat listing). For other
+filesystems, this module walks the folders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
 
 from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from tieredstore.errors import Invalid
 
+_FIND_TRIES = 10
 _TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
 
 
 def has_flat_find(filesystem: AbstractFileSystem) -> bool:
-    """Tell whether `find` is the filesystem's own and not the base class's walk."""
+    """Return whether the filesystem has its own `find`, and not only the base class's walk."""
     kind = type(filesystem)
     if isinstance(filesystem, AsyncFileSystem):
         return kind._find is not AsyncFileSystem._find  # noqa: SLF001 - what subclasses override
     return kind.find is not AbstractFileSystem.find
 
 
-def list_files(filesystem: AbstractFileSystem, folder: str) -> Iterator[Mapping[str, Any]]:
-    """Yield fsspec's details of each file below a folder, in any order; none when it is not there.
-
-    Raises what the filesystem raises, and Invalid when the bucket itself is missing.
-    """
+def list_files(filesystem: AbstractFileSystem, folder: str) -> Iterator[Mapping[str, object]]:
+    """Yield fsspec's details of each file below a folder, in any order. A missing folder has no
+    files. Raises the errors of the filesystem, and Invalid if the bucket is missing."""
     if not has_flat_find(filesystem):
         yield from _walk(filesystem, folder, is_top=True)
         return
     try:
-        found = filesystem.find(folder, detail=True, withdirs=False)
+        found = _find(filesystem, folder)
     except FileNotFoundError:
         found = {}
     if not found:
@@ -49,15 +49,27 @@ def list_files(filesystem: AbstractFileSystem, folder: str) -> Iterator[Mapping[
             yield details
 
 
+def _find(filesystem: AbstractFileSystem, folder: str) -> object:
+    """List with the filesystem's own `find`.
+
+    fsspec's memory filesystem copies a dict of all files. A finalizer that runs during the copy can
+    let another thread add a file, and the copy fails with RuntimeError.
+    """
+    for _ in range(_FIND_TRIES):
+        with suppress(RuntimeError):
+            return filesystem.find(folder, detail=True, withdirs=False)
+    return filesystem.find(folder, detail=True, withdirs=False)
+
+
 def _walk(
     filesystem: AbstractFileSystem, folder: str, *, is_top: bool = False
-) -> Iterator[Mapping[str, Any]]:
+) -> Iterator[Mapping[str, object]]:
     try:
         entries = filesystem.ls(folder, detail=True)
     except FileNotFoundError:
         if is_top and filesystem.exists(folder):
             raise Invalid(f"{folder}: is there and cannot be listed") from None
-        return  # deleted meanwhile
+        return  # deleted during the walk
     for details in entries:
         name = str(details["name"])
         if details["type"] == "directory":
@@ -69,15 +81,16 @@ def _walk(
 
 
 def require_bucket(filesystem: AbstractFileSystem, folder: str) -> None:
-    """Raise Invalid where it is the bucket that is not there: an empty answer may mean that."""
+    """Raise Invalid if the bucket does not exist. Call this after an empty listing, whose bucket
+    may be missing."""
     bucket = folder.strip("/").split("/", 1)[0]
     if isinstance(filesystem, AsyncFileSystem) and bucket and not filesystem.exists(bucket):
         raise Invalid(f"{bucket}: no such bucket, or no permission to see it")
 
 
-def parse_modified_ms(details: Mapping[str, Any]) -> int:
-    """Return when an object was made, epoch ms by the server's clock; 0 when the details do not
-    tell."""
+def parse_modified_ms(details: Mapping[str, object]) -> int:
+    """Return the creation time of an object, epoch ms by the server's clock, or 0 if the details
+    lack it."""
     for field in _TIME_FIELDS:
         value = details.get(field)
         if isinstance(value, str) and value:

@@ -1,30 +1,101 @@
-"""FsspecProvider: a tier on any filesystem of fsspec, for one writer at a time.
-
-The chunk log as on S3, by the few things that all filesystems have. None of them creates
-conditionally in a way that can be relied on, so nothing fences a second writer: reading is free,
-writing needs `fencing=none`.
-"""
+"""FsspecProvider: a tier on any fsspec filesystem, for a single writer. The tier uses the chunk log
+of S3, with features that every filesystem has. No filesystem offers a reliable conditional create,
+so a second writer cannot be fenced. Reading is free. Writing requires `fencing=none`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 import orjson
+from msgspec import Meta, field
 
 from tieredstore.errors import Invalid
-from tieredstore.properties import query_properties, read_settings
+from tieredstore.properties import Secret, query_properties, read_settings
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.provider import ChunkProvider
-from tieredstore.providers.fsspec.client import FsspecClient
-from tieredstore.providers.fsspec.settings import OPTION, FsspecSettings, parse_options, url_options
+from tieredstore.providers.chunks.shared_settings import SharedSettings
+from tieredstore.providers.fsspec.client import FsspecClient, is_secret_name
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
     from tieredstore.tier_url import TierUrl
 
+
+OPTION = "option."
+"""Prefix of URL parameters that are passed to the filesystem as options."""
+
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})", re.ASCII)
+_WORDS: Mapping[str, object] = {"true": True, "false": False, "none": None}
+
+
+class FsspecSettings(SharedSettings, frozen=True, kw_only=True):
+    """Location of the tier, and options of its filesystem. The repr shows no secret."""
+
+    PREFIXES: ClassVar[tuple[str, ...]] = ("tieredStoreFsspec", "tieredStoreChunk")
+
+    place: Annotated[str, Meta(pattern=r"^([A-Za-z][A-Za-z0-9+.-]*://.*)?$")] = field(
+        name="tieredStoreFsspecUrl", default=""
+    )
+    """Ours. Protocol and path of the tier, such as `gs://bucket/prefix`."""
+    options: Secret = field(name="tieredStoreFsspecOptions", default="")
+    """Ours. Options of the filesystem (fsspec's storage options), a JSON object. May hold secrets:
+    never in a URL, a log or an error."""
+    atomic_writes: bool = field(name="tieredStoreFsspecAtomicWrites", default=False)
+    """Ours. Whether an interrupted write leaves no object behind. Only for a filesystem for which
+    this is unknown."""
+
+    def __repr__(self) -> str:
+        protocol, separator, rest = self.place.partition("://")
+        return f"FsspecSettings(place={protocol + separator + rest.rpartition('@')[2]!r})"
+
+    def storage_options(self) -> dict[str, object]:
+        """Return the options as a mapping. Raises Invalid for a text that is not a JSON object. The
+        error omits the text."""
+        return parse_options(self.options)
+
+
+def parse_options(text: str) -> dict[str, object]:
+    """Parse storage options from their JSON text. Raises Invalid. The error omits the text."""
+    if not text:
+        return {}
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise Invalid("tieredStoreFsspecOptions: expected a JSON object (not shown)")
+    return found
+
+
+def url_options(query: Mapping[str, str], shown_url: str) -> dict[str, object]:
+    """Return the storage options among the parameters of a URL: `option.<name>=<value>`.
+
+    true, false, none and whole numbers are converted. Any other value is text. Raises Invalid for a
+    likely secret, which must not be in a URL.
+    """
+    found: dict[str, object] = {}
+    for parameter, value in query.items():
+        if not parameter.startswith(OPTION):
+            continue
+        name = parameter.removeprefix(OPTION)
+        if is_secret_name(name):
+            raise Invalid(
+                f"tier {shown_url}: {parameter} may be a secret and is not taken from a URL: give "
+                "tieredStoreFsspecOptions in --config, or use the environment"
+            )
+        if _NUMBER.fullmatch(value):
+            found[name] = int(value)
+        else:
+            found[name] = _WORDS.get(value.lower(), value)
+    return found
+
+
 PREFIX = "fsspec+"
-"""Begins schemes that would be another provider's without it: `fsspec+s3://`, `fsspec+file://`."""
+"""Prefix of schemes that would otherwise belong to another provider: `fsspec+s3://`,
+`fsspec+file://`."""
 
 
 class FsspecProvider(ChunkProvider):
@@ -32,7 +103,7 @@ class FsspecProvider(ChunkProvider):
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> FsspecProvider:
-        """Make the provider of the `tieredStoreFsspec…` and `tieredStoreChunk…` keys. Raises
+        """Create the provider from the `tieredStoreFsspec…` and `tieredStoreChunk…` keys. Raises
         Invalid."""
         settings = read_settings(FsspecSettings, config.plugin_properties)
         client = _client(settings)
@@ -41,8 +112,8 @@ class FsspecProvider(ChunkProvider):
 
     @classmethod
     def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
-        """Return `config` with the tier at a URL of fsspec: the protocol, with `fsspec+` in front
-        or not; storage options as `option.<name>`. Raises Invalid."""
+        """Return `config` with the tier at a URL of fsspec: the protocol, with or without
+        `fsspec+`. Storage options are parameters `option.<name>`. Raises Invalid."""
         shown = str(url)
         query = {name: text for name, text in url.query.items() if not name.startswith(OPTION)}
         properties = config.plugin_properties
@@ -58,7 +129,7 @@ class FsspecProvider(ChunkProvider):
 
     @classmethod
     def clusters(cls, config: StoreConfig) -> list[str]:
-        """List the names of the clusters that have a folder in the tier. Raises Invalid,
+        """Return the names of the clusters that have a folder in the tier. Raises Invalid,
         Unavailable."""
         client = _client(read_settings(FsspecSettings, config.plugin_properties))
         found = map(naming.parse_cluster_directory_name, client.folders())

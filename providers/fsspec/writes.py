@@ -1,7 +1,7 @@
-"""How an object gets onto an fsspec filesystem whole or not at all.
+"""Writes of whole objects to an fsspec filesystem, which appear completely or not at all.
 
-fsspec promises nothing about a write that is cut short, so each filesystem is used only in a way
-that is known to be safe on it; the others are read only.
+fsspec promises nothing about an interrupted write. Each filesystem is therefore used only in a way
+that is known to be safe on it. All other filesystems are read-only.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from fsspec.spec import AbstractFileSystem
 
 from tieredstore.contracts.segment import Buffer
+from tieredstore.disk.user_folders import require_temporary_folder
 from tieredstore.errors import Invalid
 from tieredstore.providers.fsspec.listing import list_files, parse_modified_ms
 
 MAX_PUT_BYTES = 64 << 20
-"""Up to here an object is made of bytes in memory; larger ones go through a file on local disk."""
+"""Maximum size of an object that is built in memory. A larger object is first written to a file on
+the local disk."""
 UPLOAD_MARK = ".upload-"
-"""Begins the file names of writes that have not ended."""
+"""Prefix of the file names of writes in progress."""
 
 _METADATA_OPTIONS: Mapping[str, str] = {"s3": "Metadata", "s3a": "Metadata"}
-"""Protocol -> keyword under which its filesystem takes the user metadata of an object."""
+"""Keyword argument with which a filesystem sets the user metadata of an object, by protocol."""
 _CREATING = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
-"""Protocols whose packages turn `mode="create"` into a conditional request."""
+"""Protocols whose packages turn `mode="create"` into a request with a condition."""
 _OBJECT_STORES = _CREATING | {"oss", "oci", "obs", "tos", "cos"}
 _LOCAL = frozenset({"file", "local"})
 
@@ -36,23 +38,25 @@ class Writes(Protocol):
     def put(
         self, path: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
     ) -> bool:
-        """Make an object; False when there is one of that name. `pieces` is read once."""
+        """Create an object. Returns False if the name is in use. `pieces` is read once."""
         ...
 
     def metadata(self, path: str) -> Mapping[str, str] | None:
-        """Return the metadata that `put` was given; None where the filesystem keeps none."""
+        """Return the metadata that was passed to `put`, or None if the filesystem stores no
+        metadata."""
         ...
 
     def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
-        """Remove what unfinished writes below `folder` left at paths that begin with `prefix`."""
+        """Remove the remains of unfinished writes below `folder`, at paths that begin with
+        `prefix`."""
         ...
 
 
 def choose_writes(
     filesystem: AbstractFileSystem, protocol: str, *, atomic_writes: bool = False
 ) -> Writes:
-    """Choose the way to write by protocol. atomic_writes: the caller vouches that a `pipe_file` or
-    `put_file` that is cut short leaves nothing behind."""
+    """Return the writes that are safe for a protocol. `atomic_writes`: the caller guarantees that
+    an interrupted `pipe_file` or `put_file` leaves nothing behind."""
     if protocol in _LOCAL:
         return RenamedWrites(filesystem)
     if protocol == "memory":
@@ -64,10 +68,11 @@ def choose_writes(
 
 
 class PipedWrites:
-    """For object stores: an object appears when its upload has ended.
+    """Writes to object stores: an object appears when its upload has ended.
 
-    creates: `mode="create"` makes it only when the name is free; else a look-up and the write are
-    two steps. Nothing is built on either: a server may ignore the condition.
+    `creates`: whether `mode="create"` creates an object only if the name is free. Otherwise the
+    name is looked up before the write. Correctness depends on neither, because a server may ignore
+    the condition.
     """
 
     def __init__(
@@ -86,7 +91,7 @@ class PipedWrites:
     def put(
         self, path: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
     ) -> bool:
-        options: dict[str, Any] = {}
+        options: dict[str, object] = {}
         if self._creates:
             options["mode"] = "create"
         elif self._filesystem.exists(path):
@@ -100,7 +105,7 @@ class PipedWrites:
                 with _spool_pieces(pieces) as spool:
                     self._filesystem.put_file(str(spool), path, **options)
         except OSError:
-            # Not every refused condition comes as FileExistsError.
+            # Some refused conditions raise another error than FileExistsError.
             if self._filesystem.exists(path):
                 return False
             raise
@@ -113,7 +118,7 @@ class PipedWrites:
         return found
 
     def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
-        """Abort multipart uploads that a killed process left, where the filesystem lists them
+        """Abort the multipart uploads of killed processes, if the filesystem can list them
         (s3fs)."""
         del folder
         if not hasattr(self._filesystem, "list_multipart_uploads"):
@@ -130,7 +135,9 @@ class PipedWrites:
 
 @contextlib.contextmanager
 def _spool_pieces(pieces: Iterable[Buffer]) -> Iterator[Path]:
-    with tempfile.NamedTemporaryFile(prefix="tieredstore-") as spool:
+    with tempfile.NamedTemporaryFile(
+        prefix="tieredstore-", dir=require_temporary_folder()
+    ) as spool:
         for piece in pieces:
             spool.write(piece)
         spool.flush()
@@ -138,7 +145,8 @@ def _spool_pieces(pieces: Iterable[Buffer]) -> Iterator[Path]:
 
 
 class RenamedWrites:
-    """For local files: written beside their place under another name, then linked into it."""
+    """Writes to local files. A file is written in the same folder under another name, and then
+    linked."""
 
     def __init__(self, filesystem: AbstractFileSystem) -> None:
         self._filesystem = filesystem
@@ -189,12 +197,12 @@ class RenamedWrites:
 
 
 def is_unfinished(path: str) -> bool:
-    """Tell whether a file is a write that has not ended."""
+    """Return whether a file is an unfinished write."""
     return path.rpartition("/")[2].startswith(UPLOAD_MARK)
 
 
 class NoWrites:
-    """For filesystems whose half-finished writes might look whole."""
+    """Writes on a filesystem whose unfinished writes might look complete."""
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol
@@ -204,8 +212,8 @@ class NoWrites:
     ) -> bool:
         del pieces, size_bytes, metadata
         raise Invalid(
-            f"{path}: not written: nothing is known of what a write that is cut short leaves on "
-            f"{self._protocol}://; atomic_writes=true vouches that it leaves nothing",
+            f"{path}: not written: an interrupted write on {self._protocol}:// may leave a part of "
+            "an object. Set atomic_writes=true if it leaves nothing",
             path=path,
         )
 

@@ -1,4 +1,4 @@
-"""Segments and objects in this process's memory: nothing of them is durable."""
+"""Segments and objects in this process's memory, which are not durable."""
 
 from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
 

@@ -1,7 +1,7 @@
-"""MemoryObjectClient: an object store in this process's memory, for tests and for trying things.
+"""MemoryObjectClient: an object store in this process's memory, for tests and experiments.
 
-It keeps an object store's promises: atomic create if absent, strongly consistent listings in key
-order, read in pages, multipart uploads that stay open when their maker dies.
+The client keeps an object store's promises: atomic create if absent, strongly consistent listings
+in key order, read in pages, and multipart uploads that stay open after a crash of their client.
 """
 
 from __future__ import annotations
@@ -14,14 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.contracts.objects import ClientLimits, CopiedPart, ObjectInfo, Part
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.providers.chunks.client import (
-    ClientLimits,
-    CopiedPart,
-    ObjectInfo,
-    Part,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,7 @@ class _Upload:
 
 @dataclass(slots=True)
 class _Store:
-    """keys: those of `objects`, sorted."""
+    """Content of an object store in memory. `keys`: the keys of `objects`, sorted."""
 
     objects: dict[str, _Object] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
@@ -51,13 +46,14 @@ class _Store:
 
 
 class MemoryObjectClient:
-    """now_ms: the server's clock; page_keys: keys a page of a listing, read when it is needed;
-    beside: another client, whose objects this one shares.
+    """An object store in memory, as one client sees it. `now_ms`: the server's clock. `page_keys`:
+    function that returns the number of keys in the next page of a listing. `beside`: client whose
+    objects this client shares.
 
-    Subclasses override `request`, which runs before each request is carried out, and `reply`,
-    which runs after it: what they raise is the request's fate. Operations: PUT, GET, HEAD, LIST
-    (one a page), DELETE, CREATE_UPLOAD, PUT_PART, COPY_PART, COMPLETE_UPLOAD, LIST_UPLOADS,
-    ABORT_UPLOAD.
+    A subclass overrides `request`, which runs before each request is carried out, and `reply`,
+    which runs after it. An error that they raise is the result of the request. Operations: PUT,
+    GET, HEAD, LIST (one for each page), DELETE, CREATE_UPLOAD, PUT_PART, COPY_PART,
+    COMPLETE_UPLOAD, LIST_UPLOADS, ABORT_UPLOAD.
     """
 
     def __init__(
@@ -74,10 +70,10 @@ class MemoryObjectClient:
         self._store: _Store = beside._store if beside is not None else _Store()  # noqa: SLF001
 
     def request(self, operation: str, key: str) -> None:
-        """Intercept a request before it is carried out, without the lock."""
+        """Intercept a request before it is carried out. The lock is not held."""
 
     def reply(self, operation: str, key: str) -> None:
-        """Intercept a reply after the request was carried out, without the lock."""
+        """Intercept a reply after the request was carried out. The lock is not held."""
 
     @property
     def url(self) -> str:
@@ -210,8 +206,8 @@ class MemoryObjectClient:
 
     @property
     def open_uploads(self) -> builtins.list[str]:
-        """Keys of the multipart uploads that are neither completed nor aborted."""
+        """Keys of the multipart uploads that are still open: neither completed nor aborted."""
         return [upload.key for upload in self._store.uploads.values()]
 
     def close(self) -> None:
-        """Do nothing: the objects stay, as another provider may be opened on this client."""
+        """No-op: the objects stay, because another provider may use this client."""

@@ -1,13 +1,14 @@
-"""MemoryProvider: segments in this process's memory. Java's default; nothing of it is durable."""
+"""MemoryProvider: segments in this process's memory, as Java's default. They are not durable."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tieredstore.contracts.backups import BackupName
-from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import (
     Buffer,
     Capabilities,
@@ -16,17 +17,54 @@ from tieredstore.contracts.segment import (
     WriteResult,
     Written,
 )
-from tieredstore.errors import Fenced, Unavailable
+from tieredstore.contracts.tier_identity import EpochRecord, TierMark, WriterKind, WriterMark
+from tieredstore.contracts.time_records import TimesName
+from tieredstore.errors import Busy, Fenced, Unavailable
 from tieredstore.providers import checks, naming
+from tieredstore.providers.timed import TimedProvider
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
 
+
+class MemoryTimes:
+    """Records of store times in memory (`TimesPlace`). Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._records: dict[tuple[str, TimesName], bytes] = {}
+
+    def list_times(self, path: str) -> Sequence[TimesName]:
+        naming.parse_logical_path(path)
+        with self._lock:
+            return sorted(name for one, name in self._records if one == path)
+
+    def read_times(self, path: str, name: TimesName) -> bytes | None:
+        return self._records.get((path, name))
+
+    def write_times(self, path: str, name: TimesName, data: bytes) -> None:
+        naming.parse_logical_path(path)
+        with self._lock:
+            self._records.setdefault((path, name), data)
+
+    def delete_times(self, path: str, names: Iterable[TimesName]) -> None:
+        with self._lock:
+            for name in names:
+                self._records.pop((path, name), None)
+
+    def list_timed_paths(self, broker_name: str) -> Sequence[str]:
+        naming.check_name(broker_name, "broker name")
+        with self._lock:
+            paths = {path for path, _ in self._records}
+        return sorted(path for path in paths if path.partition("/")[0] == broker_name)
+
+
 _CAPABILITIES = Capabilities(rewritable=True, conditional=False, durable=False)
 
 
-class MemoryProvider:
-    """A tier that ends with the process. For tests, and for Java's default configuration."""
+class MemoryProvider(TimedProvider):
+    """Tier in memory, which is lost when the process ends. For tests, and for Java's default
+    configuration."""
 
     def __init__(self) -> None:
         self._contents: dict[SegmentId, bytearray] = {}
@@ -34,11 +72,14 @@ class MemoryProvider:
         self._writers: dict[str, MemoryWriterEpoch] = {}
         self._last_owners: dict[str, str] = {}
         self._epoch_count = 0
+        self._identities: dict[str, str] = {}
+        self._marks: dict[str, dict[int, WriterMark]] = {}
+        self._times = MemoryTimes()
         self._backups: dict[tuple[str, BackupName], bytes] = {}
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> MemoryProvider:
-        """Make an empty tier; no configuration key changes it."""
+        """Create an empty tier. No configuration key changes it."""
         del config
         return cls()
 
@@ -67,23 +108,55 @@ class MemoryProvider:
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
     ) -> MemoryWriterEpoch:
-        del record  # epochs end with the process
+        mark = None if record is None else record.mark  # epochs end with the process
         naming.check_name(broker_name, "broker name")
         with self._lock:
             current = self._writers.get(broker_name)
             if current is not None and not take_over:
                 raise Fenced(f"memory tier: broker {broker_name!r} is held by {current.owner}")
+            marks = self._marks.setdefault(broker_name, {})
+            before = max(marks, default=0)
+            if mark is not None and mark.after != before:
+                raise Busy(f"memory tier: expected epoch {mark.after}, found {before}")
+            mark = mark or WriterMark(uuid.uuid4().hex, uuid.uuid4().hex, WriterKind.JOB)
+            identity = self._identities.setdefault(broker_name, mark.identity)
+            marks[before + 1] = replace(mark, identity=identity)
             self._epoch_count += 1
             epoch = MemoryWriterEpoch(
-                broker_name, f"epoch {self._epoch_count} of this process", self._writers
+                broker_name,
+                f"epoch {self._epoch_count} of this process",
+                self._writers,
+                lambda: self._become_store(broker_name, before + 1),
             )
             self._writers[broker_name] = epoch
             self._last_owners[broker_name] = epoch.owner
             return epoch
 
+    def _become_store(self, broker_name: str, number: int) -> None:
+        marks = self._marks[broker_name]
+        marks[number] = replace(marks[number], kind=WriterKind.STORE)
+
     def find_last_writer(self, broker_name: str) -> str | None:
-        """Describe the last writer below a broker prefix; None when there was none."""
+        """Return a description of the last writer below a broker prefix, or None if there was no
+        writer."""
         return self._last_owners.get(broker_name)
+
+    def read_mark(self, broker_name: str, since: int) -> TierMark:
+        """Return the identity of a broker's part and its writers. See `IdentifiedTier`."""
+        del since
+        naming.check_name(broker_name, "broker name")
+        with self._lock:
+            marks = dict(self._marks.get(broker_name, {}))
+            identity = self._identities.get(broker_name)
+        if marks:
+            return TierMark(identity, max(marks), marks)
+        return TierMark(is_empty=next(iter(self.list(broker_name)), None) is None)
+
+    def list_brokers(self) -> Iterator[str]:
+        """Yield the names of the brokers with segments or epochs."""
+        with self._lock:
+            names = {name.path.partition("/")[0] for name in self._contents} | set(self._marks)
+        yield from sorted(names)
 
     def list_backups(self, broker_name: str) -> Sequence[BackupName]:
         naming.check_name(broker_name, "broker name")
@@ -105,16 +178,23 @@ class MemoryProvider:
                 self._backups.pop((broker_name, name), None)
 
     def close(self) -> None:
-        """Keep the contents: the same object may be used again."""
+        """No-op: the contents stay, because the same object may be used again."""
 
 
 class MemoryWriterEpoch:
-    """The right to write under one broker prefix, until it is released or taken over."""
+    """Ownership of one broker prefix, until it is released or taken over."""
 
-    def __init__(self, broker_name: str, owner: str, writers: dict[str, MemoryWriterEpoch]) -> None:
+    def __init__(
+        self,
+        broker_name: str,
+        owner: str,
+        writers: dict[str, MemoryWriterEpoch],
+        record_store: Callable[[], None],
+    ) -> None:
         self._broker_name = broker_name
         self._owner = owner
         self._writers = writers
+        self._record_store = record_store
 
     @property
     def owner(self) -> str:
@@ -129,8 +209,13 @@ class MemoryWriterEpoch:
             )
 
     def confirm(self) -> None:
-        """Confirm at once: what `check` sees is the very present."""
+        """No-op: `check` already reads the present owner."""
         self.check()
+
+    def become_store(self) -> None:
+        """Mark the epoch as owned by a store, not by a job."""
+        self.check()
+        self._record_store()
 
     def release(self) -> None:
         if self._writers.get(self._broker_name) is self:
@@ -138,10 +223,10 @@ class MemoryWriterEpoch:
 
 
 class MemoryFileSegment:
-    """One segment of a MemoryProvider. It is there once a byte was written to it."""
+    """Segment of a MemoryProvider. The segment exists from its first byte on."""
 
     PROVIDER: ClassVar = MemoryProvider
-    """What a configuration means that names this class, as Java's do."""
+    """Provider for a configuration that names this segment class, as Java's configurations do."""
 
     def __init__(
         self, id: SegmentId, contents: dict[SegmentId, bytearray], lock: threading.Lock
@@ -194,4 +279,4 @@ class MemoryFileSegment:
             self._contents.pop(self._id, None)
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """No-op: a handle has no resources."""

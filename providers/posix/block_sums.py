@@ -1,7 +1,7 @@
-"""The checksums of a segment's blocks, as bytes (`docs/formats/block-checksums.md`).
+"""Checksums of a segment's blocks, as bytes (`docs/formats/block-checksums.md`).
 
-A file of them is read whole, whatever a crash left of it: an entry that is torn, damaged or missing
-covers nothing, and never speaks against the bytes of the segment.
+A reader accepts a file of checksums after any crash: an entry that is torn, damaged or missing
+covers no bytes, and never contradicts the bytes of the segment.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tieredstore.message.crc import raw_crc32
 
 BLOCK_BYTES: Final = 64 << 10
 PIECE_BYTES: Final = 1 << 10
-"""Of a block whose bytes were checked, so much can be checked by itself."""
+"""Size of the pieces of a block. A piece can be verified alone once its block was verified."""
 HEAD_BYTES: Final = 80
-"""First bytes of the segment that its checksums keep: by them it is known again."""
+"""Number of the segment's first bytes that the checksums keep, to identify the segment."""
 HEADER_BYTES: Final = 128
 ENTRY_BYTES: Final = 16
 FORMAT_VERSION: Final = 1
@@ -33,12 +33,13 @@ _STAMP: Final = struct.Struct(">qq")
 _MASK: Final = 0xFFFFFFFF
 _FEW_SLOTS: Final = 16
 _STAMP_MASK: Final = 0x5A5A5A5A5A5A5A5A
-"""Not the mask of entries: a stamp that a torn write left among these is no entry."""
+"""Mask of the check value after the modification time. It differs from the mask of entries, so that
+a modification time from a torn write is not taken for an entry."""
 
 
 class BlockEntry(NamedTuple):
-    """The first `length` bytes of block number `block` have this CRC-32; with a length of 0 none is
-    known."""
+    """CRC-32 of the first `length` bytes of block number `block`. A length of 0 means that the CRC
+    is unknown."""
 
     block: int
     length: int
@@ -46,7 +47,7 @@ class BlockEntry(NamedTuple):
 
     @property
     def start(self) -> int:
-        """Position in the segment, bytes."""
+        """Position in the segment (bytes)."""
         return self.block * BLOCK_BYTES
 
     @property
@@ -56,9 +57,13 @@ class BlockEntry(NamedTuple):
 
 @dataclass(slots=True)
 class BlockSums:
-    """What is known of a segment's blocks. head: its first bytes. modified_ns: when it was last
-    modified, as of the last of these checksums; None when that is not known. piece_crcs: by number
-    of the block, what `compute_piece_crcs` found in its bytes when they had their checksum."""
+    """Known checksums of a segment's blocks.
+
+    `head`: first bytes of the segment.
+    `modified_ns`: the segment's modification time when the last of these checksums was computed, or
+    None if unknown.
+    `piece_crcs`: by block number, the result of `compute_piece_crcs` for blocks that matched.
+    """
 
     head: bytes = b""
     modified_ns: int | None = None
@@ -68,7 +73,7 @@ class BlockSums:
 
     @property
     def size_bytes(self) -> int:
-        """Of the segment, as far as there are checksums."""
+        """End of the covered bytes of the segment."""
         return (len(self.lengths) - 1) * BLOCK_BYTES + self.lengths[-1] if self.lengths else 0
 
     @property
@@ -80,13 +85,13 @@ class BlockSums:
         return HEADER_BYTES + 8 * len(self.lengths) + _PIECES_MEMORY_BYTES * len(self.piece_crcs)
 
     def entry(self, index: int) -> BlockEntry:
-        """Return what is known of a block."""
+        """Return the entry of a block."""
         known = index < len(self.lengths)
         return BlockEntry(index, *((self.lengths[index], self.crcs[index]) if known else (0, 0)))
 
     def widen(self, start: int, end: int) -> tuple[int, int]:
-        """Return [start, end) with what else must be read to check the blocks that it touches; an
-        empty range when none of them can be."""
+        """Return the range [start, end) that must be read to verify the blocks that the given bytes
+        touch, or an empty range if none can be verified."""
         first, last = self.entry(start // BLOCK_BYTES), self.entry((end - 1) // BLOCK_BYTES)
         if not any(self.lengths[first.block : last.block + 1]):
             return start, start
@@ -94,9 +99,9 @@ class BlockSums:
         return low, max(end, last.end) if last.length else end
 
     def find_piece(self, position: int, length: int) -> tuple[int, int, int, int] | None:
-        """Find the pieces that some bytes lie in, of one block whose pieces are known: their
-        position and size in bytes, and the CRC-32 of the bytes of the block in front of them, and
-        of those up to their end. None for bytes that lie elsewhere."""
+        """Return the pieces that contain the given bytes of one block with known pieces: position
+        and size in bytes, CRC-32 of the block's bytes before them, and CRC-32 up to their end. None
+        if the pieces are not known."""
         index, start = divmod(position, BLOCK_BYTES)
         crcs = self.piece_crcs.get(index)
         if crcs is None or index >= len(self.lengths):
@@ -110,7 +115,8 @@ class BlockSums:
         return position - start + low, high - low, crcs[first], crcs[behind]
 
     def put(self, entries: Sequence[BlockEntry]) -> None:
-        """Take in entries of blocks that follow one another; nothing is known of those between."""
+        """Add the entries of consecutive blocks. Blocks between the last known block and these
+        blocks become unknown."""
         for index, length, crc in entries:
             while len(self.lengths) <= index:
                 self.crcs.append(0)
@@ -118,22 +124,23 @@ class BlockSums:
             self.lengths[index], self.crcs[index] = length, crc
 
     def cut(self, size_bytes: int) -> None:
-        """Forget what is known of the bytes from `size_bytes` on, with their block."""
+        """Drop the entries of all blocks from `size_bytes` on, including the block at that
+        position."""
         keep = size_bytes // BLOCK_BYTES
         del self.lengths[keep:]
         del self.crcs[keep:]
 
     def is_of(self, head: Buffer) -> bool:
-        """Tell whether a segment that begins with these bytes can be the one that the checksums are
-        of: what differs of its beginning is no more than damage. It begins with the times of a
-        message, or of an index file, and no other has the same ones."""
+        """Return whether the checksums belong to a segment that begins with these bytes. If they
+        do, a mismatch is damage. The first bytes contain the times of a message or an index file,
+        which identify the segment."""
         pairs = zip(self.head, head, strict=False)
         differs = [at for at, (known, found) in enumerate(pairs) if known != found]
         return not differs or differs[-1] - differs[0] < 4
 
 
 def encode_sums(sums: BlockSums) -> bytes:
-    """Encode the whole file."""
+    """Encode a whole file of checksums."""
     entries = zip(sums.lengths, sums.crcs, strict=True)
     return encode_header(sums.head) + _encode(entries, sums.modified_ns)
 
@@ -145,7 +152,7 @@ def encode_header(head: bytes) -> bytes:
 
 
 def encode_entries(entries: Iterable[BlockEntry], modified_ns: int | None) -> bytes:
-    """Encode entries that follow one another, and the stamp that ends the file."""
+    """Encode consecutive entries, and the stamp that ends the file."""
     return _encode(((length, crc) for _, length, crc in entries), modified_ns)
 
 
@@ -162,12 +169,13 @@ def _encode(entries: Iterable[tuple[int, int]], modified_ns: int | None) -> byte
 
 
 def entry_position(index: int) -> int:
-    """Return where the entry of a block is in the file."""
+    """Return the position of a block's entry in the file."""
     return HEADER_BYTES + index * ENTRY_BYTES
 
 
 def decode_sums(data: bytes) -> BlockSums | None:
-    """Decode a file; None when its header is not one of this format: then it covers nothing."""
+    """Decode a file of checksums. Returns None for a header of another format, so that the file
+    covers no bytes."""
     if len(data) < HEADER_BYTES:
         return None
     magic, version, block_bytes, head_length, crc, head = _HEADER.unpack_from(data)
@@ -194,11 +202,9 @@ def decode_sums(data: bytes) -> BlockSums | None:
 
 
 def compute_piece_crcs(block: memoryview) -> array[int]:
-    """Compute the CRC-32 of the bytes of a block in front of each of its pieces, and of all.
-
-    The bytes of some pieces are right when their CRC-32, begun with that of the bytes in front of
-    them, is that of the bytes in front of the piece behind them.
-    """
+    """Return the CRC-32 of the bytes of a block before each of its pieces, and of the whole block.
+    To verify some pieces, continue from the CRC-32 before them. The result must equal the CRC-32
+    before the next piece."""
     crc = 0
     crcs = [crc]
     for start in range(0, block.nbytes, PIECE_BYTES):
@@ -208,7 +214,7 @@ def compute_piece_crcs(block: memoryview) -> array[int]:
 
 
 def _decode_few(data: bytes, count: int, sums: BlockSums) -> None:
-    """Do what `_decode_many` does; a segment of a few blocks costs less without arrays."""
+    """Decode entries like `_decode_many`. For a segment with few blocks this function is faster."""
     for index in range(count):
         length, crc, length_check, crc_check = _ENTRY.unpack_from(data, entry_position(index))
         is_good = length ^ length_check == crc ^ crc_check == _MASK and 0 < length <= BLOCK_BYTES
@@ -229,9 +235,9 @@ def _decode_many(data: bytes, slots: int, sums: BlockSums) -> None:
 def compute_entries(
     position: int, buffers: Sequence[Buffer], tail_crc: int
 ) -> tuple[list[BlockEntry], int]:
-    """Compute the entries of the blocks that bytes written at `position` lie in. tail_crc: of the
-    bytes of its block in front of `position`. Returns them, and the CRC of the last block that is
-    not full (0 when it has no byte)."""
+    """Return the entries of the blocks that contain bytes written at `position`, and the CRC of the
+    last block if it is not full (0 if it is empty). `tail_crc`: CRC of the bytes before `position`
+    in its block."""
     entries: list[BlockEntry] = []
     index, length = divmod(position, BLOCK_BYTES)
     crc = tail_crc

@@ -1,7 +1,5 @@
-"""The system calls of the Posix provider, each with a fallback where it is Linux-only.
-
-A test replaces this object to inject faults; `PosixCalls(portable=True)` runs the fallbacks.
-"""
+"""System calls of the Posix provider, with fallbacks for Linux-only calls. Tests replace this
+object to inject faults. `PosixCalls(portable=True)` runs the fallbacks."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def _vector_limit() -> int:
 
 
 class PosixCalls(FileCalls):
-    """One method a call; all of them raise OSError as the system does."""
+    """System calls, one per method. All methods raise OSError as the system does."""
 
     def __init__(self, *, portable: bool = not _LINUX) -> None:
         self.vector_limit = _vector_limit()
@@ -38,12 +36,12 @@ class PosixCalls(FileCalls):
         return os.stat(path)  # noqa: PTH116 - the seam is the os module's own call
 
     def read(self, fd: int, length: int, position: int) -> bytes:
-        """Read up to `length` bytes; blocks."""
+        """Read up to `length` bytes. Blocks."""
         return os.pread(fd, length, position)
 
     def read_cached(self, fd: int, buffer: memoryview, position: int) -> int | None:
-        """Read from the page cache; return the number of bytes, None when that cannot be said
-        without blocking."""
+        """Read from the page cache. Returns the number of bytes, or None if the read would
+        block."""
         if not self._nowait_flag:
             return None
         try:
@@ -52,13 +50,13 @@ class PosixCalls(FileCalls):
             return None
 
     def note_cached_failure(self, error: OSError) -> None:
-        """Make no more reads from the page cache when this error of one says that the file system
-        has none."""
+        """Disable reads from the page cache if the error shows that the file system does not
+        support them."""
         if error.errno in _NOWAIT_UNSUPPORTED:
             self._nowait_flag = 0
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Write at most `vector_limit` buffers; return the number of bytes written."""
+        """Write at most `vector_limit` buffers. Returns the number of bytes written."""
         if self._vectored:
             return os.pwritev(fd, buffers, position)
         return os.pwrite(fd, b"".join(buffers), position)
@@ -67,7 +65,7 @@ class PosixCalls(FileCalls):
         os.ftruncate(fd, length)
 
     def sync(self, fd: int) -> None:
-        """Put data, and what of the metadata is needed to read it, on stable storage."""
+        """Sync data, and the metadata that is needed to read it, to disk."""
         self._sync(fd)
 
     def sync_directory(self, path: str) -> None:

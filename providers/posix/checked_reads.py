@@ -1,9 +1,9 @@
-"""Reads of a segment whose blocks are checked: whole blocks are read, and what was asked for given.
+"""Verified reads of a segment: whole blocks are read, and the requested bytes returned.
 
-The first small read of a block checks all of it and learns the checksums of its pieces; later ones
-read no more than the pieces that they touch. A block that does not have its checksum is looked at
-again, with the checksums as they are by then: the segment may have been cut, or deleted and made
-again, since they were read.
+The first small read of a block verifies the whole block and learns the checksums of its pieces.
+Later reads read only the pieces that they touch. A block that does not match is read again with new
+checksums, because the segment may have been cut, or deleted and recreated, since the checksums were
+read.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from tieredstore.contracts.segment import SegmentId
 from tieredstore.disk.open_files import OpenFiles
 from tieredstore.errors import Corrupt
 from tieredstore.message.crc import raw_crc32
-from tieredstore.providers.posix.block_sums import (
-    BLOCK_BYTES,
-    BlockSums,
-    compute_piece_crcs,
-)
+from tieredstore.providers.posix.block_sums import BLOCK_BYTES, BlockSums, compute_piece_crcs
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.sum_files import SegmentSums, find_bad_blocks
 
 Read: TypeAlias = Callable[[int, int], memoryview]
-"""Reads so many bytes from a position on. Raises OSError, Corrupt where the segment ends before."""
+"""Function that reads a number of bytes from a position. Raises OSError, and Corrupt if the segment
+is too short."""
 _NOTHING = memoryview(b"")
 
 
 class CheckedReads:
-    """Reads of one segment. read: without checks."""
+    """Reads of one segment that verify checksums. `read`: function that reads without
+    verification."""
 
     __slots__ = ("_calls", "_files", "_id", "_path", "_read", "_sums")
 
@@ -53,7 +51,7 @@ class CheckedReads:
         self._read = read
 
     def read(self, position: int, length: int) -> memoryview:
-        """Read exactly `length` bytes. Raises BlocksDamaged, Corrupt where the segment ends before,
+        """Read exactly `length` bytes. Raises BlocksDamaged, Corrupt if the segment is too short,
         OSError."""
         sums = self._sums.find(position + length)
         piece = sums.find_piece(position, length)
@@ -61,7 +59,7 @@ class CheckedReads:
             start, size, crc_in_front, crc = piece
             try:
                 data = self._read(start, size)
-            except Corrupt:  # the segment ends before: what is asked for may be there
+            except Corrupt:  # the segment ends before: the requested bytes may exist
                 data = _NOTHING
             if len(data) == size and raw_crc32(data, crc_in_front) == crc:
                 return _slice(data, position - start, length)
@@ -79,8 +77,8 @@ class CheckedReads:
         raise BlocksDamaged(self._id, self._path, tuple(bad), position, data)
 
     def read_nowait(self, fd: int, position: int, length: int) -> memoryview | None:
-        """Return the same bytes when they and their checksums are at hand, and right. fd: of the
-        segment. Raises OSError."""
+        """Return the bytes if they and their checksums are in memory and match, else None. `fd`:
+        file descriptor of the segment. Raises OSError."""
         sums = self._sums.find_nowait()
         if sums is None:
             return None
@@ -96,10 +94,10 @@ class CheckedReads:
         low, high = sums.widen(position, end)
         if low == high:
             low, high = position, end
-        # Zeros are quicker than an array where they are few.
+        # For few bytes, zeros are faster than an array.
         size = high - low
         data = memoryview(bytearray(size)) if size <= BLOCK_BYTES else np.empty(size, np.uint8).data
-        # a part of it may be in the cache, or the file may end there
+        # the rest may not be in the cache, or the file may end there
         if self._calls.read_cached(fd, data, low) != size:
             return None
         if self._find_bad(sums, position, end, data, low):
@@ -107,14 +105,14 @@ class CheckedReads:
         return _slice(data, position - low, length)
 
     def check_all(self, fd: int, size: int) -> BlockCoverage:
-        """Check the whole segment. Raises OSError."""
+        """Verify all blocks of the segment. Raises OSError."""
         sums, bad = self._sums.check(fd, size)
         if bad and self._sums.is_foreign(sums, fd):
             return BlockCoverage(size, 0, is_set_aside=True)
         return _coverage(sums, size, bad)
 
     def cover_all(self, fd: int, size: int) -> BlockCoverage:
-        """Give checksums to what has none. Raises OSError."""
+        """Compute checksums for the blocks that have none."""
         sums, bad = self._sums.cover(fd, size)
         return _coverage(sums, size, bad)
 
@@ -128,7 +126,7 @@ class CheckedReads:
         try:
             data = self._read(low, high - low)
         except Corrupt:
-            self._read(position, length)  # says so when what was asked for is not there
+            self._read(position, length)  # raises if the requested bytes do not exist
             if high == end:
                 raise
             data = self._read(low, end - low)  # the checksums are ahead of the segment
@@ -138,7 +136,8 @@ class CheckedReads:
     def _find_bad(
         self, sums: BlockSums, position: int, end: int, data: memoryview, low: int
     ) -> list[DamagedBlock]:
-        """Do `find_bad_blocks`; learns the checksums of the pieces of a single good block."""
+        """Return the result of `find_bad_blocks`. If a single block was read and is good, learn the
+        checksums of its pieces."""
         index, start = divmod(low, BLOCK_BYTES)
         block = sums.entry(index)
         if not start and 0 < data.nbytes == block.length:
@@ -150,7 +149,8 @@ class CheckedReads:
 
 
 def _slice(data: memoryview, start: int, length: int) -> memoryview:
-    """Some of the bytes, read-only; few of them do not hold the memory of all."""
+    """Return some of the bytes, read-only. A short slice is copied, so that it does not keep the
+    whole buffer in memory."""
     if start == 0 and data.nbytes == length:
         return data.toreadonly()
     found = data[start : start + length]

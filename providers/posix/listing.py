@@ -1,8 +1,9 @@
-"""Finds the segments of a Posix tier by their names, in one walk.
+"""Segments of a Posix tier, found by their names in one walk.
 
-Most of the folders of a tier hold nothing but one or two others. A file system that counts a
-folder's folders (its links) tells with one call that these are the ones that are expected, where
-reading it takes five; where the count is another one, or none is kept, the folder is read.
+Most folders of a tier hold one or two known folders and no other entry. Some file systems count a
+folder's subfolders in its number of links. On such a file system, one call shows that a folder has
+no other subfolders, while a read of the folder takes five calls. The folder is read if its number
+of links differs, or if the file system does not count subfolders.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from tieredstore.providers.posix.calls import PosixCalls
 _FOLDER_DEPTH = 4  # broker, topic, queue id, TYPE
 _TOPIC_DEPTH = 2
 _OWN_LINKS = 2
-"""Of a folder without folders, where they are counted."""
+"""Number of links of an empty folder, on file systems that count subfolders."""
 _QUEUE_TYPES = (FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE)
 
 
 def list_clusters(root: str) -> list[str]:
-    """List the names of the clusters that have a folder below `root`. Raises Invalid."""
+    """Return the names of the clusters that have a folder below `root`. Raises Invalid."""
     try:
         names = sorted(os.listdir(root))  # noqa: PTH208
     except FileNotFoundError:
@@ -43,12 +44,11 @@ def list_segments(
 ) -> Iterator[SegmentListing]:
     """Yield the segments below the folders `wanted` (broker, topic, queue id, as many as given).
 
-    expected: by broker and topic, the ids of queues that are probably there, and alone there.
-    Files and folders that are not named like a segment's are left out. Raises Unavailable when a
-    folder that is there cannot be read.
+    `expected`: ids of the queues that probably exist, by broker and topic. Files and folders whose
+    names are not a segment's are skipped. Raises Unavailable if an existing folder cannot be read.
     """
-    # Folders to be read, with their names from the broker's on. No generator in a generator: each
-    # would cost something for each segment.
+    # Folders to read, with their names from the broker's on. No nested generators, which would cost
+    # time for each segment.
     waiting: list[tuple[str, tuple[str, ...]]] = [(cluster_directory, ())]
     while waiting:
         directory, above = waiting.pop()
@@ -80,21 +80,23 @@ def list_segments(
 def _list_folder(
     path: str, segment_type: FileSegmentType, entries: list[os.DirEntry[str]]
 ) -> list[SegmentListing]:
-    """The segments of a path and type, as their folder has them."""
+    """Return the segments of one path and type, as found in their folder."""
     found = []
     for entry in entries:
         base_offset = naming.parse_segment_file_name(entry.name)
-        size_bytes = None if base_offset is None else _size_of_file(entry)
-        if base_offset is not None and size_bytes is not None:
-            found.append(SegmentListing(SegmentId(path, segment_type, base_offset), size_bytes))
+        status = None if base_offset is None else _find_file(entry)
+        if base_offset is not None and status is not None:
+            name = SegmentId(path, segment_type, base_offset)
+            stamp = hash((status.st_ino, status.st_mtime_ns))
+            found.append(SegmentListing(name, status.st_size, stamp=stamp))
     return found
 
 
 def _read_expected(
     directory: str, queue_ids: Sequence[str], calls: PosixCalls
 ) -> list[tuple[str, FileSegmentType, list[os.DirEntry[str]]]] | None:
-    """Read the folders with the files of a topic's queues; None where the topic has others, or
-    where that cannot be told."""
+    """Read only the folders that contain the files of a topic's expected queues. Returns None if
+    the topic has other folders, or if this cannot be determined."""
     found = []
     try:
         if calls.stat(directory).st_nlink != _OWN_LINKS + len(queue_ids):
@@ -108,7 +110,7 @@ def _read_expected(
                 for segment_type in _QUEUE_TYPES
             ]
     except OSError:
-        return None  # reading one folder after the other says what is wrong
+        return None  # reading the folders one by one reports the fault
     return found
 
 
@@ -116,13 +118,12 @@ def _entries(directory: str, calls: PosixCalls) -> list[os.DirEntry[str]]:
     try:
         return calls.scan(directory)
     except FileNotFoundError:
-        return []  # never made, or deleted since its parent was read
+        return []  # never created, or deleted since its parent was read
     except OSError as error:
         raise translate_os_error(error, "list", directory, invalid=RETRY_LATER) from error
 
 
 def _fits(name: str, depth: int) -> bool:
-    """Whether a folder at that depth can belong to a tier."""
     if depth < 2:
         return naming.is_name(name)
     return naming.is_queue_id(name) if depth == 2 else naming.parse_type_name(name) is not None
@@ -135,12 +136,13 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         raise translate_os_error(error, "list", entry.path, invalid=RETRY_LATER) from error
 
 
-def _size_of_file(entry: os.DirEntry[str]) -> int | None:
-    """None for what is no file, or was deleted since the folder was read."""
+def _find_file(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """Return the status of a file, or None if the entry is not a file or was deleted in the
+    meantime."""
     try:
         found = entry.stat()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise translate_os_error(error, "list", entry.path, invalid=RETRY_LATER) from error
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return found if stat.S_ISREG(found.st_mode) else None

@@ -1,4 +1,4 @@
-"""Probes of a file system: what a Posix tier rests on there."""
+"""Probes of the file system features that a Posix tier depends on."""
 
 from __future__ import annotations
 
@@ -7,14 +7,27 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult, Verdict
+from tieredstore.disk.errors import classify_os_error
 from tieredstore.disk.locks import HELD
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Invalid
 from tieredstore.providers.posix.calls import PosixCalls
-from tieredstore.providers.probing import guard_probes, measure_calls, quantiles, rate, skew
+from tieredstore.providers.probing import (
+    Finding,
+    Probe,
+    guard_probes,
+    info,
+    measure_calls,
+    note,
+    ok,
+    quantiles,
+    rate,
+    skew,
+    unsafe,
+)
 
 _SMALL_BYTES = 4 << 10
 _LARGE_SAMPLES = 3
@@ -24,7 +37,7 @@ _LONGEST_NAME = 255
 
 def probe_posix(root: str, calls: PosixCalls, options: ProbeOptions) -> Iterator[ProbeResult]:
     """Run all probes in `<root>/.doctor-<random>`, and remove that folder afterwards. Raises
-    Invalid when the folder is not there or nothing may be made in it."""
+    Invalid if the root does not exist or is not writable."""
     folder = f"{root}/.doctor-{uuid.uuid4().hex}"
     try:
         calls.make_directory(folder)
@@ -45,12 +58,12 @@ def probe_posix(root: str, calls: PosixCalls, options: ProbeOptions) -> Iterator
     )
 
 
-def _map_errors(name: str, probe: Callable[[], ProbeResult]) -> Callable[[], ProbeResult]:
-    def run() -> ProbeResult:
+def _map_errors(name: str, probe: Probe) -> Probe:
+    def run() -> Finding:
         try:
             return probe()
         except OSError as error:
-            raise Unavailable(f"{name}: {error.strerror or error}") from error
+            raise classify_os_error(error)(f"{name}: {error.strerror or error}") from error
 
     return run
 
@@ -61,7 +74,7 @@ class _PosixProbes:
         self._calls = calls
         self._options = options
 
-    def list_probes(self) -> list[tuple[str, Callable[[], ProbeResult]]]:
+    def list_probes(self) -> list[tuple[str, Probe]]:
         found = [
             ("write and read", self.write_and_read),
             ("sync", self.sync),
@@ -95,8 +108,9 @@ class _PosixProbes:
         finally:
             self._calls.close(fd)
 
-    def write_and_read(self) -> ProbeResult:
-        """Check several buffers in one write, and a cut."""
+    def write_and_read(self) -> Finding:
+        """Check that several buffers can be written in one call and read back, and that a file can
+        be truncated."""
         path = self._path("basic")
         fd = self._calls.open(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -106,13 +120,11 @@ class _PosixProbes:
             self._calls.close(fd)
         found = self._read_file(path, 100)
         if found != b"12345":
-            return ProbeResult(
-                "write and read", Verdict.UNSAFE, f"12345 written and cut reads as {found!r}"
-            )
-        return ProbeResult("write and read", Verdict.OK, "as written, cut as asked")
+            return unsafe(f"12345 written and cut reads as {found!r}")
+        return ok("as written, cut as asked")
 
-    def sync(self) -> ProbeResult:
-        """Check the sync of a file and of its folder: what makes a write durable."""
+    def sync(self) -> Finding:
+        """Check the sync of a file and of its folder, which makes a write durable."""
         path = self._make_file("sync", b"x")
         fd = self._calls.open(path, os.O_RDWR)
         try:
@@ -120,10 +132,10 @@ class _PosixProbes:
         finally:
             self._calls.close(fd)
         self._calls.sync_directory(self._folder)
-        return ProbeResult("sync", Verdict.OK, f"of files and folders; {quantiles(taken)}")
+        return ok(f"of files and folders. {quantiles(taken)}")
 
-    def lock(self) -> ProbeResult:
-        """Check an exclusive lock on a file: the writer epoch is one."""
+    def lock(self) -> Finding:
+        """Check an exclusive lock on a file, which implements the writer epoch."""
         path = self._make_file("lock", b"")
         first, second = (self._calls.open(path, os.O_RDWR) for _ in range(2))
         try:
@@ -133,57 +145,43 @@ class _PosixProbes:
             except OSError as error:
                 if error.errno not in HELD:
                     raise
-                return ProbeResult("lock", Verdict.OK, "a second writer is kept out")
+                return ok("a second writer is kept out")
         finally:
             self._calls.close(first)
             self._calls.close(second)
-        return ProbeResult(
-            "lock",
-            Verdict.UNSAFE,
-            "two locks on one file at once",
-            "a second writer could not be kept out",
-        )
+        text = "a second writer could not be kept out"
+        return unsafe("two locks on one file at once", text)
 
-    def rename(self) -> ProbeResult:
-        """Check a rename, which replaces the metadata, and a second name, which the version before
-        it gets."""
+    def rename(self) -> Finding:
+        """Check a rename, which replaces the metadata, and a hard link, which keeps the previous
+        version."""
         old, new = self._make_file("old", b"old"), self._make_file("new", b"new")
         os.replace(new, old)  # noqa: PTH105
         if self._read_file(old, 10) != b"new" or os.path.exists(new):  # noqa: PTH110
-            return ProbeResult("rename", Verdict.UNSAFE, "does not replace the file")
+            return unsafe("does not replace the file")
         try:
             os.link(old, new)
         except OSError as error:
-            return ProbeResult(
-                "rename", Verdict.NOTE, f"replaces a file; no second names ({error.strerror})"
-            )
-        return ProbeResult("rename", Verdict.OK, "replaces a file in one step")
+            return note(f"replaces a file, but no second names ({error.strerror})")
+        return ok("replaces a file in one step")
 
-    def names(self) -> ProbeResult:
-        """Check that case counts in file names and that they may be long: topic names are folder
+    def names(self) -> Finding:
+        """Check that file names are case-sensitive and may be long, because topic names are folder
         names."""
         self._make_file("case", b"small")
         self._make_file("CASE", b"large")
         if self._read_file(self._path("case"), 10) != b"small":
-            return ProbeResult(
-                "names",
-                Verdict.UNSAFE,
-                "upper and lower case are the same",
-                "topics whose names differ in case only would share their files",
-            )
+            text = "topics whose names differ in case only would share their files"
+            return unsafe("upper and lower case are the same", text)
         try:
             self._make_file("n" * _LONGEST_NAME, b"")
         except OSError as error:
-            return ProbeResult(
-                "names",
-                Verdict.NOTE,
-                f"no name of {_LONGEST_NAME} bytes ({error.strerror})",
-                "topics with long names are refused",
-            )
-        return ProbeResult("names", Verdict.OK, f"case counts, up to {_LONGEST_NAME} bytes")
+            text = f"no name of {_LONGEST_NAME} bytes ({error.strerror})"
+            return note(text, "topics with long names are refused")
+        return ok(f"case counts, up to {_LONGEST_NAME} bytes")
 
-    def probe_cached_reads(self) -> ProbeResult:
-        """Check RWF_NOWAIT: what is in the page cache is read without a thread."""
+    def probe_cached_reads(self) -> Finding:
+        """Check RWF_NOWAIT, which reads from the page cache without a thread."""
         fd = self._calls.open(self._make_file("cached", b"cached"), os.O_RDONLY)
         try:
             self._calls.read(fd, 6, 0)
@@ -193,26 +191,25 @@ class _PosixProbes:
         finally:
             self._calls.close(fd)
         if found == 6:
-            return ProbeResult("cached reads", Verdict.OK, "answered without waiting")
-        return ProbeResult(
-            "cached reads", Verdict.NOTE, "not possible here", "each read takes a thread; slower"
-        )
+            return ok("answered without waiting")
+        text = "each read takes a thread, which is slower"
+        return note("not possible here", text)
 
-    def free_space(self) -> ProbeResult:
+    def free_space(self) -> Finding:
         usage = shutil.disk_usage(self._folder)
+        if not usage.total:
+            return note("the file system does not tell")
         found = f"{usage.free / 1e9:.1f} of {usage.total / 1e9:.1f} GB"
         if usage.free < _SPARE_BYTES:
-            return ProbeResult(
-                "free space", Verdict.UNSAFE, found, "no room for one commit log segment"
-            )
-        return ProbeResult("free space", Verdict.OK, found)
+            return unsafe(found, "no room for one commit log segment")
+        return ok(found)
 
-    def clock(self) -> ProbeResult:
-        """Check the clock of the machine that keeps the files, which may be another one."""
+    def clock(self) -> Finding:
+        """Check the clock of the file system. The files may be stored on another machine."""
         changed = self._calls.stat(self._make_file("clock", b"x")).st_mtime_ns // 1_000_000
-        return skew("clock", changed - time.time_ns() // 1_000_000, whose="the file system's")
+        return skew(changed - time.time_ns() // 1_000_000, whose="the file system's")
 
-    def write_latency(self) -> ProbeResult:
+    def write_latency(self) -> Finding:
         data, samples = bytes(_SMALL_BYTES), self._options.samples
         fd = self._calls.open(self._path("small"), os.O_RDWR | os.O_CREAT)
         positions = iter(range(0, samples * _SMALL_BYTES, _SMALL_BYTES))
@@ -226,16 +223,14 @@ class _PosixProbes:
         finally:
             self._calls.close(fd)
         found = f"4 KiB and a sync: {quantiles(taken)}"
-        return ProbeResult("latency of a write", Verdict.INFO, found)
+        return info(found)
 
-    def read_latency(self) -> ProbeResult:
+    def read_latency(self) -> Finding:
         path = self._path("small")
         taken = measure_calls(lambda: self._read_file(path, _SMALL_BYTES), self._options.samples)
-        return ProbeResult(
-            "latency of a read", Verdict.INFO, f"4 KiB from the cache: {quantiles(taken)}"
-        )
+        return info(f"4 KiB from the cache: {quantiles(taken)}")
 
-    def throughput(self) -> ProbeResult:
+    def throughput(self) -> Finding:
         size = self._options.large_bytes
         data = bytes(range(256)) * (size // 256)
         path = self._path("large")
@@ -253,4 +248,4 @@ class _PosixProbes:
         with suppress(OSError):
             self._calls.unlink(path)
         found = f"{size >> 20} MiB: write and sync {rate(size, up)}, read {rate(size, down)}"
-        return ProbeResult("throughput", Verdict.INFO, found)
+        return info(found)

@@ -15,7 +15,6 @@ import msgspec
 
 from tieredstore.contracts.backups import BackupName
 from tieredstore.contracts.block_checksums import BlockCoverage
-from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import (
     Buffer,
     Capabilities,
@@ -25,18 +24,26 @@ from tieredstore.contracts.segment import (
     WriteResult,
     Written,
 )
+from tieredstore.contracts.tier_identity import EpochRecord, TierMark
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFile, OpenFiles
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.properties import find_near_setting
 from tieredstore.providers import checks, naming
-from tieredstore.providers.posix.backups import PosixBackups
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.checked_reads import CheckedReads
 from tieredstore.providers.posix.listing import list_clusters, list_segments
+from tieredstore.providers.posix.own_files import (
+    PosixBackups,
+    PosixTimes,
+    PosixWriterEpoch,
+    describe_last_writer,
+    find_newest_number,
+    read_identity,
+)
 from tieredstore.providers.posix.probes import probe_posix
 from tieredstore.providers.posix.sum_files import SegmentSums, SumCache, delete_orphans
-from tieredstore.providers.posix.writer import PosixWriterEpoch, describe_last_writer
+from tieredstore.providers.timed import TimedProvider
 from tieredstore.tier_url import file_url
 
 if TYPE_CHECKING:
@@ -53,13 +60,11 @@ _MAX_NOWAIT_BYTES = 64 << 20
 _BAD_NAME = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 
 
-class PosixProvider:
-    """A tier below `root` on a file system; one process writes a broker prefix at a time.
-
-    fsync: whether a write returns only once its bytes (and the folders of a new file) are on
-    stable storage. checksums: whether it leaves checksums beside what it writes. max_open_files:
-    descriptors kept open, over all segments.
-    """
+class PosixProvider(TimedProvider):
+    """Tier below `root` on a file system. Only one process at a time may write to a broker prefix.
+    `fsync`: whether a write returns only after its bytes, and the folders of a new file, are synced
+    to disk. `checksums`: whether checksums are written beside segments. `max_open_files`: limit of
+    open descriptors for all segments."""
 
     def __init__(
         self,
@@ -78,13 +83,14 @@ class PosixProvider:
         self._calls = calls if calls is not None else PosixCalls()
         self._files = OpenFiles(max_open_files, self._calls)
         self._sums = SumCache()
+        self._times = PosixTimes(self._cluster_directory)
         self._known_directories: set[str] = set()
         self._expected: Mapping[tuple[str, ...], Sequence[str]] = {}
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> PosixProvider:
-        """Make the tier of `tieredStoreFilePath` and `brokerClusterName`. Raises Invalid, also when
-        the path is not set and a key is almost this one: the tier would be in the working
+        """Create the tier of `tieredStoreFilePath` and `brokerClusterName`. Raises Invalid, also if
+        the path is not set but a similar key is, because the tier would then be in the working
         directory."""
         if not config.tier_file_path:
             given = config.plugin_properties
@@ -99,7 +105,6 @@ class PosixProvider:
             config.broker_cluster_name,
             fsync=config.posix_fsync_enable,
             checksums=config.posix_checksum_enable,
-            max_open_files=config.posix_max_open_files,
         )
 
     @classmethod
@@ -110,14 +115,14 @@ class PosixProvider:
         return msgspec.structs.replace(config, tier_file_path=url.path)
 
     def make_request_model(self) -> FileRequestModel:
-        """Make the rules of what files are asked for."""
+        """Return the rules by which requests to files are counted."""
         from tieredstore.providers.posix.modelling import FileRequestModel
 
         return FileRequestModel(self.capabilities)
 
     @classmethod
     def clusters(cls, config: StoreConfig) -> list[str]:
-        """List the names of the clusters that have a folder in the tier. Raises Invalid."""
+        """Return the names of the clusters that have a folder in the tier. Raises Invalid."""
         return list_clusters(config.tier_file_path)
 
     @property
@@ -130,9 +135,8 @@ class PosixProvider:
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         """List the segments in one walk over the files. Files whose names are not a segment's are
-        not ours and are left out; so is nothing else: a folder that cannot be read raises
-        Unavailable, and so does a root that is not there (an unmounted disk is not an empty
-        tier)."""
+        skipped. Raises Unavailable for an unreadable folder and for a missing root: an unmounted
+        disk is not an empty tier."""
         parts = naming.parse_prefix(prefix)
         try:
             self._calls.stat(self._root)
@@ -159,20 +163,55 @@ class PosixProvider:
     ) -> PosixWriterEpoch:
         """Take an exclusive `flock` on `<cluster folder>/<broker>/.writer`.
 
-        `take_over` and `record` change nothing here: the system ends a lock with its owner, so the
-        owner that the error names is alive and must be stopped.
+        `take_over` and the claims of `record` have no effect: the system ends a lock with its
+        owner, so the owner that the error names is alive and must be stopped.
         """
-        del take_over, record
+        del take_over
         naming.check_name(broker_name, "broker name")
         directory = f"{self._cluster_directory}/{broker_name}"
         try:
             self.make_directories(directory)
         except OSError as error:
             raise translate_os_error(error, "create", directory, invalid=RETRY_LATER) from error
-        return PosixWriterEpoch.acquire(directory)
+        return PosixWriterEpoch.acquire(directory, None if record is None else record.mark)
+
+    def read_mark(self, broker_name: str, since: int) -> TierMark:
+        """Read the file `.tier` of a broker's folder. See `IdentifiedTier`."""
+        del since  # one file holds all that are kept
+        naming.check_name(broker_name, "broker name")
+        try:
+            self._calls.stat(self._root)
+        except FileNotFoundError:
+            return TierMark(is_missing=True, is_empty=True)
+        except OSError as error:
+            raise translate_os_error(error, "read", self._root, invalid=RETRY_LATER) from error
+        directory = f"{self._cluster_directory}/{broker_name}"
+        found = read_identity(directory)
+        number = find_newest_number(directory)
+        if found is None:
+            first = next(iter(self.list(broker_name)), None)
+            return TierMark(None, number, is_empty=first is None)
+        return TierMark(
+            *(found.identity, number, found.list_marks()),
+            older=found.older,
+            older_store=found.older_store,
+        )
+
+    def list_brokers(self) -> Iterator[str]:
+        """Yield the names of the folders in the cluster's folder. Raises Unavailable."""
+        try:
+            with os.scandir(self._cluster_directory) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            directory = self._cluster_directory
+            raise translate_os_error(error, "list", directory, invalid=RETRY_LATER) from error
+        yield from filter(naming.is_name, names)
 
     def find_last_writer(self, broker_name: str) -> str | None:
-        """Describe the last writer below a broker prefix; None when there was none."""
+        """Return a description of the last writer below a broker prefix, or None if there was no
+        writer."""
         naming.check_name(broker_name, "broker name")
         return describe_last_writer(f"{self._cluster_directory}/{broker_name}")
 
@@ -209,7 +248,7 @@ class PosixProvider:
     def close(self) -> None:
         self._files.close()
 
-    # What the segments of this provider share
+    # State that the segments of this provider share
 
     @property
     def files(self) -> OpenFiles:
@@ -232,7 +271,7 @@ class PosixProvider:
         return self._checksums
 
     def make_directories(self, directory: str) -> None:
-        """Make a folder and those above it. Raises OSError."""
+        """Create a folder and its parent folders. Raises OSError."""
         try:
             self._calls.make_directory(directory)
         except FileExistsError:
@@ -245,11 +284,11 @@ class PosixProvider:
             with suppress(FileExistsError):
                 self._calls.make_directory(directory)
         if len(directory) <= len(self._root) and self._fsync:
-            # the root's own entry; `sync_entry` stops at the root
+            # the root's own entry. `sync_entry` stops at the root
             self._calls.sync_directory(directory.rpartition("/")[0] or "/")
 
     def sync_entry(self, directory: str) -> None:
-        """Make a new entry of `directory` durable, and the folders up to the root. Raises
+        """Sync a new entry of `directory`, and the folders up to the root, to disk. Raises
         OSError."""
         if not self._fsync:
             return
@@ -264,10 +303,10 @@ class PosixProvider:
 
 
 class PosixFileSegment:
-    """One file. Made by its first write, not by opening it."""
+    """A segment in one file. The first write creates the file."""
 
     PROVIDER: ClassVar = PosixProvider
-    """What a configuration means that names this class, as Java's do."""
+    """Provider for a configuration that names this segment class, as Java's configurations do."""
 
     def __init__(self, id: SegmentId, path: str, provider: PosixProvider) -> None:
         self._id = id
@@ -289,7 +328,6 @@ class PosixFileSegment:
         return 0 if found is None else found.st_size
 
     def _stat(self) -> os.stat_result | None:
-        """Ask for the file; None where it is not there."""
         try:
             found = self._calls.stat(self._path)
         except FileNotFoundError:
@@ -299,7 +337,7 @@ class PosixFileSegment:
             raise self._error("stat", error) from error
         if not stat.S_ISREG(found.st_mode):
             raise self._make_kind_error()
-        # another process may have deleted the file and made it again
+        # another process may have deleted and recreated the file
         self._files.forget(self._path, unless=(found.st_dev, found.st_ino))
         return found
 
@@ -336,7 +374,7 @@ class PosixFileSegment:
                     self._sums.end_write()
 
     def read(self, position: int, length: int) -> memoryview:
-        """Read, and check the blocks of which there are checksums. Raises BlocksDamaged."""
+        """Read, and verify the blocks that have checksums. Raises BlocksDamaged."""
         checks.check_range(self._id, position, length)
         if not length:
             return memoryview(b"")
@@ -352,14 +390,14 @@ class PosixFileSegment:
             return None
         try:
             found = self._checked.read_nowait(file.fd, position, length)
-        except OSError as error:  # the blocking read says what is wrong
+        except OSError as error:  # the blocking read reports the fault
             if file.is_kept:
                 self._calls.note_cached_failure(error)
             return None
         return found if file.is_kept else None
 
     def check_blocks(self) -> BlockCoverage:
-        """Read the whole segment and check all that has checksums."""
+        """Read the whole segment, and verify every block that has a checksum."""
         try:
             with self._files.take(self._path) as fd:
                 return self._checked.check_all(fd, self._calls.fstat(fd).st_size)
@@ -369,7 +407,7 @@ class PosixFileSegment:
             raise self._error("check", error) from error
 
     def cover_blocks(self) -> BlockCoverage:
-        """Give checksums to what has none."""
+        """Compute checksums for blocks that have none."""
         with self._write_lock:
             try:
                 with self._files.take(self._path) as fd:
@@ -380,7 +418,8 @@ class PosixFileSegment:
                 raise self._error("check", error) from error
 
     def seal(self) -> None:
-        """End writes through this object. Java has no seal: checksums alone are made durable."""
+        """End writes through this object, and sync the checksums. Java has no seal, so the
+        segment's file stays unchanged."""
         with self._write_lock:
             if not self._sealed and self._provider.fsync:
                 try:
@@ -419,13 +458,13 @@ class PosixFileSegment:
             raise self._error(f"cut the checksums at {position}", error) from error
 
     def _read(self, position: int, length: int) -> memoryview:
-        """Read without checks. Raises OSError, Corrupt."""
+        """Read bytes without verification. Raises OSError, Corrupt."""
         try:
             file = self._files.take(self._path)
         except FileNotFoundError:
             raise checks.make_short_read_error(self._id, position, length, 0) from None
         try:
-            if length > _UNCHECKED_READ_BYTES:  # no memory for what is not there
+            if length > _UNCHECKED_READ_BYTES:  # no memory for bytes that do not exist
                 there = max(0, self._calls.fstat(file.fd).st_size - position)
                 if there < length:
                     raise checks.make_short_read_error(self._id, position, length, there)
@@ -434,8 +473,9 @@ class PosixFileSegment:
             self._files.give_back(file)
 
     def _open_new(self, position: int) -> tuple[OpenFile | None, os.stat_result | None]:
-        """Take the file, newly opened for a write at a position, with what the system says of it,
-        which is nothing of a new one: nobody need ask by the path. None where that must be done."""
+        """Open the file for a write at a position. Returns the open file and its status (None for a
+        new file), so that no further call by path is needed. Returns None for the file if it must
+        be opened in another way."""
         if not position:
             return self._make_file(), None
         try:
@@ -452,7 +492,6 @@ class PosixFileSegment:
         return None, None
 
     def _make_file(self) -> OpenFile | None:
-        """Make the file, with its folders; None where it is there."""
         try:
             self._provider.make_directories(self._path.rpartition("/")[0])
             return self._files.make(self._path)
@@ -462,7 +501,8 @@ class PosixFileSegment:
             raise self._error("open for writing", error) from error
 
     def _write_flags(self, position: int) -> int:
-        """Flags to open with; makes the folders of a new file. Raises OSError."""
+        """Return the flags with which the file is opened. Creates the folders of a new file. Raises
+        OSError."""
         if position:
             return os.O_RDWR
         self._provider.make_directories(self._path.rpartition("/")[0])
@@ -480,8 +520,8 @@ class PosixFileSegment:
             if not position:
                 self._provider.sync_entry(self._path.rpartition("/")[0])
         except OSError as error:
-            # The system may drop the pages and call the next sync a success, so what a reader
-            # sees in its cache now proves nothing: take the bytes away, they must come again.
+            # The system may drop the pages and report the next sync as a success, so bytes in its
+            # cache prove nothing now: remove the bytes, and write them again.
             reason = f"sync {self._path} after a write at {position}: {error}"
             with suppress(OSError):
                 self._calls.truncate(fd, position)
@@ -503,7 +543,7 @@ class PosixFileSegment:
             position += size
 
     def _write_rest(self, fd: int, position: int, done: int, data: bytes) -> None:
-        """Go on after a short write, of which `done` bytes were written."""
+        """Write the remaining bytes after a short write, which wrote `done` bytes."""
         rest = memoryview(data)
         tries = 0
         while done < len(rest):
@@ -517,8 +557,8 @@ class PosixFileSegment:
             done += count
 
     def _cut_tail(self, fd: int, position: int) -> None:
-        """Drop a torn write before the bytes that replace it come: a crash in between must not
-        leave these followed by the rest of it."""
+        """Cut off the rest of a torn write before other bytes replace it. Otherwise a crash could
+        leave the rest after the new bytes."""
         try:
             self._calls.truncate(fd, position)
         except OSError as error:
@@ -529,7 +569,7 @@ class PosixFileSegment:
             self._calls.truncate(fd, position)
         except OSError as second:
             return UnknownWrite(
-                f"write {self._path} at {position}: {error}; and cutting it off again: {second}"
+                f"write {self._path} at {position}: {error}. The truncation failed too: {second}"
             )
         raise self._error(f"write at {position}", error) from error
 

@@ -1,9 +1,9 @@
-"""The file of checksums beside a segment's file: written behind it, read with it.
+"""File of checksums beside a segment's file.
 
-A write to the segment comes first and its checksums follow, so a crash leaves them behind, never
-ahead. Only where a segment is cut they go first. They are not synced: what a power loss leaves
-covers less. `docs/formats/block-checksums.md` has the format, and why no state of this file makes
-good bytes unreadable.
+The checksums are written after the segment's bytes, so after a crash they may cover fewer bytes
+than the segment has, and never more. Only a truncation changes the checksums first. They are not
+synced, so after a power cut they may cover even fewer bytes. `docs/formats/block-checksums.md` has
+the format, and shows why no state of this file makes good bytes unreadable.
 """
 
 from __future__ import annotations
@@ -49,20 +49,21 @@ _log = logging.getLogger(__name__)
 
 
 def sums_path(segment_path: str) -> str:
-    """Return the path of the checksums of the segment at a path."""
+    """Return the path of the checksum file of the segment at a path."""
     directory, _, name = segment_path.rpartition("/")
     return f"{directory}/{PREFIX}{name}{SUFFIX}"
 
 
 class Loaded(NamedTuple):
-    """sums: of a file that was like `state` when it was read; None for none."""
+    """Checksums in memory. `sums`: the checksums, or None without any. `state`: status of their
+    file when it was read."""
 
     sums: BlockSums
     state: tuple[int, int, int] | None
 
 
 class SumCache:
-    """Checksums in memory, those least recently used forgotten first. Thread-safe."""
+    """Cache of checksums in memory. The least recently used ones are evicted first. Thread-safe."""
 
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -71,11 +72,11 @@ class SumCache:
         self._held_bytes = 0
 
     def get(self, path: str) -> Loaded | None:
-        # Without the lock, which would cost as much as all the rest of it.
+        # Without the lock, which would cost as much as everything else.
         try:
             self._held.move_to_end(path)
             return self._held[path]
-        except KeyError:  # forgotten, maybe in between
+        except KeyError:  # evicted, maybe between the two lines
             return None
 
     def put(self, path: str, loaded: Loaded) -> None:
@@ -86,7 +87,7 @@ class SumCache:
             self._make_room()
 
     def extend(self, path: str, entries: Sequence[BlockEntry]) -> None:
-        """Take in what was written behind what is held, if anything is."""
+        """Add the entries of a write to the cached checksums of its segment, if there are any."""
         with self._lock:
             loaded = self._held.get(path)
             if loaded is not None:
@@ -95,7 +96,7 @@ class SumCache:
                 self._held_bytes += loaded.sums.memory_bytes
 
     def learn(self, path: str, index: int, piece_crcs: array[int]) -> None:
-        """Keep what was found of the pieces of a block, if its segment's checksums are held."""
+        """Store the CRCs of a block's pieces, if its segment's checksums are cached."""
         with self._lock:
             loaded = self._held.get(path)
             if loaded is not None:
@@ -120,9 +121,10 @@ class SumCache:
 
 
 class SegmentSums:
-    """The checksums of one open segment. Reads may run beside one write at a time.
+    """Checksums of one open segment. Reads may run beside one write at a time.
 
-    path: of the segment. is_durable: whether the checksums are cut by a write that is synced.
+    `path`: path of the segment.
+    `is_durable`: whether a truncation of the checksums is synced.
     """
 
     __slots__ = (
@@ -157,25 +159,25 @@ class SegmentSums:
     # Reading
 
     def find(self, end: int) -> BlockSums:
-        """Return what is known of the bytes in front of `end`; looks at the file again where that
-        may have grown. Raises OSError."""
+        """Return the checksums of the bytes before `end`. If the checksum file may have grown, it
+        is read again. Raises OSError."""
         loaded = self._cache.get(self._path)
         if loaded is None or (loaded.sums.size_bytes < end and loaded.state != self._find_state()):
             return self.load()
         return loaded.sums
 
     def find_nowait(self) -> BlockSums | None:
-        """Return what is known, as far as it is in memory; None when it is not."""
+        """Return the checksums if they are in memory, else None."""
         loaded = self._cache.get(self._path)
         return None if loaded is None else loaded.sums
 
     def learn(self, index: int, piece_crcs: array[int]) -> None:
-        """Keep what `compute_piece_crcs` gave for a block that has its checksum."""
+        """Store the result of `compute_piece_crcs` for a block that matched its checksum."""
         self._cache.learn(self._path, index, piece_crcs)
 
     def load(self) -> BlockSums:
-        """Read the file; one that is missing, that this process may or can not read, or that is no
-        file of checksums, covers nothing. Raises OSError."""
+        """Read the file of checksums. A file that is missing, unreadable for this process, or of
+        another format covers no bytes. Raises OSError."""
         try:
             return self._load()
         except OSError as error:
@@ -197,7 +199,7 @@ class SegmentSums:
             self._calls.close(fd)
 
     def _load_to_write(self) -> BlockSums:
-        """Do `_load`, and keep the file open for `extend`, where this process may write to it."""
+        """Read the checksum file, and keep it open for `extend` if this process may write to it."""
         try:
             self._file = self._calls.open(self._path, os.O_RDWR)
         except OSError:
@@ -215,7 +217,7 @@ class SegmentSums:
         return sums
 
     def set_aside(self, sums: BlockSums) -> None:
-        """Do without checksums that are of another segment, as long as their file is the same."""
+        """Ignore the checksums until their file changes, because they belong to another segment."""
         _log.warning(
             "%s: set aside: these are checksums of other bytes than %s has (%d blocks)",
             self._path, self._id, len(sums.lengths),
@@ -223,9 +225,10 @@ class SegmentSums:
         self._cache.put(self._path, Loaded(BlockSums(), self._find_state()))
 
     def is_foreign(self, sums: BlockSums, fd: int) -> bool:
-        """Tell whether checksums that do not fit can be of another segment, one that Java deleted
-        and made again under its name: somebody has written to it since, and it does not begin with
-        the times that they know. A consume queue begins with no time. Raises OSError."""
+        """Return whether checksums that do not match may belong to an earlier segment, which Java
+        has deleted and recreated under the same name. Then the file was written later, and does not
+        begin with the times in the checksums. A consume queue begins with no time. Raises
+        OSError."""
         if self._calls.fstat(fd).st_mtime_ns == sums.modified_ns:
             return False
         if self._id.type is FileSegmentType.CONSUME_QUEUE:
@@ -235,16 +238,16 @@ class SegmentSums:
     # Writing
 
     def begin_write_anew(self) -> None:
-        """Get ready for the first write to a segment."""
+        """Prepare the first write to a new segment."""
         if self._end != 0:
             self._cache.forget(self._path)
             self._begin_anew(0)
             self._fresh = BlockSums()
 
     def begin_write(self, fd: int, position: int, size: int, modified_ns: int) -> None:
-        """Get ready for a write at `position` of a segment of `size` bytes, last modified at that
-        time: what is known of bytes from there on is forgotten, before they go. `end_write` must
-        follow. Raises OSError when it cannot be."""
+        """Prepare a write at `position` of a segment of `size` bytes with this modification time:
+        checksums from `position` on are dropped before the bytes change. `end_write` must follow.
+        Raises OSError on failure."""
         if self._end == position == size:
             return
         self._end = None
@@ -252,17 +255,18 @@ class SegmentSums:
             self._resume(fd, position, modified_ns)
         except OSError as error:
             if position < size:
-                self.delete()  # raises when that cannot be done either
-            _log.warning("%s: cannot go on: %s", self._path, error)
+                self.delete()  # raises if that fails too
+            _log.warning("%s: cannot continue: %s", self._path, error)
 
     def end_write(self) -> None:
-        """End what `begin_write` began, whatever became of it."""
+        """End a write that `begin_write` prepared, after any outcome."""
         if self._file is not None:
             self._calls.close(self._file)
             self._file = None
 
     def extend(self, fd: int, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write the checksums of bytes that the segment has got. A failure leaves them without."""
+        """Write the checksums of new bytes of the segment. After a failure these bytes have no
+        checksums."""
         if self._end != position:
             return
         entries, crc = block_sums.compute_entries(position, buffers, self._tail_crc)
@@ -291,12 +295,13 @@ class SegmentSums:
         self._tail_crc = crc
 
     def sync(self) -> None:
-        """Make durable what was written. Raises OSError."""
+        """Sync the written checksums to disk. Raises OSError."""
         with suppress(FileNotFoundError), self._opened(os.O_RDWR) as fd:
             self._calls.sync(fd)
 
     def delete(self) -> None:
-        """Delete the file; before the segment's own. Raises OSError."""
+        """Delete the checksum file. Call this before the segment's own file is deleted. Raises
+        OSError."""
         self._end = None
         try:
             self._calls.unlink(self._path)
@@ -306,8 +311,8 @@ class SegmentSums:
             self._cache.forget(self._path)
 
     def cover(self, fd: int, size: int) -> tuple[BlockSums, list[DamagedBlock]]:
-        """Give checksums to all that has none; returns what is known then, and the blocks that do
-        not have theirs. Raises OSError."""
+        """Compute checksums for all blocks that have none. Returns the checksums, and the blocks
+        that do not match. Raises OSError."""
         self._end = None
         modified_ns = self._calls.fstat(fd).st_mtime_ns
         sums, bad, entries = self._compare(fd, size)
@@ -331,7 +336,7 @@ class SegmentSums:
         return sums, bad
 
     def check(self, fd: int, size: int) -> tuple[BlockSums, list[DamagedBlock]]:
-        """Compare all of a segment with what is known of it. Raises OSError."""
+        """Verify all blocks of the segment. Raises OSError."""
         sums, bad, _ = self._compare(fd, size)
         return sums, bad
 
@@ -347,15 +352,15 @@ class SegmentSums:
             entries += block_sums.compute_entries(start, [data], 0)[0]
         return sums, bad, entries
 
-    # In between
+    # Internal
 
     def _begin_anew(self, position: int) -> None:
         self._fresh, self._end, self._tail_crc, self._frozen = None, position, 0, None
 
     def _resume(self, fd: int, position: int, modified_ns: int) -> None:
-        """Go on where the segment ends, or is to be cut. What is there of its last block counts as
-        it is, but for what is known to be damaged."""
-        # What cannot be read may still tell others of bytes that are to go.
+        """Continue the checksums at the end of the segment, or at the position where it will be
+        cut. The bytes of its last block are trusted, unless they are known to be damaged."""
+        # Other readers may still read checksums that this process cannot read.
         sums = self._load_to_write()
         is_kept = modified_ns == sums.modified_ns
         if not is_kept and not self._is_trusted(sums, fd):
@@ -377,8 +382,8 @@ class SegmentSums:
             self._fresh = BlockSums(head, None, sums.lengths, sums.crcs)
 
     def _is_trusted(self, sums: BlockSums, fd: int) -> bool:
-        """Whether checksums are of this segment, which somebody has written to since: Java, or this
-        program before it crashed."""
+        """Return whether checksums belong to this segment although the segment was written after
+        them, by Java or by this program before a crash."""
         if self._id.type is not FileSegmentType.CONSUME_QUEUE:
             return sums.is_of(self._read_some(fd, 0, len(sums.head)))
         size = self._calls.fstat(fd).st_size
@@ -409,11 +414,10 @@ class SegmentSums:
             self._write_all(fd, data, position)
 
     def _write_anew(self, data: bytes) -> None:
-        """Let the file have this content alone."""
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
         try:
             fd = self._calls.open(self._path, flags)
-        except PermissionError:  # another user's, who sealed: one of our own takes its place
+        except PermissionError:  # another user's, who sealed: replace it by one of our own
             self._calls.unlink(self._path)
             fd = self._calls.open(self._path, flags)
         try:
@@ -437,7 +441,6 @@ class SegmentSums:
         return _make_state(found)
 
     def _read_some(self, fd: int, position: int, length: int) -> bytes:
-        """Read up to `length` bytes, fewer only where the file ends."""
         pieces: list[bytes] = []
         while length > 0:
             piece = self._calls.read(fd, length, position)
@@ -462,7 +465,7 @@ def _make_state(found: os.stat_result) -> tuple[int, int, int]:
 
 
 def _find_head(position: int, buffers: Sequence[Buffer]) -> bytes:
-    """The first bytes of a segment, where they are those that are written, in one piece."""
+    """Return the first bytes of a segment, if the written bytes contain them in one piece."""
     first = memoryview(buffers[0]).cast("B") if buffers and not position else b""
     return bytes(first[:HEAD_BYTES]) if len(first) >= HEAD_BYTES else b""
 
@@ -470,9 +473,9 @@ def _find_head(position: int, buffers: Sequence[Buffer]) -> bytes:
 def find_bad_blocks(
     sums: BlockSums, start: int, end: int, data: memoryview, data_start: int
 ) -> list[DamagedBlock]:
-    """Find the blocks that have a byte in [start, end) and do not have their checksums, of those
-    that lie whole in `data`, which is the segment from `data_start` on. One whose end is missing is
-    not looked at: its checksum is ahead of the segment, or the read of its end fails by itself."""
+    """Return the blocks that touch [start, end), are complete in `data`, and do not match their
+    checksums. `data` is the segment from `data_start` on. A block whose end is missing in `data` is
+    skipped, because its checksum may cover more bytes."""
     bad = []
     first, behind = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
     begin = first * BLOCK_BYTES - data_start  # of a block, in the data
@@ -488,7 +491,7 @@ def find_bad_blocks(
 
 
 def delete_orphans(directory: str, calls: PosixCalls) -> int:
-    """Delete the checksums below a broker's folder whose segments are gone; returns their number.
+    """Delete the checksums below a broker's folder whose segments are gone. Returns their number.
     Raises Unavailable."""
     deleted = 0
     for folder, _, names in os.walk(directory):

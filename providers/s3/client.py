@@ -1,4 +1,4 @@
-"""S3Client: an ObjectClient on S3 and what is compatible with it, by boto3 (`docs/s3.md`)."""
+"""S3Client: an ObjectClient on S3 and compatible stores, by boto3 (`docs/s3.md`)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.objects import ClientLimits, CopiedPart, ObjectInfo, Part
 from tieredstore.contracts.probing import ProbeResult
 from tieredstore.contracts.segment import Buffer
 from tieredstore.contracts.usage import Prices, WrittenBytes
+from tieredstore.disk.user_folders import require_temporary_folder
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, ObjectInfo, Part
-from tieredstore.providers.chunks.lives.names import WHOLE_NAME
+from tieredstore.providers.chunks.manifests.names import WHOLE_NAME
 from tieredstore.providers.s3.dialects.dialect import check_checksums, choose_dialect
 from tieredstore.providers.s3.errors import require_whole_answers
-from tieredstore.providers.s3.fast_reads.fast_path import FastPath
-from tieredstore.providers.s3.fast_reads.obstore_reader import NO_ANSWER, NoAnswer
-from tieredstore.providers.s3.lane import Lane, S3Failure, ServerClock
-from tieredstore.providers.s3.limits import Gate, TokenBucket
+from tieredstore.providers.s3.fast_reads.obstore_reader import NO_ANSWER, FastPath, NoAnswer
+from tieredstore.providers.s3.lane import Gate, Lane, PreconditionFailed, S3Failure, ServerClock
 from tieredstore.providers.s3.listing import (
     epoch_ms,
     list_folders,
@@ -33,7 +32,7 @@ from tieredstore.providers.s3.multipart import Multipart, read_parts, size_of_pa
 from tieredstore.providers.s3.place import S3Place
 from tieredstore.providers.s3.probes import probe_s3
 from tieredstore.providers.s3.reading import RangeReader, is_absent
-from tieredstore.providers.s3.session import make_client
+from tieredstore.providers.s3.session import BULK_CONNECTIONS, make_client
 
 if TYPE_CHECKING:
     from tieredstore.providers.s3.settings import S3Settings
@@ -43,11 +42,10 @@ _PASSING = frozenset({"InternalError", "SlowDown", "ServiceUnavailable", "Operat
 
 
 class S3Client:
-    """The objects below a prefix of a bucket. Nothing is sent before the first call.
-
-    Commits and reads go one way, merges, seals and deletions another (`bulk`), each with limits of
-    its own, so that neither waits for the other. On the first way commits do not wait for reads.
-    """
+    """Objects below a prefix of a bucket. The constructor sends no request. The client has two
+    connection pools with separate limits: foreground (commits, reads) and background (`bulk`:
+    merges, seals, deletes). Neither pool waits for the other. In the foreground, commits do not
+    wait for reads."""
 
     def __init__(self, settings: S3Settings, *, clock: Clock = SYSTEM_CLOCK) -> None:
         if not settings.bucket:
@@ -57,19 +55,16 @@ class S3Client:
         server_clock = ServerClock()
         meter = Meter(
             Prices(
-                settings.write_price,
-                settings.list_price,
-                settings.read_price,
-                settings.delete_price,
-                settings.transfer_price,
+                write=settings.write_price,
+                list=settings.write_price,
+                read=settings.read_price,
+                transfer=settings.transfer_price,
             )
         )
         place = S3Place(settings.bucket, settings.prefix.strip("/"))
         foreground = Lane(
             partial(make_client, settings, bulk=False),
             Gate(settings.max_connections),
-            TokenBucket(settings.requests_per_second, clock),
-            TokenBucket(settings.bytes_per_second, clock),
             meter,
             server_clock,
             clock,
@@ -79,9 +74,7 @@ class S3Client:
         )
         bulk = Lane(
             partial(make_client, settings, bulk=True),
-            Gate(settings.bulk_connections),
-            TokenBucket(settings.bulk_requests_per_second, clock),
-            TokenBucket(settings.bulk_bytes_per_second, clock),
+            Gate(BULK_CONNECTIONS),
             meter,
             server_clock,
             clock,
@@ -101,13 +94,12 @@ class S3Client:
             condition=own.dialect.header,
             concurrent_requests=settings.max_connections,
         )
-        # until the endpoint says that it cannot
+        # until the endpoint reports that it cannot
         self._reader = RangeReader(
             own,
             place,
             settings.max_attempts,
             settings.bulk_read_timeout_ms if own is bulk else settings.read_timeout_ms,
-            settings.minimum_bytes_per_second,
         )
         self._fast = (
             FastPath(settings, own, place) if settings.fast_reads and own is not bulk else None
@@ -119,8 +111,8 @@ class S3Client:
 
     @property
     def bulk(self) -> S3Client:
-        """The same objects, for maintenance: reads and writes wait for no commit, nor do commits
-        for them. Closed with this client."""
+        """Client of the same objects for background requests. Its requests and the commits of this
+        client do not wait for each other. The background client is closed with this client."""
         client = object.__new__(S3Client)
         client._assemble(self._settings, self._place, self._bulk_lane, self._bulk_lane)
         return client
@@ -135,11 +127,11 @@ class S3Client:
 
     @property
     def meter(self) -> Meter:
-        """Counts the requests of both ways."""
+        """Meter that counts the requests of both pools."""
         return self._lane.meter
 
     def now_ms(self) -> int:
-        """Return the server's clock, within a second; ask for it when nothing was asked before."""
+        """Return the server's time, within a second. Sends a request if none was sent before."""
         known = self._lane.server_clock.now_ms()
         if known is None:
             self._first_page()
@@ -155,7 +147,7 @@ class S3Client:
         params = self._write_params(key, metadata)
         if self._settings.checksums != "off":
             params |= self._dialect.checksum_params(body)
-        answer = self._create(key, body, len(body), self._lane, params)
+        answer = self._create(key, body, self._lane, params)
         if answer is None:
             return False
         if self._lane is self._bulk_lane:
@@ -184,14 +176,13 @@ class S3Client:
             self.meter.note_written(key, WrittenBytes(merged=sent, copied=copied))
         return made
 
-    def _compose(self, key: str, parts: Sequence[Part], params: dict[str, Any]) -> bool:
+    def _compose(self, key: str, parts: Sequence[Part], params: dict[str, object]) -> bool:
         if self._dialect.multipart:
             return self._multipart.compose(key, parts, params)
-        with tempfile.TemporaryFile() as whole:
+        with tempfile.TemporaryFile(dir=require_temporary_folder()) as whole:
             whole.writelines(read_parts(self.bulk.get_range, self._place, key, parts))
-            size_bytes = whole.tell()
             whole.seek(0)
-            return self._create(key, whole, size_bytes, self._bulk_lane, params) is not None
+            return self._create(key, whole, self._bulk_lane, params) is not None
 
     def get_range(self, key: str, position: int, length: int) -> bytes | None:
         if length == 0:
@@ -221,18 +212,18 @@ class S3Client:
         return list_objects(self._lane, self._place, prefix, start_after)
 
     def folders(self) -> Sequence[str]:
-        """List what is between the tier's prefix and the next slash. Raises Unavailable,
+        """Return the names of the folders directly below the tier's prefix. Raises Unavailable,
         Invalid."""
         return list_folders(self._lane, self._place)
 
     def names(self, folder: str) -> Sequence[str]:
-        """List names of objects and folders directly below a folder. Raises Unavailable,
+        """Return the names of the objects and folders directly in a folder. Raises Unavailable,
         Invalid."""
         return list_names(self._lane, self._place, folder)
 
     def copy(self, key: str, to: str) -> bool:
-        """Copy an object of up to 5 GiB, over what is there; False where there is none. Raises
-        Unavailable, Invalid."""
+        """Copy an object of up to 5 GiB, and replace any existing object. Returns False if the
+        source does not exist. Raises Unavailable, Invalid."""
         source = {"Bucket": self._place.bucket, "Key": self._place.add_prefix(key)}
         try:
             self._call("copy_object", "CopyObject", to, lane=self._bulk_lane, CopySource=source)
@@ -257,8 +248,8 @@ class S3Client:
         return sum(self._multipart.abort(upload.key, upload.upload_id) for upload in old)
 
     def check_condition(self) -> None:
-        """Raise Invalid where the bucket's versioning makes the condition of a create void. Where
-        the endpoint does not tell, nothing is said."""
+        """Raise Invalid if the bucket's versioning disables the condition of a create. No-op if the
+        endpoint does not report versioning."""
         if not self._dialect.void_if_versioned:
             return
         what = self._place.describe_operation("GetBucketVersioning", "")
@@ -274,7 +265,7 @@ class S3Client:
             raise Invalid(f"{self.url}: {void}")
 
     def probes(self, folder: str) -> Iterator[ProbeResult]:
-        """Run the further probes of `tieredstore doctor` on S3, below `folder` of the tier."""
+        """Run the S3 probes of `tieredstore doctor`, below `folder` of the tier."""
         return probe_s3(self._lane, self._place, folder, is_fenced=self._settings.fencing != "none")
 
     def close(self) -> None:
@@ -294,11 +285,11 @@ class S3Client:
         except S3Failure as failure:
             raise failure.error from None
 
-    def _write_params(self, key: str, metadata: Mapping[str, str]) -> dict[str, Any]:
-        """Metadata, encryption and storage class: the same for an object that is put and for one
-        that is composed."""
+    def _write_params(self, key: str, metadata: Mapping[str, str]) -> dict[str, object]:
+        """Return the request parameters for metadata, encryption and storage class, which put and
+        composed objects share."""
         settings = self._settings
-        params: dict[str, Any] = {"Metadata": dict(metadata)}
+        params: dict[str, object] = {"Metadata": dict(metadata)}
         if settings.sse != "none":
             params["ServerSideEncryption"] = settings.sse
         if settings.sse == "aws:kms":
@@ -310,24 +301,20 @@ class S3Client:
             params["StorageClass"] = settings.storage_class
         return params
 
-    def _create(
-        self, key: str, body: bytes | IO[bytes], size_bytes: int, lane: Lane, params: dict[str, Any]
-    ) -> Any:
-        """The answer; None when the key is taken."""
+    def _create(self, key: str, body: bytes | IO[bytes], lane: Lane, params: dict[str, Any]) -> Any:
         try:
             return self._call(
                 "put_object",
                 "PutObject",
                 key,
-                size_bytes=size_bytes,
                 lane=lane,
                 Body=body,
                 IfNoneMatch="*",
                 **params,
             )
+        except PreconditionFailed:
+            return None
         except S3Failure as failure:
-            if failure.status == 412:
-                return None
             raise failure.make_write_error() from None
 
     def _delete_one(self, key: str) -> None:
@@ -373,7 +360,6 @@ class S3Client:
         operation: str,
         key: str,
         *,
-        size_bytes: int = 0,
         lane: Lane | None = None,
         **params: Any,
     ) -> Any:
@@ -381,7 +367,6 @@ class S3Client:
             method,
             self._place.describe_operation(operation, key),
             key=key,
-            size_bytes=size_bytes,
             Bucket=self._place.bucket,
             Key=self._place.add_prefix(key),
             **params,

@@ -1,4 +1,5 @@
-"""What went wrong at an object store becomes one of the project's errors, here and nowhere else."""
+"""Translation of an object store's failures into the project's errors. Only this module does
+this."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ THROTTLES = frozenset(
         "429",
     }
 )
-"""Refusals for the sake of load: surely nothing was done."""
+"""Error codes of refusals because of load. The request was certainly not executed."""
 
 _PASSING = frozenset(
     {"InternalError", "RequestTimeout", "RequestTimeoutException", "IncompleteBody"}
@@ -37,7 +38,7 @@ _PASSING = frozenset(
 _PASSING_STATUS = frozenset({429, 500, 502, 503, 504})
 
 CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
-"""409: another request on the same key is under way."""
+"""Error codes with status 409: another request for the same key is in flight."""
 
 EXPIRED = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
@@ -87,7 +88,8 @@ _KMS = re.compile(r"^KMS[.A-Z]")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A refusal: the error code (or the status, where the answer has no body), and its facts."""
+    """A refusal by the server: its error code (or the status of an answer without a body), and
+    further facts."""
 
     code: str
     status: int
@@ -111,7 +113,7 @@ def read_answer(error: botocore_errors.ClientError) -> Answer:
 
 
 def make_answer_error(answer: Answer, what: str) -> TieredStoreError:
-    """Make the error of an answer. what: operation and object, for the message."""
+    """Return the error of an answer. `what`: operation and object, for the message."""
     code, status = answer.code, answer.status
     if code in _BY_CODE:
         kind, why = _BY_CODE[code]
@@ -138,14 +140,14 @@ def make_answer_error(answer: Answer, what: str) -> TieredStoreError:
 
 
 def is_passing_answer(answer: Answer) -> bool:
-    """Tell whether the same request may be answered otherwise a little later. A conflict (409) is
-    not such an answer: who wins it is for the caller to find out."""
+    """Return whether the same request may succeed a little later. After a conflict (409) the same
+    request cannot succeed: the caller must find out which writer succeeded."""
     return answer.code in THROTTLES or answer.code in _PASSING or answer.status in _PASSING_STATUS
 
 
 @contextmanager
 def require_whole_answers(what: str) -> Iterator[None]:
-    """Raise Unavailable for a field that an answer has not got: it is no answer then."""
+    """Raise Unavailable for a truncated answer, which lacks a field."""
     try:
         yield
     except KeyError as error:
@@ -161,12 +163,12 @@ _NOT_SENT = (
 
 
 def is_not_sent(error: BaseException | None) -> bool:
-    """Tell whether an attempt failed before anything of it can have reached the server."""
+    """Return whether an attempt failed before any part of it could reach the server."""
     return isinstance(error, _NOT_SENT) or _is_untrusted(error)
 
 
 def is_passing_failure(error: Exception) -> bool:
-    """Tell whether a request without an answer may get one a little later."""
+    """Return whether the same request may get an answer a little later."""
     passing = (botocore_errors.ConnectionError, botocore_errors.HTTPClientError)
     return isinstance(error, passing) and not _is_untrusted(error)
 
@@ -176,7 +178,7 @@ def _is_untrusted(error: BaseException | None) -> bool:
 
 
 def _endpoint(error: botocore_errors.BotoCoreError | botocore_errors.HTTPClientError) -> str:
-    """Scheme, host and port alone: the rest of a request's URL may be signed."""
+    """Return the scheme, host and port of a URL. The rest of the URL may contain a signature."""
     try:
         url = urlsplit(str(error.kwargs.get("endpoint_url", "")))
         host, port = url.hostname, url.port
@@ -189,9 +191,9 @@ def _endpoint(error: botocore_errors.BotoCoreError | botocore_errors.HTTPClientE
 
 
 def make_library_error(error: Exception, what: str, *, sent: bool = False) -> TieredStoreError:
-    """Make the error of a failure without an answer that could be read. The texts of such failures
-    may hold a proxy's password and are not used. sent: whether an attempt left, which may have been
-    applied."""
+    """Return the error for a failure without a readable answer. The texts of such failures are
+    omitted, because they may contain a proxy's password. `sent`: whether an attempt was sent and
+    may have been executed."""
     name = type(error).__name__
     if sent and isinstance(error, ValueError):
         return Unavailable(f"{what}: the answer cannot be read ({name})")

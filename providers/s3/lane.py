@@ -1,25 +1,25 @@
-"""One way of sending requests to S3: a boto3 client with its limits and retries, seen by meter and
+"""Lane: a path for requests to S3 through one boto3 client, with limits, retries, a meter and a
 clock."""
 
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from botocore.exceptions import ClientError
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.errors import Busy, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.retries import take_retry
-from tieredstore.providers.s3.connections import Connections
-from tieredstore.providers.s3.dialects.dialect import S3, Dialect
-from tieredstore.providers.s3.dialects.speaking import speak
+from tieredstore.providers.s3.dialects.dialect import S3, Dialect, speak
 from tieredstore.providers.s3.errors import (
     CONFLICTS,
     EXPIRED,
@@ -32,11 +32,131 @@ from tieredstore.providers.s3.errors import (
     make_library_error,
     read_answer,
 )
-from tieredstore.providers.s3.limits import Gate, RetryQuota, TokenBucket
 from tieredstore.providers.s3.meter import Meter, find_file_type
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client as BotoClient
+
+
+class Gate:
+    """Limit of concurrent requests, at most `most`. Each wave of refusals halves the limit. After
+    as many successful requests as the limit allows, the limit grows by one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._limit = float(most)
+        self._running = 0
+        self._wave = 0
+        self._changed = threading.Condition()
+
+    @property
+    def limit(self) -> int:
+        with self._changed:
+            return int(self._limit)
+
+    @contextmanager
+    def permit(self) -> Iterator[int]:
+        """Wait for a slot for one request, and hold the slot during a `with` block. The yielded
+        value is for `note_refusal`."""
+        with self._changed:
+            while self._running >= int(self._limit):
+                self._changed.wait()
+            self._running += 1
+            wave = self._wave
+        try:
+            yield wave
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify()
+
+    def note_refusal(self, wave: int) -> None:
+        """Halve the limit after a refusal. Refusals of requests that were sent together count
+        once."""
+        with self._changed:
+            if wave == self._wave:
+                self._limit = max(1.0, self._limit / 2)
+                self._wave += 1
+
+    def note_success(self) -> None:
+        with self._changed:
+            if self._limit < self._most:
+                self._limit = min(float(self._most), self._limit + 1 / self._limit)
+                self._changed.notify()
+
+
+class RetryQuota:
+    """Quota that limits retries while most requests fail. The quota allows `most` retries in
+    succession, and one more for every `_SUCCESSES` successful requests. Without quota, each request
+    has one attempt."""
+
+    _SUCCESSES = 5
+
+    def __init__(self, most: int = 100) -> None:
+        self._most = self._left = most * self._SUCCESSES
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        with self._lock:
+            if self._left < self._SUCCESSES:
+                return False
+            self._left -= self._SUCCESSES
+            return True
+
+    def note_success(self) -> None:
+        with self._lock:
+            self._left = min(self._most, self._left + 1)
+
+
+class Connections:
+    """Sockets of the clients that were given to `follow`."""
+
+    def __init__(self) -> None:
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._lock = threading.Lock()
+        self._is_broken = False
+
+    def follow(self, client: Any) -> None:
+        """Record each connection that a client opens from now on. With an unknown version of
+        botocore nothing is recorded, and requests in flight end by their timeouts."""
+        with suppress(AttributeError):
+            classes = client._endpoint.http_session._pool_classes_by_scheme  # noqa: SLF001
+            for scheme, pool in list(classes.items()):
+                classes[scheme] = self._noting(pool)
+
+    def shut_down(self) -> None:
+        """End every request in flight with an error in its thread, and all later ones.
+        Idempotent."""
+        with self._lock:
+            self._is_broken = True
+            found = list(self._sockets)
+        for opened in found:
+            _shut_down(opened)
+
+    def _noting(self, pool: Any) -> Any:
+        """Return a class of connection pools whose connections record their sockets."""
+        base, note = pool.ConnectionCls, self._note
+
+        def connect(connection: Any) -> None:
+            base.connect(connection)
+            note(connection.sock)
+
+        kind = type(base.__name__, (base,), {"connect": connect})
+        return type(pool.__name__, (pool,), {"ConnectionCls": kind})
+
+    def _note(self, opened: object) -> None:
+        if not isinstance(opened, socket.socket):
+            return  # TLS to a proxy that uses TLS
+        with self._lock:
+            self._sockets.add(opened)
+            is_broken = self._is_broken
+        if is_broken:
+            _shut_down(opened)
+
+
+def _shut_down(opened: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(opened, socket.SHUT_RDWR)
 
 
 RETRY_PAUSE_MS = 250
@@ -44,11 +164,9 @@ _LONGEST_PAUSE_MS = 10_000
 
 
 class S3Failure(Exception):
-    """A request that did not succeed; never leaves the client.
-
-    answer: the server's refusal, None without one. uncertain: an attempt may have been applied.
-    is_passing: the same request may succeed a little later.
-    """
+    """Failed request. This error is never raised out of the client. `answer`: the server's refusal,
+    or None without an answer. `uncertain`: an attempt may have been executed. `is_passing`: the
+    same request may succeed a little later."""
 
     def __init__(
         self,
@@ -73,23 +191,30 @@ class S3Failure(Exception):
         return self.answer.code if self.answer is not None else ""
 
     def make_write_error(self) -> TieredStoreError:
-        """Make the error of a conditional write: Busy when surely nothing was done and it may be
-        tried again, Unavailable when it may have been done."""
+        """Return the error of a conditional write: Busy if the request was certainly not executed
+        and a retry is possible, Unavailable if it may have been executed."""
         again = self.code in CONFLICTS or self.code in THROTTLES or self.status in {409, 429}
         if self.uncertain:
-            return Unavailable(f"{self.error}; an earlier attempt may have been applied")
+            return Unavailable(f"{self.error}. An earlier attempt may have been applied")
         return Busy(str(self.error)) if again else self.error
 
 
+class PreconditionFailed(S3Failure):
+    """Request whose condition was not met (412): the key of a create exists, or the object of a
+    read was replaced."""
+
+
 class ServerClock:
-    """The server's time as its answers told it, moved on by this machine's monotonic clock."""
+    """The server's time, from the `Date` of its answers, advanced by this machine's monotonic
+    clock."""
 
     def __init__(self, monotonic_ms: Callable[[], float] | None = None) -> None:
         self._monotonic_ms = monotonic_ms or (lambda: time.monotonic() * 1000)
         self._known: tuple[int, float] | None = None
 
     def tell(self, date: str) -> None:
-        """Take the time of a `Date` header; whole seconds, so the time is late by up to one."""
+        """Store the time of a `Date` header. The header has whole seconds, so this time is up to
+        one second late."""
         try:
             told_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
         except (ValueError, OverflowError):
@@ -97,7 +222,7 @@ class ServerClock:
         self._known = told_ms, self._monotonic_ms()
 
     def now_ms(self) -> int | None:
-        """Return the server's time, epoch milliseconds; None before the first answer."""
+        """Return the server's time (epoch ms), or None before the first answer."""
         if self._known is None:
             return None
         told_ms, then = self._known
@@ -106,7 +231,8 @@ class ServerClock:
 
 @dataclass(slots=True)
 class _Call:
-    """A request under way in a thread, over all of its attempts. wave: of the first."""
+    """Request in flight in a thread, with all of its attempts. `wave`: number of the last wave of
+    refusals (throttling) before its first attempt."""
 
     file_type: str
     gate: Gate
@@ -122,7 +248,7 @@ class _Current(threading.local):
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """What boto3 found out: the endpoint's URL and the region to sign for."""
+    """Settings that boto3 has resolved: the endpoint's URL, and the region for signatures."""
 
     endpoint: str
     region: str
@@ -130,17 +256,15 @@ class ClientFacts:
 
 @dataclass(slots=True)
 class Lane:
-    """`make` gives a client with fresh credentials; it is called again when they have expired.
-    The client then speaks `dialect`.
+    """One path for requests. `make`: returns a client with new credentials. `make` is called again
+    when the credentials have expired. `dialect`: dialect of all clients.
 
-    read_gate: of GETs; `gate` of all else, so that a commit waits for no read. The rates are common
-    to both, and there too a read waits for commits, and not the other way round.
+    `read_gate`: limit of GETs.
+    `gate`: limit of all other requests, so that a commit waits for no read.
     """
 
     make: Callable[[], BotoClient]
     gate: Gate
-    request_rate: TokenBucket
-    byte_rate: TokenBucket
     meter: Meter
     server_clock: ServerClock
     clock: Clock = SYSTEM_CLOCK
@@ -160,17 +284,17 @@ class Lane:
         what: str,
         *,
         key: str,
-        size_bytes: int = 0,
-        consume: Callable[[Any], Any] | None = None,
+        consume: Callable[[object], object] | None = None,
         **params: Any,
     ) -> Any:
-        """Make one request of boto3's client, and again as long as its failure may pass and the
-        operation's budget allows. Raises S3Failure.
+        """Send one request with boto3's client, and retry while its failure may pass and the budget
+        of the operation allows. Raises S3Failure.
 
-        what: operation and object, for messages; key: for the meter; size_bytes: of the body, for
-        the limits. consume: reads an answer's body while the request still counts as running; its
-        result is returned. Credentials that have expired are looked up again, once. A lane that is
-        closed sends nothing: Unavailable.
+        `what`: operation and object, for messages.
+        `key`: for the meter.
+        `consume`: reads an answer's body while the request still counts as running, and returns the
+        result. Expired credentials are looked up again, once. A closed lane sends nothing and
+        raises Unavailable.
         """
         self._check_open(what)
         client = self._open_client()
@@ -181,7 +305,7 @@ class Lane:
             if hasattr(params.get("Body"), "seek"):
                 params["Body"].seek(0)
             try:
-                with self.permit(size_bytes, call.gate) as wave:
+                with call.gate.permit() as wave:
                     self._check_open(what, uncertain=call.uncertain)
                     call.wave = wave if call.wave is None else call.wave
                     return self._attempt(call, client, method, what, consume, params)
@@ -196,31 +320,22 @@ class Lane:
             attempt += 1
 
     def may_retry(self) -> bool:
-        """Take one retry out of the operation's budget, and out of the quota of all requests."""
+        """Take one retry from the operation's budget and from the quota of all requests. Return
+        whether both have one."""
         return take_retry() and self._quota.take()
 
     def pause(self, attempt: int) -> None:
-        """Wait behind the failed attempt of that number, from 1, with jitter: twice as long each
-        time, and not once the lane is closed."""
+        """Wait after failed attempt number `attempt` (from 1), with jitter. Each wait is twice the
+        previous one. No-op when the lane is closed."""
         longest_ms = min(RETRY_PAUSE_MS << (attempt - 1), _LONGEST_PAUSE_MS)
         self.clock.wait(self._closed, random.randint(longest_ms // 2, longest_ms))  # noqa: S311
 
     def find_gate(self, *, is_read: bool) -> Gate:
         return self.gate if self.read_gate is None or not is_read else self.read_gate
 
-    @contextmanager
-    def permit(self, size_bytes: int, gate: Gate) -> Iterator[int]:
-        """Wait until one request of `size_bytes` may be sent, and hold its place. The value is for
-        `gate.note_refusal`."""
-        is_urgent = gate is not self.read_gate
-        self.request_rate.take(1, urgent=is_urgent)
-        self.byte_rate.take(size_bytes, urgent=is_urgent)
-        with gate.permit() as wave:
-            yield wave
-
     def facts(self) -> ClientFacts:
-        """Open the client and return its endpoint and region; send nothing. Raises Unavailable when
-        closed."""
+        """Open the client and return its endpoint and region. Sends nothing. Raises Unavailable
+        when closed."""
         meta = self._open_client().meta
         return ClientFacts(meta.endpoint_url, meta.region_name or "")
 
@@ -229,11 +344,9 @@ class Lane:
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Send nothing any more, and end what is under way, with an error for who waits for it.
-        Idempotent; waits for nobody."""
+        """Stop sending requests, and end requests in flight with an error. Does not wait.
+        Idempotent."""
         self._closed.set()
-        self.request_rate.close()
-        self.byte_rate.close()
         self._connections.shut_down()
         client, self._client = self._client, None
         if client is not None:
@@ -245,15 +358,16 @@ class Lane:
         client: BotoClient,
         method: str,
         what: str,
-        consume: Callable[[Any], Any] | None,
-        params: dict[str, Any],
-    ) -> Any:
+        consume: Callable[[object], object] | None,
+        params: dict[str, object],
+    ) -> object:
         self._current.call = call
         try:
             answer = getattr(client, method)(**params)
         except ClientError as error:
             refusal = self.dialect.translate_refusal(read_answer(error))
-            raise S3Failure(
+            failure = PreconditionFailed if refusal.status == 412 else S3Failure
+            raise failure(
                 make_answer_error(refusal, what),
                 refusal,
                 uncertain=call.uncertain,
@@ -279,7 +393,7 @@ class Lane:
             return self._client
 
     def _renew_client(self, expired: BotoClient) -> BotoClient:
-        """A client with credentials that were looked up again, by the first who asks."""
+        """Return a client with new credentials. Only the first calling thread looks them up."""
         with self._lock:
             if self._client is expired or self._client is None:
                 self._client = self._make_client()
@@ -302,7 +416,7 @@ class Lane:
             raise S3Failure(_make_closed_error(what), None, uncertain=uncertain)
 
     def _before_send(self, request: Any, **_: Any) -> None:
-        """Each attempt, retries and followed redirects too."""
+        """Count each attempt, including retries and redirects."""
         call = self._current.call
         if call is not None:
             call.began = time.monotonic()
@@ -347,7 +461,8 @@ def _make_closed_error(what: str) -> Unavailable:
 
 
 def _may_have_expired(failure: S3Failure, method: str) -> bool:
-    """The answer to a HEAD has no body that could say so: it is 400 alone."""
+    """Return whether the credentials may have expired. The answer to a HEAD has no body with an
+    error code, so only its status 400 shows this."""
     return failure.code in EXPIRED or (method == "head_object" and failure.status == 400)
 
 

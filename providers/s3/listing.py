@@ -1,4 +1,5 @@
-"""Listings of a bucket, page by page: a page that is wrong is an error, never the end."""
+"""Listings of a bucket, page by page. An invalid page is an error, and never the end of the
+listing."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tieredstore.contracts.objects import ObjectInfo
 from tieredstore.errors import Unavailable
-from tieredstore.providers.chunks.client import ObjectInfo
 from tieredstore.providers.s3.errors import require_whole_answers
 from tieredstore.providers.s3.lane import Lane, S3Failure
 from tieredstore.providers.s3.place import S3Place
@@ -20,7 +21,7 @@ def epoch_ms(time: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OpenUpload:
-    """A multipart upload that was neither completed nor aborted."""
+    """Multipart upload that was neither completed nor aborted."""
 
     key: str
     upload_id: str
@@ -30,10 +31,10 @@ class OpenUpload:
 def list_objects(
     lane: Lane, place: S3Place, prefix: str, start_after: str = ""
 ) -> Iterator[ObjectInfo]:
-    """Yield objects in order of their UTF-8 bytes, which is checked. Raises Unavailable,
+    """Yield objects in the order of their UTF-8 bytes. The order is checked. Raises Unavailable,
     Invalid."""
     what = place.describe_operation("ListObjectsV2", prefix)
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
     if start_after:
         params["StartAfter"] = place.add_prefix(start_after)
     last = place.add_prefix(start_after).encode() if start_after else b""
@@ -56,7 +57,7 @@ def list_objects(
 
 
 def list_folders(lane: Lane, place: S3Place) -> list[str]:
-    """List the names of what is between the tier's prefix and the next slash."""
+    """Return the names between the tier's prefix and the next slash."""
     return [
         place.remove_prefix(found["Prefix"]).rstrip("/")
         for page in _pages(lane, place, "", {"Delimiter": "/"})
@@ -65,7 +66,7 @@ def list_folders(lane: Lane, place: S3Place) -> list[str]:
 
 
 def list_names(lane: Lane, place: S3Place, folder: str) -> list[str]:
-    """List the names of objects and folders directly below a folder, sorted; all of them without
+    """Return the sorted names of objects and folders directly below a folder, or all names without
     one."""
     prefix = f"{folder}/" if folder else ""
     start = len(_full_prefix(place, prefix))
@@ -77,8 +78,8 @@ def list_names(lane: Lane, place: S3Place, folder: str) -> list[str]:
 
 
 def list_uploads(lane: Lane, place: S3Place, prefix: str) -> Iterator[OpenUpload]:
-    """Yield the multipart uploads that are open. Raises Unavailable, Invalid."""
-    params: dict[str, Any] = {}
+    """Yield the open multipart uploads. Raises Unavailable, Invalid."""
+    params: dict[str, object] = {}
     what = place.describe_operation("ListMultipartUploads", prefix)
     while True:
         page = _call(
@@ -107,7 +108,7 @@ def list_uploads(lane: Lane, place: S3Place, prefix: str) -> Iterator[OpenUpload
 
 
 def _pages(
-    lane: Lane, place: S3Place, prefix: str, params: dict[str, Any]
+    lane: Lane, place: S3Place, prefix: str, params: dict[str, object]
 ) -> Iterator[dict[str, Any]]:
     what = place.describe_operation("ListObjectsV2", prefix)
     token = ""
@@ -140,7 +141,7 @@ def _pages(
 
 def _call(lane: Lane, method: str, what: str, prefix: str, **params: Any) -> dict[str, Any]:
     try:
-        page: dict[str, Any] = lane.call(method, what, key=prefix, **params)
+        page: dict[str, object] = lane.call(method, what, key=prefix, **params)
     except S3Failure as failure:
         raise failure.error from None
     return page

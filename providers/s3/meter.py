@@ -1,4 +1,4 @@
-"""Counts every request to an object store, retries too, and prices them."""
+"""Number and price of all requests to an object store, including retries."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.contracts.time_records import TIMES_FOLDER
 from tieredstore.contracts.usage import Prices, RequestUsage, Usage, WrittenBytes
 from tieredstore.metrics import Metrics
 from tieredstore.providers import naming
@@ -29,7 +30,7 @@ class _Row:
 
 @dataclass(slots=True)
 class Meter:
-    """Thread-safe. The number of rows is bounded by operations × file types."""
+    """Counts requests. Thread-safe. The number of counters is at most operations × file types."""
 
     prices: Prices = field(default_factory=Prices)
     metrics: Metrics | None = None
@@ -47,7 +48,7 @@ class Meter:
         received_bytes: int,
         elapsed_ms: float,
     ) -> None:
-        """Count one attempt. status: the HTTP status, or `none` without an answer."""
+        """Count one attempt. `status`: the HTTP status, or `none` without an answer."""
         cost = self.prices.price_request(operation) + self.prices.price_bytes(received_bytes)
         with self._lock:
             row = self._rows.setdefault((operation, file_type), _Row())
@@ -67,7 +68,8 @@ class Meter:
         metrics.observe(LATENCY, elapsed_ms, operation=operation)
 
     def note_written(self, key: str, written: WrittenBytes) -> None:
-        """Count an object that was made, when it is a segment's, or has bytes of some."""
+        """Count the bytes of a created object if it belongs to a segment, or has bytes of
+        segments."""
         if find_file_type(key) in _WRITTEN_TYPES:
             with self._lock:
                 self._written += written
@@ -92,9 +94,11 @@ class Meter:
 
 
 def find_file_type(key: str) -> str:
-    """Find the type in a key or a listing's prefix: `…/<TYPE>/<segment>/<object>`; GROUP of what
-    many queues share."""
+    """Return the file type in a key or in the prefix of a listing: `…/<TYPE>/<segment>/<object>`.
+    GROUP for objects that many queues share, TIMES for recorded times."""
     parts = key.split("/")
+    if TIMES_FOLDER in parts:
+        return "TIMES"
     for part in reversed(parts):
         if naming.parse_type_name(part) is not None:
             return part

@@ -1,4 +1,5 @@
-"""Objects made of parts: copied on the server or sent, published at once or not at all."""
+"""Objects made of parts. Parts are copied on the server or sent. Then the object is published
+completely or not at all."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from tieredstore.contracts.objects import ClientLimits, CopiedPart, Part
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
-from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, Part
 from tieredstore.providers.chunks.retries import carry_budget
 from tieredstore.providers.s3.dialects.dialect import md5_of
 from tieredstore.providers.s3.errors import require_whole_answers
-from tieredstore.providers.s3.lane import Lane, S3Failure
+from tieredstore.providers.s3.lane import Lane, PreconditionFailed, S3Failure
 from tieredstore.providers.s3.place import S3Place
 from tieredstore.providers.s3.reading import is_absent
 
@@ -23,21 +24,22 @@ _log = logging.getLogger(__name__)
 _PARTS_AT_ONCE = 4
 _PIECE_BYTES = 8 << 20
 ReadRange: TypeAlias = Callable[[str, int, int], bytes | None]
-"""`ObjectClient.get_range`."""
+"""Type of `ObjectClient.get_range`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Multipart:
-    """checksums: whether sent parts carry a Content-MD5, which the server checks."""
+    """Multipart uploads. `checksums`: whether sent parts carry a Content-MD5, which the server
+    checks."""
 
     lane: Lane
     place: S3Place
     limits: ClientLimits
     checksums: bool
 
-    def compose(self, key: str, parts: Sequence[Part], create_params: dict[str, Any]) -> bool:
-        """Compose as `ObjectClient.compose` does. create_params: metadata, encryption, storage
-        class."""
+    def compose(self, key: str, parts: Sequence[Part], create_params: dict[str, object]) -> bool:
+        """Compose an object like `ObjectClient.compose`. `create_params`: metadata, encryption,
+        storage class."""
         self._check(key, parts)
         upload_id = self._create(key, create_params)
         if upload_id is None:
@@ -56,7 +58,7 @@ class Multipart:
         return made
 
     def abort(self, key: str, upload_id: str) -> bool:
-        """Abort an upload; tell whether there was one. Raises Unavailable, Invalid."""
+        """Abort an upload. Returns whether the upload existed. Raises Unavailable, Invalid."""
         try:
             self._call("abort_multipart_upload", "AbortMultipartUpload", key, UploadId=upload_id)
         except S3Failure as failure:
@@ -80,20 +82,21 @@ class Multipart:
                     path=key,
                 )
 
-    def _create(self, key: str, params: dict[str, Any]) -> str | None:
-        """The upload's id; None when the key is taken and the endpoint looks at it already now."""
+    def _create(self, key: str, params: dict[str, object]) -> str | None:
+        """Begin an upload. Return its id. Return None if the key exists, on an endpoint that checks
+        the condition in this request."""
         try:
             answer = self._call("create_multipart_upload", "CreateMultipartUpload", key, **params)
+        except PreconditionFailed:
+            return None
         except S3Failure as failure:
-            if failure.status == 412:
-                return None
             raise failure.error from None
         with require_whole_answers(self.place.describe_operation("CreateMultipartUpload", key)):
             upload_id: str = answer["UploadId"]
             return upload_id
 
-    def _part(self, key: str, upload_id: str, number: int, part: Part) -> dict[str, Any]:
-        params: dict[str, Any] = {"UploadId": upload_id, "PartNumber": number}
+    def _part(self, key: str, upload_id: str, number: int, part: Part) -> dict[str, object]:
+        params: dict[str, object] = {"UploadId": upload_id, "PartNumber": number}
         try:
             if isinstance(part, CopiedPart):
                 answer = self._call(
@@ -111,14 +114,7 @@ class Multipart:
                 body = b"".join(part)
                 if self.checksums:
                     params["ContentMD5"] = md5_of(body)
-                answer = self._call(
-                    "upload_part",
-                    "UploadPart",
-                    key,
-                    size_bytes=len(body),
-                    Body=body,
-                    **params,
-                )
+                answer = self._call("upload_part", "UploadPart", key, Body=body, **params)
         except S3Failure as failure:
             if isinstance(part, CopiedPart) and is_absent(failure):
                 raise Unavailable(
@@ -130,7 +126,7 @@ class Multipart:
         with require_whole_answers(self.place.describe_operation(f"part {number} of", key)):
             return {"PartNumber": number, "ETag": answer["ETag"]}
 
-    def _complete(self, key: str, upload_id: str, uploaded: list[dict[str, Any]]) -> bool:
+    def _complete(self, key: str, upload_id: str, uploaded: list[dict[str, object]]) -> bool:
         try:
             self._call(
                 "complete_multipart_upload",
@@ -140,11 +136,11 @@ class Multipart:
                 MultipartUpload={"Parts": uploaded},
                 IfNoneMatch="*",
             )
+        except PreconditionFailed:
+            return False
         except S3Failure as failure:
-            if failure.status == 412:
-                return False
             if failure.code == "NoSuchUpload" and self._is_there(key):
-                # an earlier attempt, whose reply was lost, or somebody else: the caller compares
+                # an earlier attempt whose reply was lost, or another writer: the caller compares
                 return False
             raise failure.make_write_error() from None
         return True
@@ -159,20 +155,17 @@ class Multipart:
         return True
 
     def _abort_quietly(self, key: str, upload_id: str) -> None:
-        """What is left over is reaped by its age."""
+        """Abort an upload. If this fails, maintenance deletes the upload later."""
         try:
             self.abort(key, upload_id)
         except TieredStoreError as error:
             _log.warning("an unfinished upload stays for now: %s", error)
 
-    def _call(
-        self, method: str, operation: str, key: str, size_bytes: int = 0, **params: Any
-    ) -> Any:
+    def _call(self, method: str, operation: str, key: str, **params: Any) -> Any:
         return self.lane.call(
             method,
             self.place.describe_operation(operation, key),
             key=key,
-            size_bytes=size_bytes,
             Bucket=self.place.bucket,
             Key=self.place.add_prefix(key),
             **params,
@@ -182,8 +175,8 @@ class Multipart:
 def read_parts(
     read: ReadRange, place: S3Place, key: str, parts: Sequence[Part]
 ) -> Iterator[Buffer]:
-    """Yield the content of an object made of parts, for a server that cannot copy them. Raises
-    Unavailable when a source is gone, or shorter than it was."""
+    """Yield the content of an object made of parts, one piece after the other. Used for a server
+    that cannot copy parts. Raises Unavailable if a source is missing or has become shorter."""
     for part in parts:
         if not isinstance(part, CopiedPart):
             yield from part
@@ -203,7 +196,7 @@ def read_parts(
 
 
 def size_of_part(part: Part) -> int:
-    """Return the bytes of a part."""
+    """Return the size of a part (bytes)."""
     if isinstance(part, CopiedPart):
         return part.length
     return sum(memoryview(buffer).nbytes for buffer in part)

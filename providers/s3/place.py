@@ -1,4 +1,4 @@
-"""Where a tier is in a bucket: keys of the tier become keys of the bucket, and back."""
+"""Location of a tier in a bucket. Translates between keys of the tier and keys of the bucket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ MAX_KEY_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class S3Place:
-    """prefix: without slashes around it; empty for the whole bucket."""
+    """Location of a tier in S3. `prefix`: prefix of all keys, without slashes at its ends. Empty
+    for the whole bucket."""
 
     bucket: str
     prefix: str = ""
@@ -21,7 +22,7 @@ class S3Place:
         return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
 
     def add_prefix(self, key: str) -> str:
-        """Return the key in the bucket. Raises Invalid when S3 has no such long ones."""
+        """Return the key in the bucket. Raises Invalid for a key that is too long for S3."""
         found = f"{self.prefix}/{key}" if self.prefix else key
         size = len(found.encode())
         if size > MAX_KEY_BYTES:
@@ -36,5 +37,5 @@ class S3Place:
         return full[len(self.prefix) + 1 :] if self.prefix else full
 
     def describe_operation(self, operation: str, key: str) -> str:
-        """Name operation and object, for messages."""
+        """Return the operation and the object as text for messages."""
         return f"{operation} {self.url}/{key}"

@@ -1,4 +1,4 @@
-"""Probes of what only S3 has: checksums, pages, parts, and the bucket's own settings."""
+"""Probes of S3's own features: checksums, pages, parts, and settings of the bucket."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tieredstore.contracts.probing import ProbeResult, Verdict
-from tieredstore.providers.probing import guard_probes
+from tieredstore.contracts.probing import ProbeResult
+from tieredstore.providers.probing import Finding, guard_probes, info, note, ok, unknown, unsafe
 from tieredstore.providers.s3.lane import Lane, S3Failure
 from tieredstore.providers.s3.place import S3Place
 
 _PAGE_KEYS = 3
 _PAGE_NAMES = ("%RETRY%g", "A", "a-1", "a_1", "a|1", "b", "é", "你")
-"""All that topic names are made of, and two names that are not ASCII; in the order of bytes."""
+"""Names in byte order that together have all characters of topic names. Two of them are not
+ASCII."""
 _OUT_OF_REACH = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 _NONE = {
     "NoSuchLifecycleConfiguration",
@@ -25,7 +26,8 @@ _NONE = {
 
 def probe_s3(lane: Lane, place: S3Place, folder: str, *, is_fenced: bool) -> Iterator[ProbeResult]:
     """Run all probes below `folder` of the tier (with a slash at its end), which the caller
-    removes. is_fenced: whether writers are to keep each other out."""
+    deletes.
+    `is_fenced`: whether writers must exclude each other."""
     probes = _S3Probes(lane, place, folder, is_fenced=is_fenced)
     yield from guard_probes(
         [
@@ -48,74 +50,61 @@ class _S3Probes:
         self._place = place
         self._folder = folder
 
-    def dialect(self) -> ProbeResult:
-        """Tell how the endpoint is asked to make an object only if it is absent."""
+    def dialect(self) -> Finding:
+        """Describe how the endpoint creates an object conditionally."""
         spoken = self._lane.dialect
         found = f"{spoken.name}: {spoken.header}"
         if spoken.promises_exclusion:
-            return ProbeResult("dialect", Verdict.INFO, found)
+            return info(found)
         not_said = "the vendor does not say that of two creates at the same time one fails: "
         if self._is_fenced:
-            return ProbeResult(
-                "dialect",
-                Verdict.UNSAFE,
-                found,
-                f"{not_said}no writer starts here, unless tieredStoreChunkFencing is none",
-            )
-        return ProbeResult(
-            "dialect",
-            Verdict.NOTE,
-            found,
+            text = f"{not_said}no writer starts here, unless tieredStoreChunkFencing is none"
+            return unsafe(found, text)
+        text = (
             f"{not_said}be sure that there is one writer; the conditional race shows what it did "
-            "now",
+            "now"
         )
+        return note(found, text)
 
-    def checksum(self) -> ProbeResult:
-        """Check that a body with another checksum than its own is refused."""
-        name = "checksum"
+    def checksum(self) -> Finding:
+        """Check that a body with a wrong checksum is refused."""
         wrong: dict[str, Any] = self._lane.dialect.checksum_params(b"its bytes")
         try:
             self._object("put_object", "s3-crc", Body=b"other bytes", **wrong)
         except S3Failure as failure:
             if failure.answer is None or failure.status >= 500:
                 raise failure.error from None
-            return ProbeResult(name, Verdict.OK, f"a wrong one is refused ({failure.code})")
-        return ProbeResult(
-            name,
-            Verdict.NOTE,
-            "a wrong one is accepted",
-            "bytes that are damaged on their way are stored; they are noticed when they are read",
-        )
+            return ok(f"a wrong one is refused ({failure.code})")
+        text = "bytes that are damaged on their way are stored; they are noticed when they are read"
+        return note("a wrong one is accepted", text)
 
-    def range_answer(self) -> ProbeResult:
-        """Check a range: 206 with its place within an object, 416 behind the object."""
-        name, key = "range answer", "s3-range"
+    def range_answer(self) -> Finding:
+        """Check a range: 206 with the position for a range within an object, 416 for a range beyond
+        the object."""
+        key = "s3-range"
         self._put_object(key, b"0123456789")
         answer = self._call_object("get_object", key, Range="bytes=2-5")
         status = answer["ResponseMetadata"]["HTTPStatusCode"]
         place, body = answer.get("ContentRange"), answer["Body"].read()
         if (status, place, body) != (206, "bytes 2-5/10", b"2345"):
-            return ProbeResult(
-                name, Verdict.UNSAFE, f"bytes 2 to 5 of 10: status {status}, {place}, {body!r}"
-            )
+            return unsafe(f"bytes 2 to 5 of 10: status {status}, {place}, {body!r}")
         try:
             answer = self._object("get_object", key, Range="bytes=10-19")
         except S3Failure as failure:
             if failure.status == 416:
-                return ProbeResult(name, Verdict.OK, "206 with its place, 416 behind the end")
+                return ok("206 with its place, 416 behind the end")
             raise failure.error from None
         status = answer["ResponseMetadata"]["HTTPStatusCode"]
-        return ProbeResult(name, Verdict.UNSAFE, f"behind the end: status {status}, expected 416")
+        return unsafe(f"behind the end: status {status}, expected 416")
 
-    def paging(self) -> ProbeResult:
-        """Check that a listing in small pages has everything once, in order."""
-        name = "paging"
+    def paging(self) -> Finding:
+        """Check that a listing in small pages has every name once, in order."""
         names = [f"page/{name}" for name in _PAGE_NAMES]
         keys = [self._place.add_prefix(self._folder + name) for name in names]
         for name_of_key in names:
             self._put_object(name_of_key, b"x")
         found: list[str] = []
-        params: dict[str, Any] = {}
+        params: dict[str, object] = {}
         for _ in range(len(keys) + 1):
             page = self._bucket(
                 "list_objects_v2",
@@ -125,33 +114,23 @@ class _S3Probes:
             )
             contents = page.get("Contents", [])
             if len(contents) > _PAGE_KEYS:
-                return ProbeResult(
-                    name, Verdict.NOTE, f"{len(contents)} keys in a page of {_PAGE_KEYS}"
-                )
+                return note(f"{len(contents)} keys in a page of {_PAGE_KEYS}")
             found += [item["Key"] for item in contents]
             if not page.get("IsTruncated"):
                 break
             params = {"ContinuationToken": page["NextContinuationToken"]}
         lost = [key for key in keys if key not in found]
         if lost and all(not key.isascii() for key in lost):
-            return ProbeResult(
-                name,
-                Verdict.NOTE,
-                f"names that are not ASCII are left out: {lost}",
-                "topics have none such; give cluster and broker none either",
-            )
+            text = "topics have none such; give cluster and broker none either"
+            return note(f"names that are not ASCII are left out: {lost}", text)
         if found != keys:
-            return ProbeResult(
-                name,
-                Verdict.UNSAFE,
-                f"{len(keys)} keys in pages of {_PAGE_KEYS}: {found}",
-                "recovery lists: it would not see all, or see some twice",
-            )
-        return ProbeResult(name, Verdict.OK, "everything once, in order")
+            text = "recovery lists: it would not see all, or see some twice"
+            return unsafe(f"{len(keys)} keys in pages of {_PAGE_KEYS}: {found}", text)
+        return ok("everything once, in order")
 
-    def small_parts(self) -> ProbeResult:
-        """Check a part below 5 MiB that is not the last one."""
-        name, key = "small parts", self._place.add_prefix(f"{self._folder}s3-parts")
+    def small_parts(self) -> Finding:
+        """Check whether the server accepts a part below 5 MiB that is not the last part."""
+        key = self._place.add_prefix(f"{self._folder}s3-parts")
         upload = self._bucket("create_multipart_upload", Key=key)["UploadId"]
         try:
             parts = []
@@ -171,74 +150,63 @@ class _S3Probes:
             except S3Failure as failure:
                 if failure.answer is None or failure.status >= 500:
                     raise failure.error from None
-                return ProbeResult(name, Verdict.OK, f"refused, as S3 does ({failure.code})")
-            return ProbeResult(name, Verdict.OK, "accepted; never sent")
+                return ok(f"refused, as S3 does ({failure.code})")
+            return ok("accepted; never sent")
         finally:
             with suppress(S3Failure):
                 self._request("abort_multipart_upload", key, Key=key, UploadId=upload)
 
-    def versioning(self) -> ProbeResult:
-        def judge(answer: Mapping[str, Any]) -> ProbeResult:
+    def versioning(self) -> Finding:
+        def judge(answer: Mapping[str, Any]) -> Finding:
             status = answer.get("Status", "")
             void = self._lane.dialect.explain_void(status)
             if void:
-                return ProbeResult("versioning", Verdict.UNSAFE, status.lower(), void)
+                return unsafe(status.lower(), void)
             if status != "Enabled":
-                return ProbeResult("versioning", Verdict.OK, status.lower() or "off")
-            return ProbeResult(
-                "versioning",
-                Verdict.NOTE,
-                "on",
+                return ok(status.lower() or "off")
+            text = (
                 "what is merged or expired stays as an old version and is paid for; a lifecycle "
-                "rule with NoncurrentVersionExpiration removes it",
+                "rule with NoncurrentVersionExpiration removes it"
             )
+            return note("on", text)
 
-        return self._setting("versioning", "get_bucket_versioning", judge)
+        return self._setting("get_bucket_versioning", judge)
 
-    def lifecycle(self) -> ProbeResult:
-        def judge(answer: Mapping[str, Any]) -> ProbeResult:
+    def lifecycle(self) -> Finding:
+        def judge(answer: Mapping[str, Any]) -> Finding:
             return judge_rules(answer.get("Rules", ()), self._place.add_prefix(""))
 
-        return self._setting("lifecycle", "get_bucket_lifecycle_configuration", judge)
+        return self._setting("get_bucket_lifecycle_configuration", judge)
 
-    def object_lock(self) -> ProbeResult:
-        def judge(answer: Mapping[str, Any]) -> ProbeResult:
+    def object_lock(self) -> Finding:
+        def judge(answer: Mapping[str, Any]) -> Finding:
             lock = answer.get("ObjectLockConfiguration", {})
             rule = lock.get("Rule", {}).get("DefaultRetention")
             if not rule:
-                return ProbeResult("object lock", Verdict.OK, "no default retention")
+                return ok("no default retention")
             length = f"{rule.get('Days') or rule.get('Years')} "
             length += "days" if rule.get("Days") else "years"
-            return ProbeResult(
-                "object lock",
-                Verdict.NOTE,
-                f"default retention {rule.get('Mode')}, {length}",
-                "what is merged or expired cannot be removed before, and is paid for",
-            )
+            text = "what is merged or expired cannot be removed before, and is paid for"
+            return note(f"default retention {rule.get('Mode')}, {length}", text)
 
-        return self._setting("object lock", "get_object_lock_configuration", judge)
+        return self._setting("get_object_lock_configuration", judge)
 
-    def _setting(
-        self, name: str, method: str, judge: Callable[[Mapping[str, Any]], ProbeResult]
-    ) -> ProbeResult:
-        """A setting of the bucket; that it cannot be read says nothing about the tier."""
+    def _setting(self, method: str, judge: Callable[[Mapping[str, object]], Finding]) -> Finding:
+        """Return a setting of the bucket. A setting that cannot be read does not make the tier
+        unsafe."""
         try:
             answer = self._request(method, "")
         except S3Failure as failure:
             if failure.code in _NONE:
-                return ProbeResult(name, Verdict.OK, "none")
-            return ProbeResult(
-                name,
-                Verdict.UNKNOWN,
-                f"the endpoint does not tell ({failure.code or failure.status or 'no answer'})",
-            )
+                return ok("none")
+            text = f"the endpoint does not tell ({failure.code or failure.status or 'no answer'})"
+            return unknown(text)
         return judge(answer)
 
     def _put_object(self, key: str, body: bytes) -> None:
         self._call_object("put_object", key, Body=body)
 
     def _object(self, method: str, key: str, **params: Any) -> Any:
-        """A request for an object of the folder. Raises S3Failure."""
         full = self._place.add_prefix(self._folder + key)
         return self._request(method, self._folder + key, Key=full, **params)
 
@@ -265,9 +233,9 @@ class _S3Probes:
         )
 
 
-def judge_rules(rules: Sequence[Mapping[str, Any]], prefix: str) -> ProbeResult:
-    """Judge what lifecycle rules do to objects below `prefix`; those of a tier have no tags."""
-    name = "lifecycle"
+def judge_rules(rules: Sequence[Mapping[str, Any]], prefix: str) -> Finding:
+    """Return findings about lifecycle rules that affect objects below `prefix`. Objects of a tier
+    have no tags."""
     bites: list[str] = []
     notes: list[str] = []
     aborts = False
@@ -286,20 +254,16 @@ def judge_rules(rules: Sequence[Mapping[str, Any]], prefix: str) -> ProbeResult:
             else:
                 notes.append(f"{label} moves objects to {where}")
     if bites:
-        return ProbeResult(
-            name,
-            Verdict.UNSAFE,
-            "; ".join(bites),
-            "the store alone may delete from a tier: leave its prefix out of the rule",
-        )
+        text = "the store alone may delete from a tier: leave its prefix out of the rule"
+        return unsafe("; ".join(bites), text)
     if notes:
-        return ProbeResult(name, Verdict.NOTE, "; ".join(notes), "reading there costs more")
-    found = "aborts multipart uploads that nobody completes" if aborts else "nothing for the tier"
-    return ProbeResult(name, Verdict.OK, found)
+        return note("; ".join(notes), "reading there costs more")
+    found = "aborts multipart uploads that stay open" if aborts else "nothing for the tier"
+    return ok(found)
 
 
 def _covers(rule: Mapping[str, Any], prefix: str) -> bool:
-    """Whether a rule may apply to some object below `prefix`."""
+    """Return whether a rule may apply to any object below `prefix`."""
     filters = rule.get("Filter", {})
     combined = filters.get("And", {})
     if "Tag" in filters or combined.get("Tags"):

@@ -1,4 +1,4 @@
-"""S3Provider: a tier in a bucket of S3, or of what is compatible with it (`docs/s3.md`)."""
+"""S3Provider: a tier in a bucket of S3 or a compatible store (`docs/s3.md`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from tieredstore.contracts.epoch_record import EpochRecord
+from tieredstore.contracts.tier_identity import EpochRecord
 from tieredstore.contracts.usage import Prices, Usage
 from tieredstore.errors import Invalid, make_missing_error
 from tieredstore.metrics import Metrics
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class S3Provider(ChunkProvider):
-    """The chunk log over an S3Client, which counts and prices what it asks for."""
+    """Chunk log over an S3Client. Requests are counted and priced."""
 
     SETTINGS = S3Settings
 
@@ -46,8 +46,8 @@ class S3Provider(ChunkProvider):
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> S3Provider:
-        """Make the tier that the `objectStore…`, `tieredStoreS3…` and `tieredStoreChunk…` keys
-        describe. Nothing is sent yet. Raises Invalid."""
+        """Create the tier of the `objectStore…`, `tieredStoreS3…` and `tieredStoreChunk…` keys.
+        Sends no request. Raises Invalid."""
         settings = read_settings(S3Settings, config.plugin_properties)
         return cls(
             _client(settings), config.broker_cluster_name, settings=settings.chunk_settings()
@@ -55,25 +55,25 @@ class S3Provider(ChunkProvider):
 
     @classmethod
     def object_client(cls, config: StoreConfig) -> S3Client:
-        """Make a client for objects that are no tier, in the same way. Raises Invalid."""
+        """Create a client for objects outside tiers, from the same keys. Raises Invalid."""
         return _client(read_settings(S3Settings, config.plugin_properties))
 
     @classmethod
     def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
-        """Return `config` with the tier at `s3://bucket/prefix?endpoint=…&region=…`: the parameters
-        are the Python names of the settings. Raises Invalid, for secrets too."""
+        """Return `config` with the tier at `s3://bucket/prefix?endpoint=…&region=…`. The parameters
+        have the Python names of the settings. Raises Invalid, also for a secret in the URL."""
         if not url.authority:
             raise Invalid(f"tier {url}: expected a bucket, such as s3://bucket/prefix")
         own = query_properties(S3Settings, url.query, str(url))
         place = {"objectStoreBucket": url.authority, "tieredStoreS3Prefix": url.path.strip("/")}
         origin = f"tier {url}"
         properties = config.plugin_properties.with_values({**own, **place}, origin)
-        read_settings(S3Settings, properties)  # a bad value is told now, with the URL
+        read_settings(S3Settings, properties)  # report a bad value now, with the URL
         return msgspec.structs.replace(config, plugin_properties=properties)
 
     @classmethod
     def clusters(cls, config: StoreConfig) -> list[str]:
-        """List the names of the clusters that have an object below the prefix. Raises Invalid,
+        """Return the names of the clusters that have an object below the prefix. Raises Invalid,
         Unavailable."""
         client = _client(read_settings(S3Settings, config.plugin_properties))
         try:
@@ -85,9 +85,8 @@ class S3Provider(ChunkProvider):
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
     ) -> ChunkWriterEpoch:
-        """Acquire the epoch as every chunk log does; first make sure that the vendor promises what
-        the fence rests on, and that the bucket's settings do not make the condition void
-        (Invalid)."""
+        """Acquire the epoch as in every chunk log. Before that, check that the vendor promises
+        exclusion, and that the bucket's settings do not disable the condition (Invalid)."""
         self._writers.check_may_write()
         if not self._is_condition_checked:
             self._s3.check_condition()
@@ -99,11 +98,12 @@ class S3Provider(ChunkProvider):
 
     @property
     def prices(self) -> Prices:
-        """Those of the `tieredStoreS3…Price` keys."""
+        """Prices from the `tieredStoreS3…Price` keys."""
         return self._s3.meter.prices
 
     def usage(self) -> Usage:
-        """Return all requests since the provider was made, retries too, and what they cost."""
+        """Return all requests since the provider was created, including retries, with their
+        cost."""
         return self._s3.meter.usage()
 
     def bind_metrics(self, metrics: Metrics) -> None:
@@ -111,10 +111,10 @@ class S3Provider(ChunkProvider):
 
 
 class S3FileSegment(ChunkFileSegment):
-    """A segment of an S3 tier: a chunk log in a bucket."""
+    """Segment of an S3 tier: a chunk log in a bucket."""
 
     PROVIDER: ClassVar = S3Provider
-    """What a configuration means that names this class, as Java's do."""
+    """Provider for a configuration that names this segment class, as Java's configurations do."""
 
 
 def _client(settings: S3Settings) -> S3Client:

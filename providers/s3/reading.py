@@ -1,4 +1,4 @@
-"""Ranged reads that check what they got: status, range, length, and the time that it took."""
+"""Ranged reads that verify the answer: status, range, length, and speed."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from botocore.exceptions import BotoCoreError
 from urllib3.exceptions import HTTPError
 
 from tieredstore.errors import Unavailable
-from tieredstore.providers.s3.lane import Lane, S3Failure
+from tieredstore.providers.s3.lane import Lane, PreconditionFailed, S3Failure
 from tieredstore.providers.s3.place import S3Place
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
 _PIECE_BYTES = 8 << 20
-"""Read at once: joining smaller pieces takes more processor time than all of the request."""
+"""Number of bytes per read of a body. Joining smaller pieces takes more processor time than the
+rest of the request."""
+MIN_BYTES_PER_S = 5_000_000
+"""Minimum rate of a body. A slower body is abandoned after the read timeout."""
 _TOO_SLOW = "the body came too slowly"
 _NO_OBJECT = frozenset({"NoSuchKey", "NotFound", "404", ""})
 
 
 def is_absent(failure: S3Failure) -> bool:
-    """Tell whether a failure says that there is no such object (and not: no such bucket)."""
+    """Return whether a failure means that the object (not the bucket) does not exist."""
     return failure.status == 404 and failure.code in _NO_OBJECT
 
 
 class _BodyCut(Exception):
-    """A body of the object `etag` that ended early, or came too slowly; `pieces` arrived."""
+    """Raised if the body of the object `etag` ended early or arrived too slowly. `pieces`: the
+    received bytes."""
 
     def __init__(self, why: str, pieces: list[bytes], etag: str = "") -> None:
         super().__init__(why)
@@ -39,25 +43,26 @@ class _BodyCut(Exception):
 
 
 class _TimedSocket:
-    """A socket below a body's buffers whose stream ends when time is over: what arrived until then
-    is kept, and no more pieces need be joined than without a look at the clock."""
+    """Socket below a body's buffers whose stream ends at a deadline. Bytes received before the
+    deadline are kept, and the read needs no more pieces than without a deadline."""
 
     def __init__(self, socket: Any, is_late: Callable[[], bool]) -> None:
         self._socket = socket
         self._is_late = is_late
 
-    def recv_into(self, buffer: Any) -> int:
-        """Receive in at most one wait, which the socket's own time-out bounds."""
+    def recv_into(self, buffer: object) -> int:
+        """Receive with at most one wait, which the socket's own timeout bounds."""
         received: int = 0 if self._is_late() else self._socket.recv_into(buffer)
         return received
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._socket, name)
 
 
 def _limit_time(body: Any, is_late: Callable[[], bool]) -> None:
-    """boto3 has time-outs for silence alone, and no way to read what is there. This is the way
-    that its `set_socket_timeout` takes to the socket; without it, time is limited by the piece."""
+    """Install a deadline for a body. boto3 only limits the time without data, and cannot return the
+    bytes that were already received. This function finds the socket like boto3's
+    `set_socket_timeout`. If that fails, the time is checked after each piece."""
     with suppress(AttributeError):
         stream = body._raw_stream._fp.fp.raw  # noqa: SLF001
         stream._sock = _TimedSocket(stream._sock, is_late)  # noqa: SLF001
@@ -65,18 +70,17 @@ def _limit_time(body: Any, is_late: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RangeReader:
-    """max_attempts: of one range, each going on where the one before was cut, as far as the budget
-    of the operation reaches."""
+    """Reads ranges. `max_attempts`: limit for one range, within the budget of the operation. Each
+    attempt continues where the previous attempt ended."""
 
     lane: Lane
     place: S3Place
     max_attempts: int
     read_timeout_ms: int
-    minimum_bytes_per_second: int
     monotonic: Callable[[], float] = time.monotonic
 
     def read(self, key: str, position: int, length: int) -> bytes | None:
-        """Read as `ObjectClient.get_range` does, for a length of at least 1."""
+        """Read like `ObjectClient.get_range`, for a length of at least 1."""
         pieces: list[bytes] = []
         etag = ""
         what = self.place.describe_operation("GetObject", key)
@@ -88,7 +92,6 @@ class RangeReader:
                     "get_object",
                     what,
                     key=key,
-                    size_bytes=wanted,
                     consume=partial(self._take, what, first, wanted),
                     Bucket=self.place.bucket,
                     Key=self.place.add_prefix(key),
@@ -96,13 +99,13 @@ class RangeReader:
                     **({"IfMatch": etag} if etag else {}),
                 )
                 return b"".join(pieces) if len(pieces) != 1 else pieces[0]
+            except PreconditionFailed:
+                raise Unavailable(f"{what}: the object changed while it was read") from None
             except S3Failure as failure:
                 if is_absent(failure):
                     return None
                 if failure.status == 416 and not pieces:
                     return b""
-                if failure.status == 412:
-                    raise Unavailable(f"{what}: the object changed while it was read") from None
                 raise failure.error from None
             except _BodyCut as cut:
                 pieces += cut.pieces
@@ -112,22 +115,21 @@ class RangeReader:
         raise AssertionError("unreachable")
 
     def _take(self, what: str, first: int, wanted: int, answer: Any) -> list[bytes]:
-        """The body, in pieces. Raises _BodyCut, Unavailable."""
+        """Return the body as a list of pieces. Raises _BodyCut, Unavailable."""
         with closing(answer["Body"]) as body:
             expected = _check_range(answer, what, first, wanted)
             try:
                 return self._body(body, expected)
             except _BodyCut as cut:
                 found = sum(map(len, cut.pieces))
-                raise _BodyCut(
+                text = (
                     f"bytes {first} to {first + expected}: expected {expected} bytes, found "
-                    f"{found}: {cut}",
-                    cut.pieces,
-                    answer.get("ETag", ""),
-                ) from None
+                    f"{found}: {cut}"
+                )
+                raise _BodyCut(text, cut.pieces, answer.get("ETag", "")) from None
 
     def _body(self, body: Any, expected: int) -> list[bytes]:
-        """All `expected` bytes. Raises _BodyCut."""
+        """Return all `expected` bytes of a body. Raises _BodyCut."""
         pieces: list[bytes] = []
         missing = expected
         limit = self._deadline(expected)
@@ -151,15 +153,12 @@ class RangeReader:
         return pieces
 
     def _deadline(self, expected: int) -> float:
-        if not self.minimum_bytes_per_second:
-            return float("inf")
-        allowed = self.read_timeout_ms / 1000 + expected / self.minimum_bytes_per_second
-        return self.monotonic() + allowed
+        return self.monotonic() + self.read_timeout_ms / 1000 + expected / MIN_BYTES_PER_S
 
 
 def _check_range(answer: Any, what: str, first: int, wanted: int) -> int:
-    """The length of the body, when the answer is the range that was asked for. Raises
-    Unavailable: other bytes are never taken for these."""
+    """Return the length of the body if the answer is the requested range. Raises Unavailable for
+    any other range."""
     status = answer["ResponseMetadata"]["HTTPStatusCode"]
     asked = f"bytes {first} to {first + wanted - 1}"
     if status != 206:

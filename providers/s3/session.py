@@ -1,13 +1,15 @@
-"""Makes boto3 clients out of the configuration: credentials, addressing, time-outs, retries."""
+"""boto3 clients from the configuration: credentials, addressing, timeouts, retries."""
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import boto3
+import botocore.loaders
 import botocore.session
 import urllib3
 from botocore.config import Config
@@ -26,15 +28,19 @@ if TYPE_CHECKING:
 
     from tieredstore.providers.s3.settings import S3Settings
 
+BULK_CONNECTIONS = 8
+"""Number of connections, and so of concurrent requests, for merges, seals and deletions."""
+CONNECT_TIMEOUT_MS = 2_000
 _SESSION_NAME = "tieredstore"
 _log = logging.getLogger(__name__)
 
 
 def make_client(settings: S3Settings, *, bulk: bool) -> BotoClient:
-    """Make a client with credentials of its own, looked up afresh. Raises Invalid.
+    """Create a client with newly looked up credentials. Raises Invalid.
 
-    bulk: for merges, seals and deletions: with fewer connections, more patience, and a rate that
-    goes down when the endpoint asks for that. No request is repeated, see `Lane`.
+    `bulk`: for merges, seals and deletes, with fewer connections, longer timeouts, and a rate that
+    falls when the endpoint refuses because of load. The client itself does not retry requests (see
+    `Lane`).
     """
     _keep_secrets_out_of_logs()
     check_endpoint(settings.endpoint)
@@ -56,7 +62,7 @@ def make_client(settings: S3Settings, *, bulk: bool) -> BotoClient:
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Raise Invalid for an endpoint that has a user or password in it, without showing them."""
+    """Raise Invalid for an endpoint with a user or password. The error omits both."""
     if endpoint and "@" in urlsplit(endpoint).netloc:
         raise Invalid(
             "objectStoreEndpoint: a user or password in it is refused: use objectStoreAccessKey "
@@ -65,7 +71,8 @@ def check_endpoint(endpoint: str) -> None:
 
 
 def addressing_style(settings: S3Settings) -> Literal["auto", "path", "virtual"]:
-    """Choose the addressing style; `auto` is botocore's own."""
+    """Return botocore's addressing style for the configured one. `auto` means botocore's own
+    choice."""
     if settings.path_style in {"path", "true"}:
         return "path"
     if settings.path_style in {"virtual", "false"}:
@@ -84,15 +91,15 @@ def _is_address(host: str) -> bool:
 
 def _client_config(settings: S3Settings, *, bulk: bool) -> Config:
     return Config(
-        connect_timeout=settings.connect_timeout_ms / 1000,
+        connect_timeout=CONNECT_TIMEOUT_MS / 1000,
         read_timeout=(settings.bulk_read_timeout_ms if bulk else settings.read_timeout_ms) / 1000,
-        # The lane repeats requests. Here is left what slows all requests of a client down.
+        # The lane repeats requests. This mode only throttles a client.
         retries={"mode": "adaptive" if bulk else "standard", "total_max_attempts": 1},
-        # reads, and beside them commits
-        max_pool_connections=settings.bulk_connections if bulk else 2 * settings.max_connections,
+        # reads and commits together
+        max_pool_connections=BULK_CONNECTIONS if bulk else 2 * settings.max_connections,
         tcp_keepalive=True,
         proxies={"http": settings.proxy, "https": settings.proxy} if settings.proxy else None,
-        # The client computes its own checksums; bodies over TLS are not hashed a second time
+        # The client computes its own checksums. Bodies over TLS are not hashed a second time.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"addressing_style": addressing_style(settings), "payload_signing_enabled": False},
@@ -101,8 +108,8 @@ def _client_config(settings: S3Settings, *, bulk: bool) -> Config:
 
 
 def open_session(settings: S3Settings) -> boto3.session.Session:
-    """Open a session with credentials and region as configured. Raises Invalid, or what botocore
-    raises."""
+    """Open a session with the configured credentials and region. Raises Invalid, and errors of
+    botocore."""
     session = botocore.session.Session(profile=settings.profile or None)
     if settings.region:
         session.set_config_variable("region", settings.region)
@@ -116,7 +123,19 @@ def open_session(settings: S3Settings) -> boto3.session.Session:
         )
     if settings.role_arn:
         session = _with_role(session, settings)
-    return boto3.session.Session(botocore_session=session)
+    opened = boto3.session.Session(botocore_session=session)
+    # after boto3, which adds a search path to the loader of each session
+    session.register_component(
+        "data_loader", _find_loader(session.get_config_variable("data_path"))
+    )
+    return opened
+
+
+@functools.cache
+def _find_loader(data_path: str | None) -> botocore.loaders.Loader:
+    """Return the process's loader of service descriptions. The loader caches the descriptions, so
+    that a session does not read and parse more than a megabyte of JSON again."""
+    return botocore.loaders.create_loader(data_path)
 
 
 class _AssumedRole(CredentialProvider):
@@ -129,7 +148,7 @@ class _AssumedRole(CredentialProvider):
         super().__init__()
         self._fetcher = fetcher
 
-    def load(self) -> Any:
+    def load(self) -> object:
         return DeferredRefreshableCredentials(
             method=self.METHOD, refresh_using=self._fetcher.fetch_credentials
         )
@@ -156,7 +175,8 @@ def _with_role(base: botocore.session.Session, settings: S3Settings) -> botocore
 
 
 def _keep_secrets_out_of_logs() -> None:
-    """At DEBUG botocore logs signed headers, session tokens among them: not unless asked for."""
+    """Raise botocore's log level, because at DEBUG botocore logs signed headers with session
+    tokens."""
     logger = logging.getLogger("botocore")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)

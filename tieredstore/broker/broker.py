@@ -1,92 +1,93 @@
-"""Broker: all parts of one broker, made, started and stopped in order."""
+"""Broker: all parts of one broker, created, started and stopped in order."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, Self, cast, runtime_checkable
 
 from tieredstore import registry
 from tieredstore.broker.auth.access import AccessControl
-from tieredstore.broker.auth.acls import AclManager
-from tieredstore.broker.auth.users import UserManager
-from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
+from tieredstore.broker.auth.users import AclManager, UserManager
+from tieredstore.broker.background import MAX_DOUBLINGS, LookUps, PeriodicTask
+from tieredstore.broker.clients.consumers import ConsumerManager, ProducerManager, RebalanceLocks
 from tieredstore.broker.delay.hook import DelayHook
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
 from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.service import Service
 from tieredstore.broker.history import FollowTier, TierHistory
-from tieredstore.broker.look_ups import LookUps
-from tieredstore.broker.namesrv.key_values import KeyValueManager
-from tieredstore.broker.namesrv.route import RouteTable
-from tieredstore.broker.operations.health import find_tier
+from tieredstore.broker.lite.expiry import LiteExpiry
+from tieredstore.broker.lite.subscriptions import LiteSubscriptions
+from tieredstore.broker.namesrv.route import KeyValueManager, RouteTable
+from tieredstore.broker.operations.exporter import OtlpExporter
+from tieredstore.broker.operations.health import find_tier, list_start_lines
 from tieredstore.broker.operations.operations import Operations
-from tieredstore.broker.operations.otlp import OtlpExporter
-from tieredstore.broker.operations.start_report import list_start_lines
-from tieredstore.broker.periodic import MAX_DOUBLINGS, PeriodicTask
 from tieredstore.broker.ports import Sockets, bind_ports
-from tieredstore.broker.pull.hold import PullHold
-from tieredstore.broker.pull.puller import MessagePuller
-from tieredstore.broker.receive import ReceiveService
-from tieredstore.broker.remoting.access import GuardedTable
-from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.registration import make_handler_table
-from tieredstore.broker.remoting.limits import RemotingLimits
+from tieredstore.broker.pull import MessagePuller, PullHold
+from tieredstore.broker.receive.looks import ReceiveLooks
+from tieredstore.broker.receive.service import ReceiveService
+from tieredstore.broker.remoting.codes import NOT_ON_FAST_PORT
+from tieredstore.broker.remoting.connection import RemotingLimits
+from tieredstore.broker.remoting.handler_table import HandlerTable, RemotingGuard
+from tieredstore.broker.remoting.handlers.base import make_handler_table
 from tieredstore.broker.remoting.registration import NameServerRegistration
 from tieredstore.broker.remoting.server import RemotingServer
+from tieredstore.broker.remoting.topic_queues import RoutedQueues
+from tieredstore.broker.send.door import Door, PutGuard
 from tieredstore.broker.send.send_back import SendBack
 from tieredstore.broker.send.sender import MessageSender
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.settings import BrokerSettings, load_broker_settings
-from tieredstore.broker.state.format import check_format
+from tieredstore.broker.state.backup import check_format
+from tieredstore.broker.state.config_manager import PersistService
 from tieredstore.broker.state.groups import SubscriptionGroupManager
-from tieredstore.broker.state.offsets import ConsumerOffsetManager
-from tieredstore.broker.state.persisting import PersistService
+from tieredstore.broker.state.offsets import ConsumerOffsetManager, find_next_offset
+from tieredstore.broker.state.request_modes import RequestModeManager
 from tieredstore.broker.state.statistics import SAMPLE_INTERVAL_MS, BrokerStatistics
 from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.broker.tls import TlsMode, load_tls, make_server_context
 from tieredstore.broker.transactions.service import TransactionService
+from tieredstore.broker_name import add_remembered_name
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.config import LoadedConfig, config_from_properties, read_broker_conf
-from tieredstore.contracts.layers import list_layers
+from tieredstore.config import LoadedConfig, StoreConfig, config_from_properties, read_broker_conf
 from tieredstore.contracts.message_store import HostedStore
-from tieredstore.message.delay_levels import parse_delay_levels
+from tieredstore.contracts.wrapping import list_layers
 from tieredstore.message.hosts import encode_host, join_address, strip_brackets
 from tieredstore.service_thread import MonitoredServices, ServiceHealth
+from tieredstore.timestamps import parse_delay_levels
 
 SILENCE_CHECK_MS: Final = 10_000
 STORE_STOP_S: Final = 12
-"""How long a stop waits for the store, whose tier may not answer."""
+"""Time (seconds) that `stop` waits for the store to shut down. The store's tier may not answer."""
+_NAMED_TOPICS: Final = 5
 ABORT_FILE: Final = "abort"
-"""In a store's root while it is open: it was not stopped cleanly when a start finds it."""
+"""File in a store's root while the store is open. If a start finds this file, the last stop was
+unclean."""
 _log = logging.getLogger(__name__)
 
 
 @runtime_checkable
 class FlushedStore(Protocol):
-    """A store that can be brought to disk."""
+    """Store that can be flushed."""
 
     def flush(self) -> None: ...
 
 
 class Broker:
-    """One broker over one message store, on the running event loop.
-
-    Start order: ports are bound, the store is locked and recovered, the files of `config/` are
-    loaded, services start, and only then does anybody listen. `stop` does the reverse. What blocks
-    for long (load, shutdown) runs in a thread.
-    """
+    """Broker over one message store, on the running event loop. A start binds the ports, locks and
+    recovers the store, loads the files of `config/`, starts the services, and finally listens.
+    `stop` reverses this order. Long blocking work (load, shutdown) runs in a thread."""
 
     limits = RemotingLimits()
-    """What one remoting connection, and all together, may cost."""
+    """Limits of each remoting connection, and of all connections together."""
 
     def __init__(
         self,
@@ -100,9 +101,10 @@ class Broker:
         self.settings = settings
         self.clock = clock
         self.addresses: dict[str, str] = {}
-        """Where it listens, `ip:port` by what it speaks there."""
+        """Listening addresses, `ip:port` by protocol."""
         self.is_abandoned = False
-        """Whether a stop has left the store to recover: the process is to end without it."""
+        """Whether `stop` left the store to the recovery of the next start. The process must then
+        end without waiting for the store."""
         self._running = AsyncExitStack()
         self._follow_tier = follow_tier
         self._services: BrokerServices | None = None
@@ -112,29 +114,34 @@ class Broker:
     def from_properties(
         cls, properties: Mapping[str, str], *, origin: str, clock: Clock = SYSTEM_CLOCK
     ) -> Self:
-        """Make a broker from the keys of a broker.conf. Raises Invalid."""
+        """Create a broker from the keys of a broker.conf. Raises Invalid."""
+        properties = add_remembered_name(properties, StoreConfig().store_path_root_dir)
         loaded = config_from_properties(properties, origin=origin, serving=True)
         return cls(loaded, load_broker_settings(properties, origin), clock)
 
     @classmethod
     def from_file(cls, path: Path, clock: Clock = SYSTEM_CLOCK) -> Self:
-        """Make a broker from a broker.conf. Raises Invalid."""
+        """Create a broker from a broker.conf. Raises Invalid."""
         return cls.from_properties(read_broker_conf(path), origin=str(path), clock=clock)
 
     @property
     def services(self) -> BrokerServices:
-        """The parts, once `start` has made them."""
+        """Parts of the broker. Available once `start` has created them."""
         assert self._services is not None, "the broker is not started"
         return self._services
 
-    async def start(self) -> None:
-        """Recover the store and begin to serve. Raises Invalid, Fenced, Corrupt, Unavailable; what
-        was started is stopped again then."""
+    async def start(self, before_serving: Callable[[], object] | None = None) -> None:
+        """Recover the store and begin to serve. `before_serving`: called when everything is loaded.
+        If the start fails, the parts that were already started are stopped. Raises Invalid, Fenced,
+        Corrupt, Unavailable."""
         async with AsyncExitStack() as starting:
-            await self._start(starting)
+            sockets = await self._load(starting)
+            if before_serving is not None:
+                before_serving()
+            await self._serve(sockets, starting)
             self._running = starting.pop_all()
 
-    async def _start(self, starting: AsyncExitStack) -> None:
+    async def _load(self, starting: AsyncExitStack) -> Sockets:
         settings = self.settings
         sockets = bind_ports(settings, starting)
         services = self._services = await self._open_store(starting)
@@ -147,9 +154,10 @@ class Broker:
         await self._start_transactions(services, starting)
         await self._start_receiving(services, starting)
         await self._start_statistics(services, starting)
-        gc.collect()
-        gc.freeze()
-        starting.callback(gc.unfreeze)
+        return sockets
+
+    async def _serve(self, sockets: Sockets, starting: AsyncExitStack) -> None:
+        services = self.services
         services.started_ms = self.clock.now_ms()
         await self._listen(services, sockets, starting)
         self._start_registration(services, starting)
@@ -166,7 +174,7 @@ class Broker:
         try:
             await asyncio.shield(loading)
         except asyncio.CancelledError:
-            # The thread goes on; what it has opened by then is closed.
+            # The thread continues, and the store that it opens is closed.
             await asyncio.wait({loading})
             if loading.exception() is None:
                 await self._shut_down(store)
@@ -194,28 +202,41 @@ class Broker:
         await asyncio.to_thread(check_format, folder)
         persisting = PersistService(lambda: settings.flush_consumer_offset_interval_ms)
         services.persisting = persisting
-        services.topics = TopicConfigManager(folder, settings, self.clock)
-        services.groups = SubscriptionGroupManager(folder, settings, self.clock)
-        services.offsets = ConsumerOffsetManager(
-            folder, self.clock, has_lmq=services.store_config.enable_lmq
-        )
+        has_lmq = services.store_config.enable_lmq
+        services.topics = TopicConfigManager(folder, settings, self.clock, has_lmq=has_lmq)
+        services.groups = SubscriptionGroupManager(folder, settings, self.clock, has_lmq=has_lmq)
+        services.offsets = ConsumerOffsetManager(folder, self.clock, has_lmq=has_lmq)
         services.key_values = KeyValueManager(folder, self.clock)
         persisting.register(services.key_values, at_once=True)
         persisting.register(services.topics, at_once=True)
         persisting.register(services.groups, at_once=True)
         persisting.register(services.offsets)
+        services.request_modes = RequestModeManager(folder, self.clock)
+        persisting.register(services.request_modes, at_once=True)
         users, acls = UserManager(folder, self.clock), AclManager(folder, self.clock)
         persisting.register(users, at_once=True)
         persisting.register(acls, at_once=True)
         await persisting.load()
         services.access = AccessControl(settings, users, acls)
         await services.access.load()
+        if not services.is_read_only:
+            services.offsets.lower_to_ends(partial(find_next_offset, services.store))
         services.topics.add_system_topics()
+        untyped = services.topics.list_untyped() if settings.enable_topic_message_type_check else []
+        if untyped:
+            _log.info(
+                "over gRPC, %d topics take normal messages only, because they have no "
+                "message.type: %s. `mqadmin updateTopic -a +message.type=MIXED` lets a topic take "
+                "all types, and enableTopicMessageTypeCheck=false lets all",
+                len(untyped),
+                ", ".join(untyped[:_NAMED_TOPICS]) + (", …" if untyped[_NAMED_TOPICS:] else ""),
+            )
         if services.is_read_only:
             TierHistory(services, None).update_topics()
 
         def forget_deleted(topic: str) -> None:
             if services.topics.find_topic(topic) is None:
+                services.request_modes.remove_topic(topic)
                 services.metrics.forget(lambda label: label == topic)
 
         services.topics.add_listener(forget_deleted)
@@ -228,6 +249,9 @@ class Broker:
             is_read_only=services.is_read_only,
             clock=self.clock,
         )
+        queues = RoutedQueues(settings, services.topics, services.route, self.clock)
+        services.topic_queues = queues
+        starting.push_async_callback(queues.close)
         persisting.start()
         starting.push_async_callback(persisting.stop)
         self._health_of.append(lambda: [persisting.health()])
@@ -248,20 +272,26 @@ class Broker:
         services.consumers = ConsumerManager(self.clock)
         services.locks = RebalanceLocks(self.clock)
         services.hold = PullHold()
-        services.puller = MessagePuller(services.store, services.hold, self.clock, services.metrics)
+        services.puller = MessagePuller(
+            services.store, services.hold, self.clock, services.metrics, services.traffic
+        )
         services.hold.start()
         starting.callback(services.hold.stop)
-        services.store.set_message_arriving_listener(services.hold.tell_arrived)
+        services.store.set_message_arriving_listener(services.hold.notify_arrived)
         starting.callback(services.store.set_message_arriving_listener, None)
         self._start_periodic("ClientHousekeeping", SILENCE_CHECK_MS, self.remove_silent, starting)
 
     async def _start_delays(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         delays_ms = parse_delay_levels(self.settings.message_delay_level)
-        hook = DelayHook(delays_ms, self.clock)
+        door = services.door = Door(self.settings)
+        hook = DelayHook(delays_ms, self.clock, partial(door.is_open, is_reply=True))
+        services.store.add_put_message_hook(PutGuard(door))
         hook.install(services.store)
-        store, folder = services.store, services.config_folder
-        services.schedule = ScheduleMessageService(store, hook, delays_ms, folder, self.clock)
-        services.timers = TimerMessageService(store, hook, folder, self.clock)
+        store, folder, skipped = services.store, services.config_folder, services.skipped
+        services.schedule = ScheduleMessageService(
+            store, hook, delays_ms, folder, self.clock, skipped
+        )
+        services.timers = TimerMessageService(store, hook, folder, self.clock, skipped)
         for manager in (services.schedule.offsets, services.timers.progress):
             await manager.load()
             services.persisting.register(manager)
@@ -288,8 +318,13 @@ class Broker:
             services.store_host,
             locks=services.locks,
             is_read_only=is_read_only,
+            door=services.door,
+            fills_light_queues=lambda: services.store_config.fills_light_queues,
+            traffic=services.traffic,
         )
-        services.send_back = SendBack(store, settings, topics, groups, is_read_only=is_read_only)
+        services.send_back = SendBack(
+            store, settings, topics, groups, is_read_only=is_read_only, traffic=services.traffic
+        )
 
     async def _start_transactions(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         transactions = services.transactions = TransactionService(
@@ -300,6 +335,7 @@ class Broker:
             services.producers,
             self.clock,
             lambda: services.store_config.local_file_reserved_time_hours * 3_600_000,
+            services.skipped,
         )
         if services.is_read_only:
             return
@@ -315,6 +351,20 @@ class Broker:
             found = consumers.find_group(group)
             return found is not None and found.find_client(client_id) is not None
 
+        settings = self.settings
+        subscriptions = services.subscriptions = LiteSubscriptions(
+            settings, services.groups, self.clock
+        )
+        expiry = services.lite_expiry = LiteExpiry(
+            services.store,
+            settings,
+            services.topics,
+            services.offsets,
+            subscriptions,
+            services.look_ups,
+            self.clock,
+            self.clock.now_ms(),
+        )
         receive = services.receive = ReceiveService.create(
             services.config_folder,
             store=services.store,
@@ -325,17 +375,36 @@ class Broker:
             dead_letters=services.send_back,
             is_live=is_live,
             is_synced=services.store_config.flush_disk_type == "SYNC_FLUSH",
+            begins_at_first=lambda: services.settings.init_pop_offset_by_check_msg_in_mem,
+            reads_last_first=lambda: services.settings.priority_order_asc,
+            subscriptions=subscriptions,
             clock=self.clock,
             metrics=services.metrics,
+            traffic=services.traffic,
         )
         await receive.start()
         starting.push_async_callback(receive.stop)
+        if not services.is_read_only:
+            interval = lambda: settings.lite_ttl_check_interval_ms  # noqa: E731
+            self._start_periodic("LiteExpiry", interval, expiry.expire, starting)
+        self._start_periodic(
+            "LiteSubscriptions",
+            lambda: settings.lite_subscription_check_interval_ms,
+            subscriptions.end_silent,
+            starting,
+        )
+        services.looks = ReceiveLooks(services.store, receive.state, services.hold, self.clock)
         self._health_of.append(receive.health)
 
     async def _start_statistics(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         statistics = services.statistics = BrokerStatistics(
-            services.store, services.topics, services.offsets, self.clock
+            services.store,
+            services.topics,
+            services.traffic,
+            self.settings.broker_cluster_name,
+            self.clock,
         )
+        statistics.sources["timerDequeue"] = lambda: services.timers.delivered
         await statistics.sample()
         self._start_periodic("BrokerStatistics", SAMPLE_INTERVAL_MS, statistics.sample, starting)
 
@@ -353,7 +422,7 @@ class Broker:
         self._health_of.append(lambda: [task.health()])
 
     async def remove_silent(self) -> None:
-        """Take clients for gone of whom nothing was heard for long."""
+        """Remove clients and brokers that sent no recent heartbeat, and expired queue locks."""
         self.services.producers.remove_silent()
         self.services.consumers.remove_silent()
         self.services.route.others.remove_silent()
@@ -365,10 +434,12 @@ class Broker:
         settings = self.settings
         tls = await asyncio.to_thread(load_tls, settings)
         context = await asyncio.to_thread(make_server_context, tls)
-        table = make_handler_table(services)
-        if services.access.is_enabled:
-            table = GuardedTable(table, services.access)
+        guard = RemotingGuard(services.access) if services.access.is_enabled else None
+        table = make_handler_table(services, guard)
         await self._serve_remoting(table, sockets.remoting, context, starting)
+        if sockets.fast is not None:
+            fast = table.without(NOT_ON_FAST_PORT)
+            await self._serve_remoting(fast, sockets.fast, context, starting)
         self.addresses["remoting"] = self.addresses["namesrv"] = services.address
         if sockets.namesrv is not None:
             await self._serve_remoting(table, sockets.namesrv, context, starting)
@@ -376,8 +447,7 @@ class Broker:
                 settings.broker_ip1, settings.namesrv_listen_port
             )
         grpc_server = GrpcServer(
-            Service(services, access=services.access if services.access.is_enabled else None),
-            tls,
+            Service(services, access=services.access if services.access.is_enabled else None), tls
         )
         await grpc_server.start(sockets.grpc)
         starting.push_async_callback(grpc_server.stop)
@@ -422,7 +492,7 @@ class Broker:
             )
 
     async def stop(self) -> None:
-        """Stop everything in the reverse order; nothing that was acknowledged is lost.
+        """Stop all parts in reverse order of their start. No acknowledged message is lost.
         Idempotent."""
         running, self._running = self._running, AsyncExitStack()
         await running.aclose()
@@ -430,11 +500,14 @@ class Broker:
     async def _stop_look_ups(self, look_ups: LookUps) -> None:
         if not await asyncio.to_thread(look_ups.stop):
             self.is_abandoned = True
-            _log.warning("look-ups have not ended (does the tier answer?): they are left alone")
+            _log.warning(
+                "look-ups have not ended, perhaps for a tier without an answer: the process exits "
+                "without them"
+            )
 
     async def _shut_down(self, store: HostedStore) -> None:
-        """Shut the store down; one that waits for a tier that does not answer is brought to disk
-        and left to recover at its next start, which loses nothing."""
+        """Shut the store down. If the tier does not answer, flush the store and leave the rest of
+        the shutdown to the recovery of the next start. This loses no messages."""
         ending = asyncio.ensure_future(asyncio.to_thread(store.shutdown))
         done, _ = await asyncio.wait({ending}, timeout=STORE_STOP_S)
         if done:
@@ -442,7 +515,7 @@ class Broker:
             return
         self.is_abandoned = True
         _log.warning(
-            "the store has not stopped in %d s (does its tier answer?): it is brought to disk, and "
+            "the store has not stopped in %d s, perhaps for its tier: it is flushed, and "
             "recovers at its next start",
             STORE_STOP_S,
         )
@@ -451,7 +524,7 @@ class Broker:
             await asyncio.wait({asyncio.ensure_future(asyncio.to_thread(local.flush))}, timeout=5)
 
     def health(self) -> list[ServiceHealth]:
-        """Return how each background loop of the broker and its store is."""
+        """Return the state of each background loop of the broker and of its store."""
         own = [health for find in self._health_of for health in find()]
         store = self.services.store
         return [*own, *(store.health() if isinstance(store, MonitoredServices) else ())]

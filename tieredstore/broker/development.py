@@ -1,5 +1,5 @@
-"""The configuration of a broker for the development of applications: small, on this machine, all in
-one folder, topics made when they are sent to."""
+"""Configuration of a development broker: small, local, in one folder. The first message to a topic
+creates the topic."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ NAMESRV_PORT: Final = 9876
 
 
 def development_properties(folder: Path, *, port: int | None = None) -> dict[str, str]:
-    """Return the keys of a broker.conf. folder: has the store and its tier, `store` and `tier`.
-    port: 0 for free ports; by default the usual ones."""
+    """Return the keys of a broker.conf. `folder` will hold the store (`store`) and its tier
+    (`tier`). `port`: 0 chooses free ports. None means the usual ports."""
     ports = ("listenPort", "grpcServerPort", "metricsPromExporterPort", "namesrvListenPort")
     properties = {
         "brokerName": "broker-dev",
@@ -26,6 +26,8 @@ def development_properties(folder: Path, *, port: int | None = None) -> dict[str
         "maxHashSlotNum": "10000",
         "maxIndexNum": "40000",
         "enablePropertyFilter": "true",
+        "autoCreateMixedTopics": "true",
+        "grpcClientConsumerMinLongPollingTimeoutMillis": "0",
         "messageStorePlugIn": "tiered",
         "tieredBackendServiceProvider": "posix",
         "tieredStoreFilePath": str(folder / "tier"),

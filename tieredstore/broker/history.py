@@ -1,30 +1,30 @@
-"""What a broker that only reads a tier knows of it: its topics, and what comes while it runs."""
+"""Topics of a read-only broker over a tier. The topics are updated while the tier grows."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tieredstore.broker.operations.health import find_described
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.state.topics import PERM_READ, TopicConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 
-FollowTier = Callable[[Any], Sequence[QueueKey]]
-"""Looks at the tier of the store that it is given, lets the store read what there is now, and
-returns the queues that have changed. Blocks."""
+FollowTier = Callable[[object], Sequence[QueueKey]]
+"""Function that refreshes the tier of a store and returns the queues that changed. The call
+blocks."""
 
 
 class TierHistory:
-    """Makes the topics of a tier those of a broker. follow: None where the tier stays as it is."""
+    """Offers the topics of a tier as the topics of a broker. `follow`: the function that refreshes
+    the tier, or None for a tier that does not grow."""
 
     def __init__(self, services: BrokerServices, follow: FollowTier | None) -> None:
         self._services = services
         self._follow = follow
 
     async def follow(self) -> None:
-        """Take in what the tier has got since the last call, and wake who waits for it. Raises
+        """Read what was added to the tier since the last call, and wake waiting reads. Raises
         Unavailable."""
         if self._follow is None:
             return
@@ -35,8 +35,8 @@ class TierHistory:
             services.hold.wake(changed)
 
     def update_topics(self, changed: set[str] | None = None) -> None:
-        """Make the topics of the tier known, to be read, each with its number of queues; of
-        `changed`, those that it has no more are forgotten."""
+        """Make the topics of the tier readable, each with its number of queues. Remove the topics
+        in `changed` that the tier no longer has."""
         topics = self._services.topics
         described = find_described(self._services.store)
         queues: dict[str, int] = {}

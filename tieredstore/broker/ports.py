@@ -1,42 +1,112 @@
-"""The ports of a broker, bound before anything else: one that is taken ends a start at once, and
-what a store records knows the port of a broker that takes a free one."""
+"""Ports of a broker and file descriptors of the process. Ports are bound before anything else. A
+port in use then ends a start immediately, and the store's records can contain a port that the
+system chose."""
 
 from __future__ import annotations
 
+import logging
+import resource
 import socket
-from contextlib import AsyncExitStack
-from typing import NamedTuple
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Final, NamedTuple
 
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.errors import Unavailable
 from tieredstore.message.hosts import join_address, strip_brackets
 
+RESERVED: Final = 256
+"""Number of file descriptors that are reserved for files. If a quarter of the process's limit is
+smaller than this number, that quarter is reserved."""
+
+
+FAST_DISTANCE: Final = 2
+"""Number by which the second remoting port is below `listenPort`, as in Java."""
+_TRIES: Final = 16
+_log = logging.getLogger(__name__)
+
+
+def leaves_room(descriptor: int) -> bool:
+    """Return whether enough descriptors for files remain after `descriptor` was given to a new
+    client. The system gives a new descriptor the lowest free number, so all lower numbers are in
+    use."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return True
+    return descriptor < limit - min(RESERVED, limit // 4)
+
+
+def raise_limit() -> None:
+    """Raise the limit of open files to the maximum, as Java does. Each client needs a descriptor,
+    and the usual limit of 1,024 is too low."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
 
 class Sockets(NamedTuple):
-    """Bound, and listening once a server takes them. namesrv: None where there is no such port."""
+    """Bound sockets, on which servers listen later. `fast`: second port of remoting, or None.
+    `namesrv`: port of the name server, or None."""
 
     remoting: socket.socket
+    fast: socket.socket | None
     namesrv: socket.socket | None
     grpc: socket.socket
 
 
 def bind_ports(settings: BrokerSettings, closing: AsyncExitStack) -> Sockets:
-    """Bind the ports of the settings, and write those that were free ones into the settings.
-    Raises Unavailable for a port that is taken."""
+    """Bind the ports in the settings, and write the ports that the system chose into the settings.
+    Raises Unavailable for a port in use. If only the second port of remoting is in use, the broker
+    has no second port."""
 
     def bind(port: int) -> socket.socket:
         bound = closing.enter_context(_bind(settings.bind_address, port))
         bound.setblocking(False)
         return bound
 
-    remoting = bind(settings.listen_port)
+    fast = None
+    if settings.fast_remoting_enable and settings.listen_port == 0:
+        remoting, fast = _bind_free_pair(bind)
+    else:
+        remoting = bind(settings.listen_port)
     settings.listen_port = _port_of(remoting)
     namesrv = bind(settings.namesrv_listen_port) if settings.namesrv_listen_port >= 0 else None
     if namesrv is not None:
         settings.namesrv_listen_port = _port_of(namesrv)
     grpc = bind(settings.grpc_server_port)
     settings.grpc_server_port = _port_of(grpc)
-    return Sockets(remoting, namesrv, grpc)
+    if settings.fast_remoting_enable and fast is None:
+        fast = _bind_fast(settings.listen_port, bind)
+    return Sockets(remoting, fast, namesrv, grpc)
+
+
+def _bind_free_pair(
+    bind: Callable[[int], socket.socket],
+) -> tuple[socket.socket, socket.socket | None]:
+    """Bind a port that the system chooses, and the second port of remoting below it. After several
+    attempts in which the second port was in use, return None for the second port."""
+    for _ in range(_TRIES):
+        remoting = bind(0)
+        with suppress(Unavailable):
+            return remoting, bind(_port_of(remoting) - FAST_DISTANCE)
+        remoting.close()
+    return bind(0), None
+
+
+def _bind_fast(listen_port: int, bind: Callable[[int], socket.socket]) -> socket.socket | None:
+    port = listen_port - FAST_DISTANCE
+    if port <= 0:
+        return None
+    try:
+        return bind(port)
+    except Unavailable as error:
+        _log.warning(
+            "%s. Clients that send to listenPort - %d by default (VIP channel) are not served. "
+            "fastRemotingEnable=false switches this port off",
+            error,
+            FAST_DISTANCE,
+        )
+        return None
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -44,7 +114,7 @@ def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # A port whose last connections are still being forgotten is taken all the same.
+        # A port whose last connections are still in TIME_WAIT can be bound too.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The process of a broker: event loop, signals, log, exit."""
+"""Process of a broker: event loop, signals, logging, exit."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.broker.descriptors import raise_limit
-from tieredstore.server_process import tune_server_process
+from tieredstore.broker.ports import raise_limit
+from tieredstore.server_process import end_cycle_search_of_objects, tune_server_process
 
 if TYPE_CHECKING:
     from tieredstore.broker.broker import Broker
 
 STOP_SECONDS: Final = 20.0
-"""Within which a stop should be over."""
+"""Time limit of a stop, in seconds."""
 STOP_START_SECONDS: Final = 8.0
-"""How long a start that is told to stop has to come to its end: it may watch another writer's epoch
-or recover a large store, which no signal shortens."""
+"""Time limit (seconds) of a start after a signal to stop. The start may wait for another writer's
+epoch or recover a large store. A signal shortens neither."""
 _log = logging.getLogger("tieredstore.broker")
 
 
 class LogLines(logging.Formatter):
-    """Time (UTC), level, what happened: one line each; where it broke follows for defects only."""
+    """Formats a record as one line: time (UTC), level, message. An unexpected exception adds a
+    traceback."""
 
     converter = staticmethod(time.gmtime)
 
@@ -36,8 +37,8 @@ class LogLines(logging.Formatter):
 
 
 def log_to_stderr(level: int = logging.INFO, lines: logging.Formatter | None = None) -> None:
-    """Let everything of this project from a level on be a line on stderr. lines: LogLines by
-    default."""
+    """Log all records of this project to stderr, from the given level. `lines`: formatter, LogLines
+    by default."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(lines or LogLines())
     logger = logging.getLogger("tieredstore")
@@ -47,12 +48,10 @@ def log_to_stderr(level: int = logging.INFO, lines: logging.Formatter | None = N
 
 
 def run_broker(make_broker: Callable[[], Broker], announce: Callable[[Broker], object]) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP, which let what is under way come to its end; a second
-    one ends the process at once, which the store survives like any other crash. SIGHUP comes twice
-    when a terminal is closed, and counts once; it stays ignored under `nohup`.
-
-    announce: called once the broker serves. Raises what the start raises.
-    """
+    """Serve until SIGINT, SIGTERM or SIGHUP. After such a signal, current work finishes. A second
+    signal ends the process immediately, and the next start recovers the store as after a crash. A
+    closed terminal sends SIGHUP twice, which counts as one signal. Under `nohup`, SIGHUP stays
+    ignored. `announce`: called when the broker serves. Raises the errors of the start."""
     tune_server_process()
     raise_limit()
     with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
@@ -101,8 +100,8 @@ async def _serve(make_broker: Callable[[], Broker], announce: Callable[[Broker],
 
 
 async def _start(make_broker: Callable[[], Broker], stop: asyncio.Event) -> Broker:
-    """Make and start a broker, which has some time for that once it is told to stop. Raises what
-    these raise."""
+    """Create and start a broker. A signal to stop limits the time of the start to
+    STOP_START_SECONDS. Raises the errors of both steps."""
     starting = asyncio.ensure_future(_make_and_start(make_broker))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -112,20 +111,22 @@ async def _start(make_broker: Callable[[], Broker], stop: asyncio.Event) -> Brok
         _log.info("told to stop during the start, which has %d s to end", STOP_START_SECONDS)
         await asyncio.wait({starting}, timeout=STOP_START_SECONDS)
         if not starting.done():
-            _log.warning("the start has not ended: it is given up, and the next one recovers")
+            _log.warning(
+                "the start has not ended in time: the process exits, and its next start recovers"
+            )
             _end_at_once()
     return await starting
 
 
 async def _make_and_start(make_broker: Callable[[], Broker]) -> Broker:
-    broker = await asyncio.to_thread(make_broker)  # which may have to look into a tier
-    await broker.start()
+    broker = await asyncio.to_thread(make_broker)  # which may have to read a tier
+    await broker.start(before_serving=end_cycle_search_of_objects)
     return broker
 
 
 def _end_at_once() -> None:
-    """End the process without its threads, which would hold it up: as a kill does, and the store
-    survives that."""
+    """End the process without waiting for its threads. The next start recovers the store as after a
+    kill."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)

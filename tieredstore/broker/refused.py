@@ -1,4 +1,4 @@
-"""What a broker refuses, by RocketMQ's response codes: both protocols answer with it."""
+"""Refusals of requests, with RocketMQ's response codes, for both protocols."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import enum
 from tieredstore.errors import TieredStoreError
 
 
-class RefusalReason(enum.IntEnum):
-    """Why a request is not served: the numbers are the response codes of remoting."""
+class Reason(enum.IntEnum):
+    """Reason of a refusal. The numbers are response codes of the remoting protocol."""
 
     SYSTEM_ERROR = 1
     SYSTEM_BUSY = 2
-    """Come again later, with more time between the tries."""
+    """The client should retry later, and wait longer after each attempt."""
     MESSAGE_ILLEGAL = 13
     SERVICE_NOT_AVAILABLE = 14
     NO_PERMISSION = 16
@@ -23,11 +23,14 @@ class RefusalReason(enum.IntEnum):
     SUBSCRIPTION_NOT_LATEST = 25
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
     INVALID_PARAMETER = 29
+    NO_MESSAGE = 208
+    ILLEGAL_OPERATION = 604
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 2018
 
 
 class Refused(TieredStoreError):
-    """A request that is not served, and why; nothing of it was done."""
+    """Error for a request that is refused, with the reason. No part of the request was executed."""
 
-    def __init__(self, reason: RefusalReason, message: str, *, topic: str | None = None) -> None:
-        super().__init__(message, topic=topic)
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
         self.reason = reason

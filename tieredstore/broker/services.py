@@ -1,4 +1,4 @@
-"""BrokerServices: what handlers and the gRPC service are given of a broker."""
+"""BrokerServices: the parts of a broker, for its handlers and its gRPC service."""
 
 from __future__ import annotations
 
@@ -6,41 +6,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tieredstore.broker.auth.access import AccessControl
-from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
+from tieredstore.broker.background import LookUps
+from tieredstore.broker.clients.assignment import TopicQueues
+from tieredstore.broker.clients.consumers import ConsumerManager, ProducerManager, RebalanceLocks
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
-from tieredstore.broker.look_ups import LookUps
-from tieredstore.broker.namesrv.key_values import KeyValueManager
-from tieredstore.broker.namesrv.route import RouteTable
-from tieredstore.broker.pull.hold import PullHold
-from tieredstore.broker.pull.puller import MessagePuller
-from tieredstore.broker.receive import ReceiveService
+from tieredstore.broker.lite.expiry import LiteExpiry
+from tieredstore.broker.lite.subscriptions import LiteSubscriptions
+from tieredstore.broker.namesrv.route import KeyValueManager, RouteTable
+from tieredstore.broker.pull import MessagePuller, PullHold
+from tieredstore.broker.receive.looks import ReceiveLooks
+from tieredstore.broker.receive.service import ReceiveService
+from tieredstore.broker.send.door import Door
 from tieredstore.broker.send.send_back import SendBack
 from tieredstore.broker.send.sender import MessageSender
 from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.config_manager import PersistService
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
-from tieredstore.broker.state.persisting import PersistService
+from tieredstore.broker.state.request_modes import RequestModeManager
 from tieredstore.broker.state.statistics import BrokerStatistics
 from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.state.traffic import TrafficCounts
 from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.config import StoreConfig
+from tieredstore.config import StoreConfig, require_root
 from tieredstore.contracts.message_store import HostedStore
 from tieredstore.message.hosts import LOCALHOST
 from tieredstore.metrics import Metrics
+from tieredstore.skipped_records import SkippedRecords
 
 
 @dataclass(slots=True, kw_only=True)
 class BrokerServices:
-    """The parts of one broker, all used on its loop only.
-
-    `Broker` makes them one after the other, each from those before it; a part that is asked for
-    before it is made raises AttributeError. is_read_only: whether the store takes no messages from
-    anybody (sends, send-backs and dead letters are answered with NO_PERMISSION). address: `ip:port`
-    where clients reach the remoting server, as routes name it; grpc_address: likewise of gRPC,
-    empty without it. started_ms: since when it serves, epoch ms.
-    """
+    """Parts of one broker. All are used on the broker's event loop only. `Broker` creates the parts
+    in order, each from earlier parts. Reading a part that does not exist yet raises AttributeError.
+    `is_read_only`: whether the store refuses all messages (sends, send-backs and dead letters are
+    answered with NO_PERMISSION). `address`: `ip:port` of the remoting server for clients, as in
+    routes. `grpc_address`: the same for gRPC, empty without gRPC. `started_ms`: time when the
+    broker began to serve, epoch ms."""
 
     settings: BrokerSettings
     store: HostedStore
@@ -49,6 +53,8 @@ class BrokerServices:
     clock: Clock = SYSTEM_CLOCK
     metrics: Metrics = field(default_factory=Metrics)
     look_ups: LookUps = field(default_factory=LookUps)
+    skipped: SkippedRecords = field(default_factory=SkippedRecords)
+    traffic: TrafficCounts = field(default_factory=TrafficCounts)
     is_read_only: bool = False
     address: str = ""
     grpc_address: str = ""
@@ -64,17 +70,22 @@ class BrokerServices:
     locks: RebalanceLocks = field(init=False)
     hold: PullHold = field(init=False)
     puller: MessagePuller = field(init=False)
+    door: Door = field(init=False)
     sender: MessageSender = field(init=False)
     send_back: SendBack = field(init=False)
     schedule: ScheduleMessageService = field(init=False)
     timers: TimerMessageService = field(init=False)
     transactions: TransactionService = field(init=False)
+    subscriptions: LiteSubscriptions = field(init=False)
+    lite_expiry: LiteExpiry = field(init=False)
     receive: ReceiveService = field(init=False)
+    looks: ReceiveLooks = field(init=False)
+    request_modes: RequestModeManager = field(init=False)
     route: RouteTable = field(init=False)
+    topic_queues: TopicQueues = field(init=False)
     key_values: KeyValueManager = field(init=False)
     access: AccessControl = field(init=False)
 
     @property
     def config_folder(self) -> Path:
-        """Where the files of `config/` are."""
-        return Path(self.store_config.store_path_root_dir, "config")
+        return require_root(self.store_config) / "config"

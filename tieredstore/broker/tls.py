@@ -1,17 +1,20 @@
-"""TLS of all ports: the broker's certificate, configured or made for this run, which clients are
-served, and whose certificates count."""
+"""TLS of all ports: the broker's certificate (configured or generated), the accepted kinds of
+clients, and the trusted certificates of clients."""
 
 from __future__ import annotations
 
 import datetime as dt
 import enum
 import logging
+import os
 import ssl
-import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tieredstore.disk.user_folders import make_temporary_folder
 from tieredstore.errors import Invalid
 
 if TYPE_CHECKING:
@@ -22,30 +25,30 @@ _log = logging.getLogger(__name__)
 
 
 class TlsMode(enum.Enum):
-    """Which clients are served, Java's `tls.server.mode`."""
+    """Accepted kinds of clients (Java's `tls.server.mode`)."""
 
     DISABLED = "disabled"
-    """Without TLS only."""
+    """Only clients without TLS."""
     PERMISSIVE = "permissive"
-    """Both."""
+    """Clients with and without TLS."""
     ENFORCING = "enforcing"
-    """With TLS only."""
+    """Only clients with TLS."""
 
 
 class ClientAuth(enum.Enum):
-    """Whether clients with TLS show a certificate, Java's `tls.server.need.client.auth`."""
+    """Whether clients are asked for certificates (Java's `tls.server.need.client.auth`)."""
 
     NONE = "none"
-    """They are not asked."""
+    """Not requested."""
     OPTIONAL = "optional"
-    """They are asked; one that shows a bad certificate is not served."""
+    """Requested. A client with a bad certificate is rejected."""
     REQUIRE = "require"
-    """They are asked; one that shows none is not served either."""
+    """Required. A client without a certificate is rejected too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A private key and its certificate chain, both PEM."""
+    """Private key and its certificate chain, both PEM."""
 
     private_key: bytes
     chain: bytes
@@ -56,8 +59,8 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How a port speaks TLS. trusted: certificates (PEM), one of which has to have signed that of a
-    client; None where clients are not asked for theirs."""
+    """TLS settings of a port. `trusted`: certificates (PEM). One of them must have signed a
+    client's certificate. None if clients are not asked for certificates."""
 
     certificate: Certificate
     mode: TlsMode = TlsMode.PERMISSIVE
@@ -66,8 +69,8 @@ class Tls:
 
 
 def load_tls(settings: BrokerSettings) -> Tls:
-    """Read or make what the settings ask for. Raises Invalid, also for a request of certificates
-    that any certificate would meet."""
+    """Load the certificate that the settings name, or generate one. Raises Invalid, also if client
+    certificates are required but none are trusted."""
     certificate = find_certificate(settings.tls_key_path, settings.tls_cert_path)
     mode = TlsMode(settings.tls_server_mode)
     client_auth = ClientAuth(settings.tls_client_auth.lower())
@@ -96,19 +99,18 @@ def load_tls(settings: BrokerSettings) -> Tls:
     except OSError as error:
         raise Invalid(f"tls.server.trustCertPath {path}: {error}") from error
     tls = Tls(certificate, mode, client_auth, trusted)
-    make_server_context(tls)  # what is no certificate is told of now
+    make_server_context(tls)  # report an invalid certificate now
     return tls
 
 
 def make_server_context(tls: Tls) -> ssl.SSLContext:
-    """Make the server's side of TLS. Raises Invalid for what is no key or certificate."""
+    """Return the TLS context of the server side. Raises Invalid for an invalid key or
+    certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate = tls.certificate
-    with tempfile.TemporaryDirectory() as folder:  # only files are taken
-        key_path, chain_path = Path(folder, "key.pem"), Path(folder, "chain.pem")
-        key_path.touch(0o600)
-        key_path.write_bytes(certificate.private_key)
-        chain_path.write_bytes(certificate.chain)
+    with ExitStack() as files:  # only files are taken
+        key_path = files.enter_context(_make_file(certificate.private_key))
+        chain_path = files.enter_context(_make_file(certificate.chain))
         try:
             context.load_cert_chain(chain_path, key_path)
             if tls.trusted is not None:
@@ -121,6 +123,23 @@ def make_server_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
+@contextmanager
+def _make_file(data: bytes) -> Iterator[Path]:
+    """Create a file that only its owner can read. If the system supports files in memory, the file
+    is in memory, so that no writable folder is needed and no key reaches a disk."""
+    if not hasattr(os, "memfd_create"):
+        with make_temporary_folder("tieredstore-") as folder:
+            path = folder / "file.pem"
+            path.touch(0o600)
+            path.write_bytes(data)
+            yield path
+        return
+    with open(os.memfd_create("tieredstore"), "wb") as file:
+        file.write(data)
+        file.flush()
+        yield Path(f"/proc/self/fd/{file.fileno()}")
+
+
 def read_certificate(key_path: Path, chain_path: Path) -> Certificate:
     """Read a key and a chain from files. Raises Invalid."""
     try:
@@ -130,7 +149,8 @@ def read_certificate(key_path: Path, chain_path: Path) -> Certificate:
 
 
 def find_certificate(key_path: str, chain_path: str) -> Certificate:
-    """Read the configured certificate, or make one where neither path is given. Raises Invalid."""
+    """Return the configured certificate, or a generated one if no path is configured. Raises
+    Invalid."""
     if not key_path and not chain_path:
         return make_certificate()
     if not key_path or not chain_path:
@@ -139,8 +159,8 @@ def find_certificate(key_path: str, chain_path: str) -> Certificate:
 
 
 def make_certificate(host_name: str = "localhost") -> Certificate:
-    """Make a certificate that signs itself, as RocketMQ's proxy does when none is configured: it
-    hides the bytes, it proves nothing."""
+    """Return a self-signed certificate, as RocketMQ's proxy generates it if none is configured. A
+    connection with it is encrypted, but it proves no identity."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,4 @@
-"""Which tier a verb works on, from its options."""
+"""The tier that the options of a verb name."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 
 def open_tier(options: TierOptions) -> AbstractContextManager[OpenTier]:
-    """Open a tier for reading; see `scan.opening.open_location`. Raises Invalid, Unavailable."""
+    """Open a tier for reading. See `scan.opening.open_location`. Raises Invalid, Unavailable."""
     from tieredstore.scan.opening import open_location
 
     return open_location(locate_tier(options))
 
 
 def locate_tier(options: TierOptions) -> location.TierLocation:
-    """Locate the tier to read, without a connection: for jobs. Raises Invalid, Unavailable."""
+    """Return the location of a tier that a job will read. Does not connect to the tier. Raises
+    Invalid, Unavailable."""
     log_to_stderr()
     location.refuse_memory(options.tier)
     return location.locate(
@@ -35,6 +36,6 @@ def locate_tier(options: TierOptions) -> location.TierLocation:
 
 
 def check_target(options: TierOptions) -> None:
-    """Refuse a tier that a verb cannot write to; the tier need not be there yet. Raises Invalid."""
+    """Raise Invalid for a tier that a verb cannot write to. The tier need not exist yet."""
     log_to_stderr()
     location.refuse_memory(options.tier)

@@ -1,11 +1,12 @@
-"""What the lines of a broker.conf mean to all who read one: the store, the broker, the plugins."""
+"""Settings in a broker.conf, checked by all parts that read the file: the store, the broker, the
+plugins."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -16,6 +17,7 @@ from tieredstore.errors import Invalid
 from tieredstore.java_settings import (
     DECLINED_SETTINGS,
     REFUSED_VALUES,
+    REMOVED_SETTINGS,
     SETTINGS_ELSEWHERE,
     UNUSED_SETTINGS,
 )
@@ -26,11 +28,13 @@ _NAMES: Mapping[str, Callable[[str], object]] = {
     "tieredMetadataServiceProvider": registry.check_metadata_store,
     "messageStorePlugIn": lambda names: [registry.store_plugin(n) for n in names.split(",") if n],
 }
-"""Keys that name plugins, and what raises Invalid where there is none of that name."""
+"""Keys that name plugins. Each has a function that raises Invalid for an unknown plugin name."""
+_UNKNOWN: Final = "unknown"
+_LOGGED_PREFIXES: Final = ("tiered", "readAhead")
 
 
 class Level(enum.StrEnum):
-    """How bad a finding is. A note: the key is Java's, and means nothing here."""
+    """Severity of a finding. A note reports a key of Java that this project ignores."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -38,14 +42,14 @@ class Level(enum.StrEnum):
 
 
 class Given(NamedTuple):
-    """A value that beats the file's, and where it comes from."""
+    """Value that replaces the value in the file, with its source."""
 
     value: str | None
     origin: str
 
 
 class Finding(NamedTuple):
-    """Something about one line of a file."""
+    """Finding about one line of a file."""
 
     level: Level
     line: int
@@ -54,8 +58,8 @@ class Finding(NamedTuple):
 
 
 def read_with_findings(path: Path) -> tuple[list[ConfLine], list[Finding]]:
-    """Read a broker.conf and what is to be said about it, in the order of its lines. Raises Invalid
-    for a file that is none."""
+    """Read the lines of a broker.conf, and return them with the findings in the order of the lines.
+    Raises Invalid if the file is not a broker.conf."""
     lines = read_conf_lines(path)
     last = {line.key: line.number for line in lines}
     plugin_fields = find_plugin_fields(lines)
@@ -73,13 +77,14 @@ def read_with_findings(path: Path) -> tuple[list[ConfLine], list[Finding]]:
 
 
 def find_plugin_fields(lines: Sequence[ConfLine]) -> dict[str, msgspec.structs.FieldInfo]:
-    """Find the settings of all providers that are installed, and of the one that a file names."""
+    """Return the settings of all providers of this project, and of the provider that the lines
+    name."""
     named = [line.value for line in lines if line.key == "tieredBackendServiceProvider"]
     fields: dict[str, msgspec.structs.FieldInfo] = {}
     for name in (*registry.PROVIDERS, *named):
         try:
             declared = registry.plugin_settings(name)
-        except Invalid:  # a library of it is not there; the name itself is judged at its line
+        except Invalid:  # a library of it is missing. Its name is judged at its line
             continue
         if declared is not None:
             fields |= fields_by_key(declared)
@@ -92,9 +97,9 @@ def list_effective(
     origin: str,
     given: Mapping[str, Given],
 ) -> Iterator[dict[str, object]]:
-    """Yield each setting with the value that counts, where it comes from, and what is to be said
-    about it; behind them the lines that no known setting has, without their values: a misspelt
-    secret may be one. origin: the file's name; given: settings that beat it."""
+    """Yield each setting with its effective value, the value's source, and its findings. Settings
+    with unknown keys follow without their values, because a misspelt setting may be a secret.
+    `origin`: name of the file. `given`: settings that replace those of the file."""
     plugin_fields = find_plugin_fields(lines)
     of_file = {line.key: line for line in lines}
     said = {(finding.key, finding.line): finding.problem for finding in findings}
@@ -138,9 +143,11 @@ def _judge(
         yield Level.WARNING, f"declined: {DECLINED_SETTINGS[key]}"
     elif key in UNUSED_SETTINGS:
         yield Level.NOTE, f"no effect: {UNUSED_SETTINGS[key]}"
+    elif key in REMOVED_SETTINGS:
+        yield Level.WARNING, f"no longer a setting: {REMOVED_SETTINGS[key]}"
     elif key not in FIELDS_BY_KEY and key not in BROKER_FIELDS_BY_KEY and key not in plugin_fields:
         if key in SETTINGS_ELSEWHERE:
-            yield Level.NOTE, "not supported"
+            yield Level.NOTE, "without effect here"
         else:
             yield Level.WARNING, describe_unknown(key, plugin_fields)
 
@@ -148,7 +155,6 @@ def _judge(
 def _find_error(
     key: str, value: str, plugin_fields: Mapping[str, msgspec.structs.FieldInfo]
 ) -> str | None:
-    """Why a value cannot be taken, without the name of the file."""
     try:
         if key in FIELDS_BY_KEY:
             parse_setting(key, value, "")
@@ -162,8 +168,18 @@ def _find_error(
     return None
 
 
+def list_unknown(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the findings about unknown keys that a broker does not log when it starts."""
+    for finding in findings:
+        if finding.problem.startswith(_UNKNOWN) and not finding.key.startswith(_LOGGED_PREFIXES):
+            yield finding
+
+
 def describe_unknown(key: str, plugin_fields: Mapping[str, object]) -> str:
-    """Return what is to be said of a key that nobody knows."""
     known = {*FIELDS_BY_KEY, *SETTINGS_ELSEWHERE, *plugin_fields}
     near = find_near_setting(key, sorted(known))
-    return f"unknown; did you mean {near}?" if near else "unknown: nothing here or in Java reads it"
+    return (
+        f"{_UNKNOWN}, did you mean {near}?"
+        if near
+        else f"{_UNKNOWN}: no part of it or of Java reads it"
+    )

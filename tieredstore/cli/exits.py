@@ -1,4 +1,4 @@
-"""Exit codes, and the one place where errors become a line on stderr."""
+"""Exit codes, and the conversion of errors into a line on stderr."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
-from tieredstore.cli.logs.choice import LogChoice
-from tieredstore.cli.logs.saying import say
-from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
+from tieredstore.cli.logs.choice import LogChoice, say
+from tieredstore.disk.errors import is_lasting
+from tieredstore.errors import (
+    Busy,
+    Corrupt,
+    Fenced,
+    Invalid,
+    Refused,
+    TieredStoreError,
+    Unavailable,
+)
 
 
 class ExitCode(enum.IntEnum):
-    """What a shell sees. Documented in `docs/cli.md`."""
+    """Exit code of a command, documented in `docs/cli.md`."""
 
     OK = 0
     DAMAGE = 1
@@ -25,6 +35,7 @@ class ExitCode(enum.IntEnum):
     BUSY = 6
     UNSAFE = 7
     DEGRADED = 8
+    NOT_INDEXED = 9
     INTERNAL = 70
     HUNG_UP = 129
     INTERRUPTED = 130
@@ -40,77 +51,116 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.FENCED: "Another writer owns the tier.",
     ExitCode.BUSY: "A limit is reached: try again later.",
     ExitCode.UNSAFE: "It is not safe to write there.",
-    ExitCode.DEGRADED: "A tier needs a look.",
+    ExitCode.DEGRADED: "A tier needs attention.",
+    ExitCode.NOT_INDEXED: "No message was found, and some unindexed messages were not read.",
     ExitCode.INTERNAL: "A bug: please report the line.",
     ExitCode.HUNG_UP: "Stopped by SIGHUP: its terminal was closed.",
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C, or interrupted by a second one.",
     ExitCode.TERMINATED: "Stopped by SIGTERM.",
 }
-"""In a line each, for `--help`."""
-
-
-class OutputClosed(Exception):
-    """Whoever read our output has stopped (`| head`). Not an error."""
+"""Meaning of each exit code, as `--help` shows it."""
 
 
 _CODES: tuple[tuple[type[TieredStoreError], ExitCode], ...] = (
     (Corrupt, ExitCode.DAMAGE),
     (Invalid, ExitCode.INVALID),
+    (Refused, ExitCode.INVALID),
     (Unavailable, ExitCode.UNAVAILABLE),
     (Fenced, ExitCode.FENCED),
     (Busy, ExitCode.BUSY),
 )
 
 
+_OF_STORES: Final = frozenset(
+    {
+        "commitlog",
+        "consumequeue",
+        "consumequeue_rocksdb",
+        "consumequeue_ext",
+        "batchconsumequeue",
+        "index",
+        "checkpoint",
+        "config",
+    }
+)
+"""Names of the folders and files in a broker's store."""
+
+
 def exit_code_of(error: BaseException) -> ExitCode:
-    """Return the code for an error that ends a verb."""
+    """Return the exit code for an error that ends a verb."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
     if isinstance(error, OSError):
-        return ExitCode.UNAVAILABLE
+        return ExitCode.INVALID if is_lasting(error) else ExitCode.UNAVAILABLE
     if isinstance(error, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     return ExitCode.INTERNAL
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error as one line: what, where, what to do. Never a traceback or a line break."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """Return an error as one line: what failed, on which object, and what to do."""
+    text = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
     if isinstance(error, KeyboardInterrupt):
         text = "interrupted"
     elif isinstance(error, OSError):
         text = f"{error.filename or 'system'}: {error.strerror or text}"
     elif not isinstance(error, TieredStoreError):
         text = (
-            f"internal error: {type(error).__name__}: {text}; "
-            "set TIEREDSTORE_TRACEBACK=1 to see where, and report it"
+            f"internal error: {type(error).__name__}: {text}. "
+            "Set TIEREDSTORE_TRACEBACK=1 for a traceback, and report it."
         )
     elif isinstance(error, Corrupt) and "tieredstore " not in text:
-        text = f"{text}; run `tieredstore verify` for all damage"
-    elif isinstance(error, Unavailable):
-        text = f"{text}; try again"
+        store = _find_store(error)
+        if store is None:
+            text = f"{text}. Run `tieredstore verify` for all damage."
+        else:
+            text = f"{text}. Run `tieredstore store check {store}` for a plan of recovery."
+    elif isinstance(error, Unavailable) and not isinstance(error, Refused):
+        text = f"{text}. Try again."
     return text
 
 
+_about: list[Path] = []
+
+
+def note_store(store: Path | None) -> None:
+    """Set the store that is meant by errors of damage without a path. None means that a tier is
+    meant."""
+    _about[:] = [] if store is None else [store]
+
+
+def _find_store(error: Corrupt) -> Path | None:
+    """Return the root of the damaged store, or None if a tier is damaged."""
+    if error.path is None:
+        return _about[0] if _about else None
+    path = Path(error.path)
+    for folder in (path, *path.parents):
+        inside = path.relative_to(folder).parts[:1]
+        if (folder / "commitlog").is_dir() and (not inside or inside[0] in _OF_STORES):
+            return folder
+    return None
+
+
 def say_notes(error: BaseException | None, choice: LogChoice | None = None) -> None:
-    """Say what goes with an error, such as the journal that it leaves, a line each on stderr."""
+    """Print the notes of an error on stderr, one per line."""
     for note in getattr(error, "__notes__", ()):
         say(note, choice=choice)
 
 
-def end_of_stopped(received: Sequence[int], hint: str = "run it again to go on") -> ExitCode:
-    """Say that signals stopped a run in good order, and return the code that a shell has for the
-    first of them. hint: what to do next."""
-    say(f"stopped; {hint}")
+def end_of_stopped(received: Sequence[int], hint: str = "run it again to continue") -> ExitCode:
+    """Report that a signal stopped a run in an orderly way, and return the exit code of the first
+    signal. `received`: numbers of the received signals. `hint`: what to do next."""
+    say(f"stopped: {hint}")
     return ExitCode(128 + (received[0] if received else signal.SIGINT))
 
 
 def end_of_run(
     *, stopped: bool, received: Sequence[int], failures: Sequence[TieredStoreError]
 ) -> ExitCode:
-    """Return the code of a run that copies, after its report was printed. received: the signals
-    that stopped it. The first of `failures` is raised, each other one is printed as a line."""
+    """Return the exit code of `copy` or `offload`, after the report was printed. `received`:
+    numbers of the signals that stopped the run. Raises the first of `failures`, and prints the
+    others."""
     if stopped:
         return end_of_stopped(received)
     for error in failures[1:]:
@@ -121,8 +171,8 @@ def end_of_run(
 
 
 def close_stdout_quietly() -> None:
-    """Close stdout after a broken pipe: nothing more is written, and Python's exit does not
-    complain."""
+    """Replace stdout by the null device after a broken pipe, so that Python reports no second error
+    on exit."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)

@@ -1,9 +1,8 @@
-"""Groups of commands of which only the one that is called is imported."""
+"""Groups of commands. Their commands are imported only when they run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -14,33 +13,32 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _EXAMPLE_CELLS: Final = 74
-"""With a backslash behind it, and indented as the help does it, 80."""
+"""Width of an example line in characters: 80, minus the indent of the help and the backslash at the
+end of a line."""
 
 
-class LazyGroup(click.Group):
-    """Knows its commands by name. The module of each holds the command `command`."""
-
-    def __init__(self, *, lines: Mapping[str, str], package: str, **settings: object) -> None:
-        """lines: command -> its line in `--help`. package: where the modules are."""
-        super().__init__(**settings)  # type: ignore[arg-type]
-        self._lines = lines
-        self._package = package
-
-    def find_module(self, name: str) -> str:
-        """Return the name of the module of a command."""
-        return f"{self._package}.{name}"
+class VerbGroup(click.Group):
+    """Group of commands. Each command gets the log options, and examples in its help."""
 
     def find_full_name(self, name: str) -> str:
-        """Return what one types to call a command."""
+        """Return the words that call a command of this group, such as `tier delete`."""
         return f"{self.name} {name}"
 
+    def list_lines(self) -> Mapping[str, str]:
+        """Return the commands by name. Each value is the command's line in the `--help` of the
+        group."""
+        return {name: command.short_help or "" for name, command in self.commands.items()}
+
+    def find_command(self, name: str) -> click.Command:
+        return self.commands[name]
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(self._lines)
+        return list(self.list_lines())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in self._lines:
+        if cmd_name not in self.list_lines():
             return None
-        command: click.Command = import_module(self.find_module(cmd_name)).command
+        command = self.find_command(cmd_name)
         if not isinstance(command, click.Group) and not _has_log_options(command):
             command.params.extend(log_options())
             if command.callback is not None:
@@ -54,35 +52,37 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is called. Raises a usage error that says which may be meant."""
+        """Return the command that the arguments name. Raises a usage error with suggestions for an
+        unknown command."""
         name = args[0]
-        if name not in self._lines and not ctx.resilient_parsing and not name.startswith("-"):
+        if name not in self.list_lines() and not ctx.resilient_parsing and not name.startswith("-"):
             from tieredstore.cli.help.suggesting import hint_at
 
-            ctx.fail(f"No such command {name!r}{hint_at(name, self._lines)}")
+            ctx.fail(f"No such command {name!r}{hint_at(name, self.list_lines())}")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete a command, without an import of all, or an option of the group."""
+        """Complete an option of the group, or the name of a command. Does not import the
+        commands."""
         from click.shell_completion import CompletionItem
 
         found = [
             CompletionItem(name, help=line)
-            for name, line in self._lines.items()
+            for name, line in self.list_lines().items()
             if name.startswith(incomplete)
         ]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._lines.items()))
+            formatter.write_dl(list(self.list_lines().items()))
 
 
 def _show_examples(verb: str) -> str | None:
     from tieredstore.cli.help.examples import EXAMPLES
 
     parts = [found[0] for part, found in EXAMPLES.items() if part.startswith(f"{verb} ")]
-    examples = EXAMPLES.get(verb) or parts  # of a group: one of each part
+    examples = EXAMPLES.get(verb) or parts  # of a group: one for each part
     if not examples:
         return None
     lines = [line for example in examples for line in _break(f"tieredstore {example}")]
@@ -90,7 +90,7 @@ def _show_examples(verb: str) -> str | None:
 
 
 def _break(example: str) -> list[str]:
-    """A command line in lines that fit; a shell puts them together again."""
+    """Break a command line into lines that fit into the help. A shell reads them as one line."""
     lines = [""]
     for word in example.replace(" --", "\0--").split("\0"):
         if lines[-1] and len(f"{lines[-1]} {word}") > _EXAMPLE_CELLS:

@@ -1,10 +1,13 @@
-"""The `tieredstore` command. Start-up stays cheap: a verb's module is imported when it runs."""
+"""The `tieredstore` command. The module of a verb is imported only when the verb runs, so that the
+command starts fast."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import NamedTuple, NoReturn
+from collections.abc import Mapping
+from importlib import import_module
+from typing import NamedTuple, NoReturn, cast
 
 import click
 
@@ -12,68 +15,74 @@ from tieredstore import __version__
 from tieredstore.cli.exits import (
     MEANINGS,
     ExitCode,
-    OutputClosed,
     close_stdout_quietly,
     describe_error,
     exit_code_of,
+    note_store,
     say_notes,
 )
-from tieredstore.cli.help.completing import VARIABLE
-from tieredstore.cli.lazy import LazyGroup
-from tieredstore.cli.logs.choice import LogChoice, log_options
-from tieredstore.cli.logs.saying import say
+from tieredstore.cli.lazy import VerbGroup
+from tieredstore.cli.logs.choice import LogChoice, log_options, say
+from tieredstore.cli.options.completing import VARIABLE
+from tieredstore.cli.output.rows import OutputClosed
 
 
 class Verb(NamedTuple):
-    """Where a verb is, and what it does. room: the folder below `verbs/` that has the module of its
-    name, which holds the command `command`. line: its line in `--help`."""
+    """Verb of the command. `module`: module in `verbs/` that defines the verb under its name.
+    `line`: the verb's line in `--help`."""
 
-    room: str
+    module: str
     line: str
 
 
 VERBS = {
-    "advise": Verb("checking", "Say which settings suit what a broker and its consumers did."),
+    "advise": Verb("advise", "Find settings that suit a broker and its consumers."),
     "backfill": Verb("copying", "Write the messages of a Parquet table into a tier."),
     "broker": Verb("brokers", "Run a broker."),
-    "cat": Verb("reading", "Print messages of topics."),
-    "compact": Verb("upkeep", "Put what is in many small files into few."),
-    "completion": Verb("settings", "Print what makes a shell complete this command."),
-    "config": Verb("settings", "Check and show a configuration; back up what a broker keeps."),
+    "cat": Verb("cat", "Print messages of topics."),
+    "compact": Verb("jobs", "Merge many small files into few."),
+    "completion": Verb("settings", "Print a shell completion script."),
+    "config": Verb("settings", "Check and show a configuration. Back up config/ of a broker."),
     "copy": Verb("copying", "Copy a tier to another place."),
-    "dev": Verb("brokers", "Run a broker for the development of applications."),
-    "doctor": Verb("checking", "Try what a place for a tier really does."),
-    "export": Verb("copying", "Write messages as Parquet, Iceberg or Delta."),
-    "jobs": Verb("upkeep", "List and forget what interrupted jobs have kept."),
-    "health": Verb("checking", "Say how a tier is, for probes."),
+    "dev": Verb("brokers", "Run a broker for development."),
+    "doctor": Verb("checking", "Check that a storage backend is safe to use."),
+    "export": Verb("jobs", "Write messages as Parquet, Iceberg or Delta."),
+    "jobs": Verb("jobs", "List and delete journals of interrupted jobs."),
+    "health": Verb("checking", "Report tier health (exit code for probes)."),
     "ls": Verb("reading", "List the queues of a tier."),
     "man": Verb("settings", "Print all of the help as a manual page."),
     "offload": Verb("copying", "Copy a broker's store into a tier."),
-    "profile": Verb("settings", "Name tiers, so that verbs which delete nothing find them."),
+    "profile": Verb("settings", "Name tiers, for verbs that delete nothing."),
     "query": Verb("reading", "Find messages by key or message id."),
-    "rebuild": Verb("upkeep", "Make anew what a tier or its state has lost."),
-    "report": Verb("checking", "Say what a tier holds and costs, as a page and tables."),
-    "restore": Verb("copying", "Make a broker's store from its tier, when its disk was lost."),
+    "rebuild": Verb("jobs", "Rebuild lost indexes or metadata."),
+    "report": Verb("checking", "Report content and cost of a tier, as a page and tables."),
+    "restore": Verb("copying", "Create a broker's store from its tier, after its disk was lost."),
+    "sample": Verb("settings", "Write a small tier with messages that look real."),
     "send": Verb("brokers", "Send messages to a running broker."),
     "sql": Verb("reading", "Query the topics of a tier as tables."),
     "stat": Verb("reading", "Summarise a tier."),
-    "store": Verb("upkeep", "Check and recover a broker's local store."),
-    "tail": Verb("brokers", "Print messages of a running broker as they come."),
-    "tier": Verb("upkeep", "Delete, expire or move on by hand what a tier has."),
-    "topic": Verb("brokers", "Make, list and delete topics of a running broker."),
+    "store": Verb("store", "Check and recover a broker's local store."),
+    "tail": Verb("brokers", "Print messages of a running broker as they arrive."),
+    "tier": Verb("tier", "Administer a tier by hand: delete, expire, skip, reset."),
+    "topic": Verb("brokers", "Create, list and delete topics of a running broker."),
     "verify": Verb("checking", "Check every byte of a tier and report all damage."),
 }
-"""In the order of `--help`."""
+"""Verbs in the order of `--help`."""
 
 NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""A group without a verb: the error's text is the whole help. Older clicks print it themselves."""
+"""Error of a group that was called without a verb. The text of the error is the whole help. Older
+versions of click print the help themselves."""
 
 
-class Verbs(LazyGroup):
-    """The command itself, whose help ends with the exit codes of all verbs."""
+class Verbs(VerbGroup):
+    """Command group that imports only the module of the called verb."""
 
-    def find_module(self, name: str) -> str:
-        return f"tieredstore.cli.verbs.{VERBS[name].room}.{name}"
+    def list_lines(self) -> Mapping[str, str]:
+        return {name: verb.line for name, verb in VERBS.items()}
+
+    def find_command(self, name: str) -> click.Command:
+        module = import_module(f"tieredstore.cli.verbs.{VERBS[name].module}")
+        return cast(click.Command, getattr(module, name))
 
     def find_full_name(self, name: str) -> str:
         return name
@@ -85,8 +94,6 @@ class Verbs(LazyGroup):
 
 @click.group(
     cls=Verbs,
-    lines={name: verb.line for name, verb in VERBS.items()},
-    package="tieredstore.cli.verbs",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, "-V", "--version", prog_name="tieredstore")
@@ -111,10 +118,11 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit code; errors are one line on stderr."""
+    """Run one command line and return its exit code. An error is printed as one line on stderr."""
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     choice = LogChoice()
+    note_store(None)
     _open_closed_streams()
     try:
         result = cli.main(arguments, "tieredstore", standalone_mode=False, obj=choice)
@@ -147,8 +155,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Let what is printed go nowhere where whoever started the command has closed a stream: a
-    service does so, and works on."""
+    """Open closed standard streams on the null device, because a service manager may start the
+    command with closed streams."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115

@@ -1,19 +1,21 @@
-"""Named profiles: where a tier is, in a file of the user's. They hold no secrets, only the names of
-variables that do."""
+"""Named profiles in a file of the user. A profile has the location of a tier. Profiles contain no
+secrets, only the names of environment variables that hold secrets."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from tieredstore.disk.user_folders import find_user_folder, require_user_folder
 from tieredstore.errors import Invalid
 
 PLACES: Final = ("tier", "state", "config", "cluster", "broker")
-"""What a profile may say: the options of the same names."""
+"""Options that a profile may set."""
 _VARIABLES: Final = "variables"
 _DEFAULT: Final = "default"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -21,16 +23,17 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """places: of `PLACES`, those that it says. variables: a setting of a broker.conf -> the
-    variable of the environment that has its value."""
+    """A named profile. `places`: values of the options in `PLACES` that the profile sets.
+    `variables`: names of environment variables. The key is the setting of a broker.conf whose value
+    the variable holds."""
 
     name: str
     places: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def read_settings(self) -> dict[str, str]:
-        """Read the settings whose values are in variables. Raises Invalid for a variable that is
-        not set."""
+        """Read the settings whose values are in environment variables. Raises Invalid for a
+        variable that is not set."""
         for key, variable in self.variables.items():
             if not os.environ.get(variable):
                 raise Invalid(
@@ -41,15 +44,15 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFile:
-    """The profiles of a file, which need not be there. default: the one that counts where none is
-    named, None for none."""
+    """The user's profiles. The file may be missing. `default`: name of the profile that is used if
+    the user names none, or None."""
 
     path: Path
     profiles: Mapping[str, Profile]
     default: str | None = None
 
     def find(self, name: str) -> Profile:
-        """Find a profile. Raises Invalid, with those that may be meant."""
+        """Return a profile by name. Raises Invalid for an unknown name, with suggestions."""
         found = self.profiles.get(name)
         if found is None:
             from tieredstore.cli.help.suggesting import hint_at
@@ -61,19 +64,22 @@ class ProfileFile:
 
 
 def profile_path() -> Path:
-    """Return where profiles are kept."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "tieredstore" / "config.toml"
+    """Return the path of the profile file. Raises Invalid without a home folder."""
+    folder = require_user_folder("XDG_CONFIG_HOME", ".config")
+    return folder / "tieredstore" / "config.toml"
 
 
 def load_profiles() -> ProfileFile:
-    """Load the user's profiles. Raises Invalid for a file that says something else, Unavailable."""
+    """Load the user's profiles. Without a home folder there are no profiles. Raises Invalid for a
+    malformed file, Unavailable."""
+    if find_user_folder("XDG_CONFIG_HOME", ".config") is None:
+        return ProfileFile(Path("config.toml"), {})
     path = profile_path()
     return parse_profiles(path, _read(path))
 
 
 def parse_profiles(path: Path, text: str) -> ProfileFile:
-    """Parse the text of a file of profiles. Raises Invalid."""
+    """Parse the text of a profile file. Raises Invalid."""
     if not text.strip():
         return ProfileFile(path, {})
     import tomllib
@@ -109,7 +115,7 @@ def _make_profile(path: Path, name: str, table: object) -> Profile:
         raise Invalid(f"{where}: expected texts", path=str(path))
     for key, variable in variables.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
-            raise Invalid(  # what was found may be a secret
+            raise Invalid(  # the value may be a secret
                 f"{where}: {key}: expected the name of a variable of the environment",
                 path=str(path),
             )
@@ -121,12 +127,13 @@ def _make_profile(path: Path, name: str, table: object) -> Profile:
     return Profile(name, places, variables)
 
 
-def _are_texts(values: list[Any]) -> bool:
+def _are_texts(values: list[object]) -> bool:
     return all(isinstance(value, str) and value for value in values)
 
 
 def _absolute(where: str, key: str, text: str) -> str:
-    """A path that means the same wherever the command is run."""
+    """Return the text as an absolute path, which means the same in any working directory. Raises
+    Invalid for a relative path."""
     path = Path(text).expanduser()
     if not path.is_absolute():
         raise Invalid(f"{where}: {key} {text!r}: expected an absolute path, or one from ~/")
@@ -134,28 +141,32 @@ def _absolute(where: str, key: str, text: str) -> str:
 
 
 def write_profile(name: str, places: Mapping[str, str], variables: Mapping[str, str]) -> Path:
-    """Write a profile in place of one of that name; all else in the file stays as it is. Returns
-    the file. Raises Invalid, Unavailable."""
+    """Write or replace a profile and return the file. The rest of the file stays unchanged. Raises
+    Invalid, Unavailable."""
     if not _NAME.fullmatch(name):
         raise Invalid(f"profile {name!r}: expected up to 64 letters, digits, - and _")
     lines = [f"[profiles.{name}]", *_settings(places)]
     if variables:
         lines += [f"[profiles.{name}.{_VARIABLES}]", *_settings(variables)]
     path = profile_path()
-    kept = _without(_read(path), name).rstrip("\n")
-    _write(path, "\n".join([*([kept, ""] if kept else []), *lines, ""]))
+    with _hold(path):
+        kept = _without(_read(path), name).rstrip("\n")
+        _write(path, "\n".join([*([kept, ""] if kept else []), *lines, ""]))
     return path
 
 
 def delete_profile(name: str) -> Path:
-    """Delete a profile from the file, which is returned. Raises Invalid, Unavailable."""
-    file = load_profiles()
-    file.find(name)
-    text = _without(_read(file.path), name)
-    if file.default == name:
-        text = re.sub(rf"(?m)^\s*{_DEFAULT}\s*=.*\n?", "", text, count=1)
-    _write(file.path, text)
-    return file.path
+    """Delete a profile and return the file. Raises Invalid, Unavailable."""
+    path = profile_path()
+    with _hold(path):
+        text = _read(path)
+        file = parse_profiles(path, text)
+        file.find(name)
+        text = _without(text, name)
+        if file.default == name:
+            text = re.sub(rf"(?m)^\s*{_DEFAULT}\s*=.*\n?", "", text, count=1)
+        _write(path, text)
+    return path
 
 
 def _settings(values: Mapping[str, str]) -> list[str]:
@@ -166,7 +177,6 @@ def _settings(values: Mapping[str, str]) -> list[str]:
 
 
 def _without(text: str, name: str) -> str:
-    """The text without the tables of a profile."""
     own = re.compile(rf"""\[\s*profiles\s*\.\s*["']?{re.escape(name)}["']?\s*[.\]]""")
     kept, is_own = [], False
     for line in text.splitlines(keepends=True):
@@ -189,11 +199,23 @@ def _read(path: Path) -> str:
             raise Invalid(f"{path}: no TOML: not UTF-8", path=str(path)) from None
 
 
+@contextmanager
+def _hold(path: Path) -> Iterator[None]:
+    """Create the folder of the profile file, and lock the file against other processes within the
+    block."""
+    from tieredstore.disk.errors import NO_FOLDER, wrap_os_errors
+    from tieredstore.disk.locks import hold_lock
+
+    with wrap_os_errors("create", path.parent, invalid=NO_FOLDER):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with hold_lock(path):
+        yield
+
+
 def _write(path: Path, text: str) -> None:
     from tieredstore.disk.errors import wrap_os_errors
     from tieredstore.disk.file_operations import FILES
 
-    parse_profiles(path, text)  # nothing is written that could not be read
+    parse_profiles(path, text)  # an unreadable file is never written
     with wrap_os_errors("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    FILES.replace_file(path, text.encode())
+        FILES.replace_file(path, text.encode())

@@ -1,5 +1,6 @@
-"""A broker that serves the history of a tier: under its broker's name and offsets, writing nothing
-there, beside that broker if it lives."""
+"""Read-only broker that serves the history of a tier. It has the broker name and the offsets of the
+tier, and writes nothing to the tier. It may run at the same time as the broker that writes the
+tier."""
 
 from __future__ import annotations
 
@@ -18,16 +19,17 @@ from tieredstore.scan.location import METADATA_FILE, TierLocation, locate, place
 from tieredstore.tier.store import TieredMessageStore
 
 MARK: Final = "read-only-broker"
-"""A file in the state directory of such a broker: nobody else's is ever used."""
+"""File that marks the state directory of a read-only broker. A directory with other files but
+without this mark is refused."""
 PERM_READ: Final = 4
 
 
 def make_reading_broker(
     tier: str, state: Path, *, config: Path | None, cluster: str | None, broker: str | None
 ) -> Broker:
-    """Make the broker; it knows what the tier has now, and looks again while it runs. state: keeps
-    the offsets of its groups, and is made if it is not there. config: a broker.conf, of which
-    ports, names and times count. Raises Invalid, Unavailable."""
+    """Create a read-only broker. It loads the tier, and refreshes it while it runs. `state`:
+    directory for the consumer offsets of groups, created if missing. `config`: a broker.conf, for
+    ports, names and times. Raises Invalid, Unavailable."""
     location = locate(tier, cluster=cluster, broker=broker, config=config)
     _prepare(state)
     follower = TierFollower.open(location, state)
@@ -47,12 +49,13 @@ def make_reading_broker(
 
 
 def _prepare(state: Path) -> None:
-    """Make the state directory, without the metadata of the last start."""
+    """Create the state directory, and remove the metadata that the last start left. Raises Invalid
+    for a directory with other files."""
     mark = state / MARK
     if state.exists() and any(state.iterdir()) and not mark.exists():
         raise Invalid(
             f"state {state}: expected an empty directory or that of a read-only broker, found "
-            "other files; give a directory of its own",
+            "other files. Give a directory of its own",
             path=str(state),
         )
     state.mkdir(parents=True, exist_ok=True)
@@ -63,7 +66,8 @@ def _prepare(state: Path) -> None:
 
 
 def _load(location: TierLocation, state: Path, broker_name: str) -> LoadedConfig:
-    """The store: the tier alone, above a local store that never gets a message."""
+    """Return the configuration of the store: the tier above an empty local store that receives no
+    messages."""
     config = msgspec.structs.replace(
         place_tier(location.config, location.url, state=state),
         broker_name=broker_name,

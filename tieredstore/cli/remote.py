@@ -1,21 +1,25 @@
-"""BrokerClient: what verbs ask a broker, over remoting. A few calls, blocking, without Java."""
+"""BrokerClient: requests that verbs send to a broker over remoting, and the credentials for
+them."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
+from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+import msgspec
 import orjson
+import yaml
 
-from tieredstore.broker.remoting.client import connect
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.connection import Connection
+from tieredstore.broker.remoting.connection import Connection, connect
 from tieredstore.broker.remoting.signing import SessionCredentials
+from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.errors import Busy, Corrupt, Invalid
 from tieredstore.message.properties import UNIQ_KEY, encode_properties
 from tieredstore.message.record import StoredMessage, decode_record
@@ -37,7 +41,7 @@ _MAY_WAIT: Final = 2
 
 
 class Sent(NamedTuple):
-    """Where a message is now. msg_id: its UNIQ_KEY."""
+    """Result of a send. `msg_id`: UNIQ_KEY of the message."""
 
     msg_id: str
     offset_msg_id: str
@@ -46,18 +50,16 @@ class Sent(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """Messages of one queue, and the offset to go on at."""
+    """Messages of one queue, and the queue offset at which the next pull begins."""
 
     messages: list[StoredMessage]
     next_offset: int
 
 
 class BrokerClient:
-    """One connection to a broker, used with `with`. credentials: what requests are signed with.
-
-    Each call raises Unavailable when the broker does not answer, Busy when it takes nothing now,
-    Invalid for what it refuses.
-    """
+    """Connection to a broker, used as a context manager. `credentials`: they sign the requests.
+    Each call raises Unavailable if the broker does not answer, Busy if the broker cannot accept
+    requests at present, and Invalid if the broker refuses the request."""
 
     def __init__(self, address: str, credentials: SessionCredentials | None = None) -> None:
         self._address = address
@@ -74,12 +76,7 @@ class BrokerClient:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         async def close() -> None:
             if self._connection is not None:
                 self._connection.close()
@@ -95,7 +92,7 @@ class BrokerClient:
         timeout_ms: int = TIMEOUT_MS,
     ) -> RemotingCommand:
         assert self._connection is not None
-        texts = {name: _text(value) for name, value in fields.items()}
+        texts = {name: _show_field(value) for name, value in fields.items()}
         if self._credentials is not None:
             texts = self._credentials.sign(texts, body)
         return self._runner.run(self._connection.request(code, texts, body, timeout_ms))
@@ -115,13 +112,11 @@ class BrokerClient:
     # Topics
 
     def list_topics(self) -> list[str]:
-        """List all topics, in order."""
         answer = self._require(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
         topics: list[str] = orjson.loads(answer.body_bytes).get("topicList", [])
         return sorted(topics)
 
     def create_topic(self, topic: str, queues: int) -> None:
-        """Make a topic, or change its number of queues."""
         self._require(
             RequestCode.UPDATE_AND_CREATE_TOPIC,
             {
@@ -137,11 +132,10 @@ class BrokerClient:
         )
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic, with its messages."""
         self._require(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
 
     def find_queues(self, topic: str) -> list[int]:
-        """List the queues of a topic that can be read. Raises Invalid for an unknown topic."""
+        """Return the ids of the readable queues of a topic. Raises Invalid for an unknown topic."""
         answer = self._require(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         data = orjson.loads(answer.body_bytes)
         return list(range(max(found["readQueueNums"] for found in data["queueDatas"])))
@@ -151,7 +145,6 @@ class BrokerClient:
     def send(
         self, topic: str, body: bytes, properties: Mapping[str, str], default_queues: int = 4
     ) -> Sent:
-        """Send a message."""
         msg_id = secrets.token_hex(16).upper()
         encoded = encode_properties({UNIQ_KEY: msg_id, "WAIT": "true", **properties})
         answer = self._ask(
@@ -178,14 +171,14 @@ class BrokerClient:
         return Sent(msg_id, found["msgId"], int(found["queueId"]), int(found["queueOffset"]))
 
     def find_offset(self, code: RequestCode, topic: str, queue_id: int) -> int:
-        """Ask for the first or the next offset of a queue (GET_MIN_OFFSET, GET_MAX_OFFSET)."""
+        """Return the minimum or the maximum offset of a queue (GET_MIN_OFFSET, GET_MAX_OFFSET)."""
         answer = self._require(code, {"topic": topic, "queueId": queue_id})
         return int(answer.ext_fields["offset"])
 
     def pull(
         self, topic: str, queue_id: int, offset: int, *, expression: str = "*", wait_ms: int = 0
     ) -> Pulled:
-        """Pull messages of a queue, waiting for them at most `wait_ms`."""
+        """Pull messages of a queue. If no message is available, wait for at most `wait_ms`."""
         flags = _SUBSCRIPTION_IN_REQUEST | (_MAY_WAIT if wait_ms else 0)
         answer = self._ask(
             RequestCode.PULL_MESSAGE,
@@ -225,5 +218,38 @@ def _split_records(data: bytes) -> Iterator[StoredMessage]:
         position += message.size
 
 
-def _text(value: object) -> str:
+def _show_field(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+ACCESS_KEY_VARIABLE: Final = "ROCKETMQ_ACCESS_KEY"
+SECRET_KEY_VARIABLE: Final = "ROCKETMQ_SECRET_KEY"  # noqa: S105 - a name
+
+
+def find_credentials(path: Path | None) -> SessionCredentials | None:
+    """Read credentials from a file like mqadmin's `tools.yml`, or without a file from the
+    environment variables ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY. Returns None without a file
+    if the variables are not set. Raises Invalid, Unavailable."""
+    if path is not None:
+        return _read_file(path)
+    access_key = os.environ.get(ACCESS_KEY_VARIABLE)
+    secret_key = os.environ.get(SECRET_KEY_VARIABLE)
+    if not access_key and not secret_key:
+        return None
+    if not access_key or not secret_key:
+        raise Invalid(
+            f"environment: expected {ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE}, found one"
+        )
+    return SessionCredentials(access_key=access_key, secret_key=secret_key)
+
+
+def _read_file(path: Path) -> SessionCredentials:
+    with wrap_os_errors("read", path):
+        data = path.read_bytes()
+    try:
+        return msgspec.convert(yaml.safe_load(data), type=SessionCredentials, strict=False)
+    except (yaml.YAMLError, msgspec.ValidationError):
+        raise Invalid(  # the value may be a secret
+            f"{path}: expected the keys accessKey and secretKey, as in mqadmin's tools.yml",
+            path=str(path),
+        ) from None

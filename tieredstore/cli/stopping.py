@@ -1,5 +1,6 @@
-"""Ends a run in good order: SIGINT, SIGTERM and SIGHUP ask it to stop; a second SIGINT or SIGTERM
-interrupts it, and waits only for what is under way; a third one ends the process."""
+"""Orderly stop of a run. SIGINT, SIGTERM and SIGHUP request a stop. A second SIGINT or SIGTERM
+interrupts the run, which then waits only for its current requests. A third signal ends the
+process."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Stoppable(Protocol):
-    """Asks a run to stop after what it has in hand."""
+    """Object that can be asked to stop after its current work."""
 
     def set(self) -> None: ...
 
@@ -24,11 +25,11 @@ class Stoppable(Protocol):
 
 @contextmanager
 def stop_on_signals(stop: Stoppable, received: list[int] | None = None) -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP set `stop`. A second one raises KeyboardInterrupt, after which
-    a run still closes what it opened: a backend that does not answer makes that long, so a third
-    one is the system's own, which a run survives like any other crash. But SIGHUP only asks: when a
-    terminal is closed it comes twice, from the shell and at the shell's end. It stays ignored under
-    `nohup`. received: gets their numbers."""
+    """Let SIGINT, SIGTERM and SIGHUP set `stop`. A second signal raises KeyboardInterrupt. The run
+    then still closes its resources, which takes long if a backend does not answer. A third signal
+    therefore has the system's default effect, and the run can be resumed as after a crash. SIGHUP
+    only requests a stop, because a closed terminal sends it twice. Under `nohup`, SIGHUP stays
+    ignored. `received`: list to which the signal numbers are added."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         del frame
@@ -57,8 +58,8 @@ def stop_on_signals(stop: Stoppable, received: list[int] | None = None) -> Itera
 
 
 def _leave_closed_terminal() -> None:
-    """Point standard streams elsewhere that are a terminal which was closed: what a run still says
-    would be an error that ends it."""
+    """Redirect the standard streams of a closed terminal to the null device. Writing to a closed
+    terminal would raise an error that ends the run."""
     for descriptor in (0, 1, 2):
         with suppress(OSError):
             is_device = stat.S_ISCHR(os.fstat(descriptor).st_mode)

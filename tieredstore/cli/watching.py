@@ -1,5 +1,5 @@
-"""Tells how a long-running job is: over HTTP as the broker does (`/health`, `/metrics`),
-and in a file."""
+"""Health of a long-running job: over HTTP as in the broker (`/health`, `/metrics`), or in a
+file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tieredstore.errors import TieredStoreError, make_missing_error
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def serve_watch(host: str, port: int, watch: OffloadWatch) -> Iterator[int]:
-    """Answer, within the block, from a thread of its own; yields the port (of 0: a free one).
-    Raises Invalid when the extra `broker` is not installed, Unavailable when the port is taken."""
+    """Serve the health of a job within the block, in a separate thread. Yields the port. For port 0
+    the system chooses the port. Raises Invalid without the extra `broker`, Unavailable if the port
+    is in use."""
     try:
         from tieredstore.broker.operations.exporter import MetricsExporter
         from tieredstore.broker.operations.health import describe_health
@@ -30,7 +31,7 @@ def serve_watch(host: str, port: int, watch: OffloadWatch) -> Iterator[int]:
         raise make_missing_error("--metrics-port", error, "broker") from error
     exporter = MetricsExporter({"node_type": "offload"})
 
-    async def find_health() -> dict[str, Any]:
+    async def find_health() -> dict[str, object]:
         return describe_health(watch.list_services(), watch.tier)
 
     async def render_metrics() -> bytes:
@@ -53,10 +54,10 @@ def serve_watch(host: str, port: int, watch: OffloadWatch) -> Iterator[int]:
 def write_health(
     path: Path, watch: OffloadWatch, every_seconds: float = HEALTH_FILE_SECONDS
 ) -> Iterator[None]:
-    """Keep `/health` in a file within the block, as one line of JSON that is replaced whole: so a
-    probe needs no HTTP. It has the time of its writing (`written_ms`), and is gone when the block
-    ends, but not when the process is killed. Raises Invalid or Unavailable when it cannot be
-    written at first."""
+    """Within the block, keep the content of `/health` in a file, for health checks without HTTP.
+    The content is one line of JSON that is replaced atomically. `written_ms` is the time of the
+    last write. The file is deleted at the end of the block, but not if the process is killed.
+    Raises Invalid or Unavailable if the first write fails."""
     import orjson
 
     from tieredstore.broker.operations.health import describe_health
@@ -70,7 +71,7 @@ def write_health(
 
     def keep() -> None:
         while not ended.wait(every_seconds):
-            # What cannot be written grows old, which is what a probe looks at.
+            # A file that cannot be written grows old, which a probe detects.
             with suppress(OSError, TieredStoreError):
                 write()
 

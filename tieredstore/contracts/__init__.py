@@ -1,1 +1,2 @@
-"""The protocols between the layers, and the types that cross them. No implementation lives here."""
+"""Protocols between the layers, and the types that they exchange. This package contains no
+implementations."""

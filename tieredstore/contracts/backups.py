@@ -1,8 +1,8 @@
-"""BackupPlace: where a tier keeps backups of its broker's files, beside the segments.
+"""BackupPlace: storage for backups of a broker's files, beside the segments of its tier.
 
-A backup has a name that no other ever has: the writer epoch that made it (0 where epochs have no
-number), its place among those of that epoch, and what is in it. So one that a writer sent before it
-lost its right, and that arrives late, replaces nothing and is older than all of its successors.
+A backup name is unique for ever. The name consists of the writer epoch (0 where epochs have no
+number), a sequence number within that epoch, and the kind of the content. A late backup of a fenced
+writer therefore replaces nothing, and sorts before all backups of later epochs.
 """
 
 from __future__ import annotations
@@ -13,19 +13,24 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 BACKUP_FOLDER = ".backups"
-"""Below a broker's prefix; no topic has such a name."""
+"""Folder below a broker's prefix. No topic can have this name."""
 _NAME = re.compile(r"([0-9]{20})\.([0-9]{10})\.([a-z]+)", re.ASCII)
 
 
 class BackupKind(enum.StrEnum):
-    """What is in a backup."""
+    """Content of a backup."""
 
     CONFIG = "config"
     METADATA = "metadata"
+    DELETED = "deleted"
+    """All entries about deleted topics, if the tier has no segments of these topics any more."""
+    DELETING = "deleting"
+    """All entries about deleted topics, if the tier may still have segments of some of these
+    topics."""
 
 
 class BackupName(NamedTuple):
-    """Those that are greater were made later."""
+    """Name of a backup. A greater name is newer."""
 
     epoch: int
     sequence: int
@@ -36,7 +41,7 @@ class BackupName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> BackupName | None:
-        """Parse the name of a file or an object; None for one that is no backup's."""
+        """Parse the name of a file or object. Return None if it is not the name of a backup."""
         match = _NAME.fullmatch(text)
         if match is None or match[3] not in {kind.value for kind in BackupKind}:
             return None
@@ -45,21 +50,32 @@ class BackupName(NamedTuple):
 
 @runtime_checkable
 class BackupPlace(Protocol):
-    """A provider that keeps backups. Optional. None of them is ever changed."""
+    """Provider that keeps backups. Optional. A stored backup never changes."""
 
     def list_backups(self, broker_name: str) -> Sequence[BackupName]:
-        """List the backups of a broker, the oldest first. Raises Unavailable."""
+        """List the backups of a broker, oldest first. Raises Unavailable."""
         ...
 
     def read_backup(self, broker_name: str, name: BackupName) -> bytes | None:
-        """Read one whole; None when it is not there. Raises Unavailable."""
+        """Return the content of a backup, or None if it does not exist. Raises Unavailable."""
         ...
 
     def write_backup(self, broker_name: str, name: BackupName, data: bytes) -> None:
-        """Keep one: there is all of it, or none. Counts once the writer's right was confirmed.
-        Raises Unavailable, also when the name is taken: give the next try another one."""
+        """Store a backup as a whole or not at all. The backup is valid after the next
+        `WriterEpoch.confirm`. Raises Unavailable, also if the name exists with other bytes. In that
+        case retry with another name."""
         ...
 
     def delete_backups(self, broker_name: str, names: Iterable[BackupName]) -> None:
-        """Delete some. Idempotent. Raises Unavailable."""
+        """Delete backups. Idempotent. Raises Unavailable."""
+        ...
+
+
+@runtime_checkable
+class ListedBackups(Protocol):
+    """Provider whose segment listings include the backups, without another request. Optional."""
+
+    def find_listed_backups(self, broker_name: str) -> Sequence[BackupName] | None:
+        """Return the backups found by the last full listing of a broker, or None if no full listing
+        was made."""
         ...

@@ -1,7 +1,7 @@
-"""Checksums of blocks: what a provider keeps of segments whose format has none.
+"""Checksums of blocks. A provider keeps them for segments whose format has no checksums.
 
-A segment with checksums checks what it reads by itself, where it can, and raises `BlocksDamaged`.
-Nobody gets bytes that differ from what was written, unless he asks the error for them.
+A segment with checksums verifies each read that it can, and raises `BlocksDamaged` on a mismatch.
+The error contains the damaged bytes, for callers that want them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class DamagedBlock:
-    """Bytes [start, end) of a segment do not have their checksum."""
+    """Bytes [start, end) of a segment that do not match their checksum."""
 
     start: int
     end: int
@@ -37,11 +37,11 @@ class DamagedBlock:
 
 
 class BlocksDamaged(Corrupt):
-    """A read touches blocks that do not have their checksums.
+    """Error of a read that touches blocks with a wrong checksum.
 
-    id: the segment. blocks: by ascending position, one at least. found: the bytes that were asked
-    for, as they are now. Some of them are wrong: they are for who can tell which by himself, or
-    looks for structure only, and are never served.
+    `id`: the segment. `blocks`: at least one, by ascending position. `found`: the requested bytes
+    as they are now, some of them wrong. Use them only to find structure, or where the caller can
+    distinguish good bytes from bad ones. Never serve them.
     """
 
     def __init__(
@@ -60,8 +60,7 @@ class BlocksDamaged(Corrupt):
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """[start, end) of the damaged blocks, as offsets in the file that the segment belongs
-        to."""
+        """Ranges [start, end) of the damaged blocks, as offsets in the file of the segment."""
         base = self.id.base_offset
         return [(base + block.start, base + block.end) for block in self.blocks]
 
@@ -69,8 +68,8 @@ class BlocksDamaged(Corrupt):
 def read_as_found(
     segment: FileSegment, position: int, length: int, damaged: list[BlocksDamaged] | None = None
 ) -> memoryview:
-    """Read bytes of a segment, those in damaged blocks as they are: `damaged` is told. Raises as
-    `FileSegment.read` otherwise."""
+    """Read bytes of a segment, including damaged blocks. Adds the error of a damaged read to
+    `damaged`. Otherwise raises the errors of `FileSegment.read`."""
     try:
         return segment.read(position, length)
     except BlocksDamaged as error:
@@ -82,8 +81,8 @@ def read_as_found(
 def distrust_tags(
     units: npt.NDArray[np.void], first: int, damaged: Sequence[BlocksDamaged]
 ) -> npt.NDArray[np.void]:
-    """Return units from queue offset `first` on with UNKNOWN_TAGS_CODE in those that are in damaged
-    blocks."""
+    """Replace the tags codes of units in damaged blocks by UNKNOWN_TAGS_CODE, and return all units.
+    `first`: queue offset of the first unit."""
     starts = (np.arange(len(units), dtype=np.int64) + first) * UNIT_SIZE
     units = units.copy()
     units["tags_code"][find_overlaps(damaged, starts, starts + UNIT_SIZE)] = UNKNOWN_TAGS_CODE
@@ -93,7 +92,7 @@ def distrust_tags(
 def find_overlaps(
     damaged: Sequence[BlocksDamaged], starts: Int64s, ends: Int64s
 ) -> npt.NDArray[np.bool_]:
-    """Find which of the byte ranges [start, end) of a file touch a damaged block."""
+    """Return for each byte range [start, end) of a file whether it touches a damaged block."""
     touched = np.zeros(len(starts), np.bool_)
     for error in damaged:
         for start, end in error.ranges:
@@ -103,11 +102,9 @@ def find_overlaps(
 
 @dataclass(frozen=True, slots=True)
 class BlockCoverage:
-    """How much of a segment has checksums.
-
-    damaged: blocks that do not have theirs. is_set_aside: there are checksums, of other bytes than
-    these: of a segment that had the name before.
-    """
+    """Checksum coverage of a segment. `covered_bytes`: bytes of the blocks that have a checksum.
+    `damaged`: blocks with a wrong checksum. `is_set_aside`: the checksums belong to an earlier
+    segment of the same name, so they are not used."""
 
     size_bytes: int
     covered_bytes: int
@@ -117,25 +114,26 @@ class BlockCoverage:
 
 @runtime_checkable
 class BlockChecked(Protocol):
-    """A provider that keeps checksums of blocks of its segments. Optional."""
+    """Provider that keeps block checksums of its segments. Optional."""
 
     def check_blocks(self, id: SegmentId, listing: SegmentListing | None = None) -> BlockCoverage:
-        """Read a segment and check all that has checksums. listing: what a listing showed of it.
-        Raises Unavailable, and Corrupt for one that is not there."""
+        """Read a segment and verify every block that has a checksum. `listing`: the segment's entry
+        in a listing. Raises Unavailable, and Corrupt if the segment does not exist."""
         ...
 
 
 @runtime_checkable
 class BlockCovering(BlockChecked, Protocol):
-    """A provider that keeps checksums of blocks beside its segments, where those that others wrote
-    have none. Optional."""
+    """Provider that can add checksums to segments that other writers stored without checksums.
+    Optional."""
 
     def cover_blocks(self, id: SegmentId) -> BlockCoverage:
-        """Give checksums to what has none, of the bytes as they are. Only who holds the writer
-        epoch may. What is damaged stays so. Raises as `check_blocks`."""
+        """Compute checksums for blocks that have none, from their present bytes. A damaged block
+        stays damaged. Requires the writer epoch. Raises the errors of `check_blocks`."""
         ...
 
     def sweep_checksums(self, broker_name: str) -> int:
-        """Delete checksums below a broker prefix whose segments are gone; Java deletes only these.
-        Only who holds the writer epoch may. Returns their number. Raises Unavailable."""
+        """Delete checksums of deleted segments below a broker prefix. Java brokers delete segments
+        but not their checksums. Requires the writer epoch. Returns the number of deleted checksums.
+        Raises Unavailable."""
         ...

@@ -1,8 +1,8 @@
-"""DispatchSource: what the tier needs from the store below it."""
+"""DispatchSource: reads of the local store that the tier needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ class QueueKey(NamedTuple):
 
 
 class QueueRange(NamedTuple):
-    """Queue offsets of the messages that may be dispatched: [min_offset, max_offset).
+    """Queue offsets [min_offset, max_offset) of the messages that may be dispatched.
 
-    max_offset never passes what is on disk in the store below.
+    `max_offset` never exceeds the flushed messages of the local store.
     """
 
     min_offset: int
@@ -31,49 +31,49 @@ class QueueRange(NamedTuple):
 
 @runtime_checkable
 class DispatchSource(Protocol):
-    """Thread-safe reads of a local store, in batches."""
+    """Batched reads of a local store. Thread-safe."""
 
     def queues(self) -> Iterable[QueueKey]:
-        """Return all queues that have (or had) messages, system topics included."""
+        """Return all queues that ever had messages, including system topics."""
         ...
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
-        """Return the range of a queue; None for an unknown queue."""
+        """Return the queue offsets of a queue that may be dispatched, or None for an unknown
+        queue."""
         ...
 
     def flush(self) -> None:
-        """Bring what was put to disk, so that `queue_range` covers it. Does nothing where others
-        own the store. Raises what stops a flush."""
+        """Flush pending puts to disk, so that `queue_range` includes them. No-op if another process
+        owns the store. Raises the error of a failed flush."""
         ...
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
         """Read up to `count` consume queue units from `offset` on, as an array of
-        `message.consume_queue.UNIT_DTYPE` (physical_offset, size, tags_code). Fewer where a file
-        ends; empty where nothing is."""
+        `message.consume_queue.UNIT_DTYPE` (physical_offset, size, tags_code). The array is shorter
+        at the end of a file, and empty outside the queue."""
         ...
 
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
-        """Read the records of those units, in order, in the fewest possible pieces: each buffer
-        holds one or more whole records. Raises Corrupt when one is missing or its size or magic
-        differs from its unit. The buffers stay valid while they are referenced; one that can be
-        written to is the caller's own."""
+        """Read the records of these units, in order. Each buffer holds one or more whole records,
+        and stays valid while it is referenced. The caller may change writable buffers. Raises
+        Corrupt if a record is missing, or if its size or magic differs from its unit."""
         ...
 
     def is_in_store(self, key: QueueKey, offset: int) -> bool:
-        """Tell whether the local commit log still holds that message."""
+        """Return whether the local commit log still has the message."""
         ...
 
     def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
-        """Tell whether the pages of these messages are resident (page cache)."""
+        """Return whether the pages of these messages are in the page cache."""
         ...
 
     def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
-        """Find the first queue offset whose store time is at or after the time, clamped to the
-        range."""
+        """Return the first queue offset whose store time is at or after `timestamp_ms`, clamped to
+        the `queue_range` of the queue."""
         ...
 
     def earliest_message_time(self, key: QueueKey | None = None) -> int:
-        """Return the store time of the first message, -1 when there is none."""
+        """Return the store time of the first message (epoch ms), or -1 for an empty queue."""
         ...
 
     def topic_reserve_hours(self) -> dict[str, int]:
@@ -85,31 +85,35 @@ class DispatchSource(Protocol):
         ...
 
     def find_excluded_topics(self) -> Mapping[str, str]:
-        """Return the topics with messages that `queues` leaves out, since a tier cannot hold them
-        as queues (BatchCQ, compaction: D25), and why."""
+        """Return the topics that `queues` leaves out, with the reasons. A tier cannot store BatchCQ
+        and compaction topics as queues (D25)."""
         ...
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
-        """Let cleaning ask `guard(queue)` for the queue offset from which the tier still needs the
-        messages; None when it needs nothing of that queue."""
+        """Set the retention guard. Before a cleaning deletes messages, it calls `guard(queue)`,
+        which returns the first queue offset that the tier still needs. None means that the tier
+        needs no message of the queue."""
         ...
 
 
 @runtime_checkable
 class NotedChanges(Protocol):
-    """A source that knows which queues have got messages, so that nobody need look at all of them.
+    """Source that reports the queues with new messages, so that no caller scans all queues.
     Optional."""
 
     def take_changed(self) -> Iterable[QueueKey]:
-        """Return the queues of which `queue_range` may show messages that it did not show at the
-        call before; who calls for the first time looks at all `queues` after it. For one caller."""
+        """Return the queues whose `queue_range` may have grown since the previous call. Before the
+        first call, the caller reads all `queues`. Only one caller is supported."""
         ...
 
 
 class ArrivedRuns(NamedTuple):
-    """Messages that a store got, in runs: each is of one queue, with consecutive offsets. A column
-    each: queue, offset of the first message, messages, bytes of their records, store time of the
-    first (epoch ms). Whoever is told of a run twice has seen these messages before."""
+    """Arrived messages, grouped into runs. A run has messages of one queue with consecutive
+    offsets.
+
+    Columns: queue, offset of the first message, number of messages, bytes of their records, store
+    time of the first message (epoch ms). A run may be reported again.
+    """
 
     queues: Sequence[QueueKey]
     offsets: npt.NDArray[np.int64]
@@ -120,18 +124,19 @@ class ArrivedRuns(NamedTuple):
 
 @runtime_checkable
 class ObservedSource(Protocol):
-    """A source that tells what it gets, many messages at a time. Optional."""
+    """Source that reports arrived messages in batches. Optional."""
 
     def set_observer(self, observer: Callable[[ArrivedRuns], object] | None) -> None:
-        """Tell somebody of the messages that gets find from now on; None: nobody. It is called by
-        the thread that makes them visible: it must be short."""
+        """Set the observer of messages that become readable from now on, or None to remove the
+        observer. The observer runs in the thread that publishes the messages, so it must be
+        short."""
         ...
 
 
-class EndOfLife(NamedTuple):
-    """Where a queue ended that was deleted with its topic. offset: behind its last message;
-    physical_offset: of the commit log, where the deletion is; timestamp_ms: store time of the
-    deletion."""
+class DeletedEnd(NamedTuple):
+    """End of a queue that was deleted with its topic. `offset`: queue offset after its last
+    message. `physical_offset`: position of the deletion in the commit log (bytes). `timestamp_ms`:
+    store time of the deletion."""
 
     offset: int
     physical_offset: int
@@ -140,28 +145,60 @@ class EndOfLife(NamedTuple):
 
 @runtime_checkable
 class HistorySource(Protocol):
-    """The source of a store of which earlier messages are elsewhere: in the tier above it. To be
-    used between the store's `load` and `start`, but for what is deleted."""
+    """Source of a store whose earlier messages are in a tier. Use these methods between `load` and
+    `start` of the store, except for deletions."""
 
     @property
-    def is_new(self) -> bool:
-        """Whether nothing was ever put in the store."""
+    def is_empty(self) -> bool:
+        """Whether the store never received a message."""
         ...
 
-    def set_history(self, find_end_offsets: Callable[[str], Mapping[int, int]]) -> None:
-        """Let queues that the store does not have begin behind what is elsewhere.
+    @property
+    def log_end(self) -> int:
+        """End of the commit log (bytes)."""
+        ...
 
-        find_end_offsets: the queues of a topic that are elsewhere, with the offset behind the last
-        message of each. Called at the first put of a queue, and when a topic is deleted.
+    @property
+    def is_dispatched(self) -> bool:
+        """Whether all messages of the log are in their queues."""
+        ...
+
+    def find_next_offset(self, key: QueueKey) -> int:
+        """Return the offset of the next message of a queue. It follows from the dispatched messages
+        and from the end offsets that the functions of `set_history` return. Raises Corrupt."""
+        ...
+
+    def refuse_puts(self, reason: str) -> None:
+        """Refuse all puts, including the broker's own, until the process ends. Reads and dispatch
+        continue."""
+        ...
+
+    def set_history(
+        self,
+        find_end_offsets: Callable[[str], Mapping[int, int]],
+        find_deleted_ends: Callable[[str], Mapping[int, int]] | None = None,
+    ) -> None:
+        """Set where queues begin that the store does not have: after the end of their history
+        elsewhere.
+
+        `find_end_offsets`: returns the queues of a topic that exist elsewhere, with the end offset
+        of each. Called at the first put of a queue, and at the deletion of a topic.
+        `find_deleted_ends`: the same for queues that existed elsewhere and were deleted.
         """
         ...
 
     def begin_log_at(self, physical_offset: int) -> None:
-        """Let the log of a new store begin at the first file boundary from a byte on, on disk when
-        this returns. Raises Invalid for a store that is not new, Unavailable."""
+        """Begin the log of a new store at the first file boundary at or after a byte offset. The
+        start of the log is on disk on return. Raises Invalid for a store that is not new,
+        Unavailable."""
         ...
 
-    def find_deleted_queues(self) -> Mapping[QueueKey, EndOfLife]:
-        """Find the queues of topics that were deleted, each with the end of its last deleted life.
-        Raises Corrupt."""
+    def find_deleted_queues(self) -> Mapping[QueueKey, DeletedEnd]:
+        """Return the queues of deleted topics, with the end of each queue. If a topic was deleted
+        several times, the last deletion counts. Raises Corrupt."""
+        ...
+
+    def forget_deletions(self, topics: Collection[str]) -> None:
+        """Stop keeping the deletions of these topics for longer than the store's commit log has
+        them, because the tier has recorded them permanently. Raises Unavailable."""
         ...

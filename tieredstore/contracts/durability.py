@@ -1,37 +1,73 @@
-"""FlushFuture: when what was put is on disk. One object is shared by all puts of a flush round, so
-that a put makes nothing to wait with."""
+"""Durability of a put: its status, and the completion of its flush.
+
+All puts of one flush round share one FlushFuture, so a put allocates no future of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from tieredstore.contracts.message_store import PutMessageStatus
+from typing import Final
 
 _CHECK_S: Final = 1.0
-"""A waiting thread looks again after this long, should another one have been interrupted while it
-passed the wake-up on."""
+"""Interval at which a waiting thread polls, in seconds. A waiter that is interrupted may fail to
+wake the next waiter, so waiters also poll."""
 _log = logging.getLogger(__name__)
 
 
-class FlushFuture:
-    """The outcome of one flush round: PUT_OK, or FLUSH_DISK_TIMEOUT when its messages were not
-    brought to disk in time. Thread-safe; await it, or call `result`.
+class PutMessageStatus(enum.Enum):
+    """RocketMQ's statuses, in RocketMQ's order. A put hook may return any of them. A store without
+    replicas never returns the replica statuses."""
 
-    status: the outcome of a round that is over already.
-    """
+    PUT_OK = 0
+    FLUSH_DISK_TIMEOUT = 1
+    """Stored, but the flush failed or did not complete in time."""
+    FLUSH_SLAVE_TIMEOUT = 2
+    """Stored, but no replica confirmed the message in time. Never returned: this store has no
+    replicas."""
+    SLAVE_NOT_AVAILABLE = 3
+    """Never returned. Java's store does not use this status either."""
+    SERVICE_NOT_AVAILABLE = 4
+    """The store does not run, is a slave, or has a running flag that forbids puts."""
+    CREATE_MAPPED_FILE_FAILED = 5
+    """No commit log file could be created or extended."""
+    MESSAGE_ILLEGAL = 6
+    """The message is permanently invalid: topic, queue id, body, record size or batch."""
+    PROPERTIES_SIZE_EXCEEDED = 7
+    """The properties have more than 32,767 bytes."""
+    OS_PAGE_CACHE_BUSY = 8
+    """Another put held the lock for longer than `osPageCacheBusyTimeOutMills`."""
+    UNKNOWN_ERROR = 9
+    """Never returned. Unexpected errors are raised."""
+    IN_SYNC_REPLICAS_NOT_ENOUGH = 10
+    """Never returned: this store has no replicas."""
+    PUT_TO_REMOTE_BROKER_FAIL = 11
+    """Never returned. No put is sent to another broker."""
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = 12
+    """Never returned, as in Java: the number of light queues has no limit."""
+    WHEEL_TIMER_FLOW_CONTROL = 13
+    """Returned only by a broker's put hook for timers, never by a store."""
+    WHEEL_TIMER_MSG_ILLEGAL = 14
+    """See WHEEL_TIMER_FLOW_CONTROL."""
+    WHEEL_TIMER_NOT_ENABLE = 15
+    """See WHEEL_TIMER_FLOW_CONTROL."""
+
+
+class FlushFuture:
+    """Outcome of one flush round: PUT_OK, or FLUSH_DISK_TIMEOUT if the messages of the round did
+    not reach the disk in time. Thread-safe. Await this object, or call `result`. `status`: the
+    outcome, for a round that is already complete."""
 
     __slots__ = ("_callbacks", "_gate", "_lock", "_status", "_waiters")
 
     def __init__(self, status: PutMessageStatus | None = None) -> None:
         self._status = status
         self._lock = threading.Lock()
-        # Held until the round is over; those who wait take it in turn and give it back at once.
+        # Held until the round is complete. Waiters acquire it in turn and release it at once.
         self._gate = threading.Lock()
         self._callbacks: list[Callable[[FlushFuture], object]] = []
         self._waiters: dict[asyncio.AbstractEventLoop, list[asyncio.Future[PutMessageStatus]]] = {}
@@ -39,12 +75,12 @@ class FlushFuture:
             self._gate.acquire()
 
     def done(self) -> bool:
-        """Tell whether the round is over."""
+        """Return whether the round is complete."""
         return self._status is not None
 
     def result(self, timeout_s: float | None = None) -> PutMessageStatus:
-        """Wait for the outcome and return it. Raises TimeoutError after `timeout_s`; that says
-        nothing about the messages."""
+        """Wait for the outcome and return it. Raises TimeoutError after `timeout_s`. The messages
+        may or may not be on disk then."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while (status := self._status) is None:
             left_s = _CHECK_S if end_s is None else min(_CHECK_S, end_s - time.monotonic())
@@ -55,8 +91,9 @@ class FlushFuture:
         return status
 
     def add_done_callback(self, callback: Callable[[FlushFuture], object]) -> None:
-        """Call `callback` with this object once the round is over, in the thread of the flush; at
-        once when it is over already. What it raises is logged."""
+        """Call `callback` with this object when the round completes, in the flush thread. If the
+        round is already complete, call `callback` immediately. Exceptions of the callback are
+        logged."""
         with self._lock:
             if self._status is None:
                 self._callbacks.append(callback)
@@ -76,8 +113,8 @@ class FlushFuture:
         return (yield from waiter)
 
     def complete(self, status: PutMessageStatus) -> bool:
-        """End the round: each event loop is called once, however many tasks of it wait. Returns
-        False when it was over already, whose outcome stays."""
+        """Complete the round. Each event loop gets one call, even if several of its tasks wait. If
+        the round was already complete, keeps the earlier outcome and returns False."""
         with self._lock:
             if self._status is not None:
                 return False
@@ -105,5 +142,5 @@ def _wake_tasks(
     futures: Iterable[asyncio.Future[PutMessageStatus]], status: PutMessageStatus
 ) -> None:
     for future in futures:
-        if not future.done():  # a task that was cancelled waits no more
+        if not future.done():  # a cancelled task does not wait
             future.set_result(status)

@@ -1,4 +1,4 @@
-"""MessageStore: what the local store and the tiered store both are. A plugin wraps the next one
+"""MessageStore: protocol of the local store and the tiered store. A plugin wraps the next store
 (`contracts.plugin`)."""
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.durability import FlushFuture
+from tieredstore.contracts.durability import FlushFuture, PutMessageStatus
 
 if TYPE_CHECKING:
     from tieredstore.contracts.dispatch_source import DispatchSource
-    from tieredstore.message.record import Message, StoredMessage
+    from tieredstore.message.encoding import Message
+    from tieredstore.message.record import StoredMessage
     from tieredstore.metrics import Metrics
 
 MAX_GET_BYTES: Final = 128 << 20
-"""Most bytes that one get may ask for, and what it asks for by default."""
+"""Maximum and default size of one get, in bytes."""
 MIN_GET_BYTES: Final = 100
-"""Fewest bytes that one get may ask for."""
+"""Minimum size of one get, in bytes."""
 
 
 class GetMessageStatus(enum.Enum):
-    """RocketMQ's statuses, in its order."""
+    """RocketMQ's statuses, in RocketMQ's order."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -42,57 +43,21 @@ class GetMessageStatus(enum.Enum):
     OFFSET_RESET = 9
 
 
-class PutMessageStatus(enum.Enum):
-    """RocketMQ's statuses, in its order. A put hook may return any of them; a store without
-    replicas never returns those that say so."""
-
-    PUT_OK = 0
-    FLUSH_DISK_TIMEOUT = 1
-    """Stored, but a flush has not confirmed it in time, or failed."""
-    FLUSH_SLAVE_TIMEOUT = 2
-    """Stored, but no replica has confirmed it in time. Never returned: there are no replicas."""
-    SLAVE_NOT_AVAILABLE = 3
-    """Never returned: Java's store has no use for it any more."""
-    SERVICE_NOT_AVAILABLE = 4
-    """The store does not run, is a slave, or a running flag is raised."""
-    CREATE_MAPPED_FILE_FAILED = 5
-    """There is no room for it: no commit log file could be made or extended."""
-    MESSAGE_ILLEGAL = 6
-    """The message can never be stored: topic, queue id, body, record size, batch."""
-    PROPERTIES_SIZE_EXCEEDED = 7
-    """The properties have more than 32,767 bytes."""
-    OS_PAGE_CACHE_BUSY = 8
-    """Another put has held the lock for longer than `osPageCacheBusyTimeOutMills`."""
-    UNKNOWN_ERROR = 9
-    """Never returned: what nobody foresaw is raised."""
-    IN_SYNC_REPLICAS_NOT_ENOUGH = 10
-    """Never returned: there are no replicas."""
-    PUT_TO_REMOTE_BROKER_FAIL = 11
-    """Never returned: no put is sent to another broker."""
-    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = 12
-    """Never returned, nor by Java: the number of light queues has no limit."""
-    WHEEL_TIMER_FLOW_CONTROL = 13
-    """Never returned: timers are a broker's, whose put hook may say it."""
-    WHEEL_TIMER_MSG_ILLEGAL = 14
-    """As WHEEL_TIMER_FLOW_CONTROL."""
-    WHEEL_TIMER_NOT_ENABLE = 15
-    """As WHEEL_TIMER_FLOW_CONTROL."""
-
-
 DURABLE: Final = FlushFuture(PutMessageStatus.PUT_OK)
-"""Of puts that wait for no flush: ASYNC_FLUSH, and messages with the property WAIT=false. They are
-as durable as was promised when the put returns."""
+"""Completed future for puts that do not wait for a flush: ASYNC_FLUSH, and messages with the
+property WAIT=false. Their promised durability is reached when the put returns."""
 
 
 class BoundaryType(enum.Enum):
-    """LOWER: first message at or after a time. UPPER: last message at or before it."""
+    """Choice between two messages near a time. LOWER: first message at or after the time. UPPER:
+    last message at or before the time."""
 
     LOWER = "lower"
     UPPER = "upper"
 
 
 class MessageFilter(Protocol):
-    """Decides which messages a reader wants."""
+    """Filter of the messages that a reader wants."""
 
     def is_matched_by_consume_queue(self, tags_code: int | None) -> bool: ...
 
@@ -100,12 +65,13 @@ class MessageFilter(Protocol):
 
 
 class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
-    """Outcome of one put, or of one batch (a Struct: one is made per message).
+    """Outcome of one put or one batch. A msgspec Struct, because it is cheap to create, and each
+    message needs one.
 
-    physical_offset and queue_offset are those of the first message, wrote_bytes and
-    message_count cover all. durable: over when the flush mode's promise holds, and whether it does;
-    never before. reason: why nothing was stored, empty when all was. ok: whether the status is
-    PUT_OK (a field, since each caller asks).
+    `physical_offset`, `queue_offset`: of the first message. `wrote_bytes`, `message_count`: of all
+    messages. `durable`: completes when the messages are as durable as the flush mode promises.
+    `reason`: why nothing was stored, or empty. `ok`: whether the status is PUT_OK. This is a field
+    and not a property, because each caller reads it.
     """
 
     status: PutMessageStatus
@@ -120,7 +86,7 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
 
 
 async def wait_until_durable(result: PutMessageResult) -> PutMessageResult:
-    """Wait for the flush of a put; returns the result with the status that came of it."""
+    """Wait for the flush of a put. Returns the result with the final status."""
     durable = result.durable
     if durable is DURABLE:
         return result
@@ -132,16 +98,18 @@ async def wait_until_durable(result: PutMessageResult) -> PutMessageResult:
 
 
 PutMessageHook: TypeAlias = Callable[["Message"], "PutMessageResult | Message | None"]
-"""Called with each message before it is stored, those of a batch too. A result ends the put, a
-message takes the place of the one that came, None leaves it as it is."""
+"""Function that is called with each message before the message is stored, including the messages of
+a batch. A returned PutMessageResult ends the put. A returned message replaces the original. None
+keeps the original."""
 
 
 class ArrivedMessages(NamedTuple):
-    """Messages of one queue, with consecutive offsets, that can be read from now on.
+    """New readable messages of one queue, with consecutive offsets.
 
-    tags_codes, store_timestamps_ms (epoch ms): one for each, as arrays of 64 bits; properties: of
-    each, encoded (`tieredstore.message.properties`). That is what Java's MessageArrivingListener
-    gets, but for a bitmap: those are computed by a filter of a broker, and there is none here.
+    `tags_codes`, `store_timestamps_ms` (epoch ms): arrays of 64 bits, one value for each message.
+    `properties`: one encoded value for each message (`tieredstore.message.properties`). Java's
+    MessageArrivingListener also gets a bitmap that a broker's filter computes. No filter of this
+    project computes a bitmap.
     """
 
     topic: str
@@ -153,20 +121,22 @@ class ArrivedMessages(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last one: what a waiting reader may read up to."""
+        """Queue offset after the last message. A reader that waits for messages compares it with
+        its own offset."""
         return self.offset + len(self.tags_codes)
 
 
 MessageArrivingListener: TypeAlias = Callable[[Sequence[ArrivedMessages]], object]
-"""Told of messages once gets find them, by the thread that made them visible: it must be short."""
+"""Function that is called with messages when gets can find them, in the thread that publishes them.
+The function must return quickly."""
 
 
 class GetRequest(msgspec.Struct, frozen=True, gc=False):
-    """One get: messages of a queue from a queue offset on, of which the filter wants them.
+    """Request for the messages of a queue that match a filter, from an offset on.
 
     The answer has at most `max_count` messages, and at most `max_bytes` of records (RocketMQ's
-    maxTotalMsgSize) unless its first message alone is larger; a store's own limits of a transfer
-    hold beside them. group: who reads, for metrics.
+    maxTotalMsgSize), unless the first message is larger. The transfer limits of a store apply too.
+    `group`: the consumer group, for metrics.
     """
 
     topic: str
@@ -179,22 +149,21 @@ class GetRequest(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> QueueKey:
-        """The queue."""
+        """Queue of the request."""
         return QueueKey(self.topic, self.queue_id)
 
     @property
     def limit_bytes(self) -> int:
-        """`max_bytes` within the bounds that RocketMQ sets."""
+        """`max_bytes`, clamped to RocketMQ's bounds."""
         return min(max(self.max_bytes, MIN_GET_BYTES), MAX_GET_BYTES)
 
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """Messages of one queue from an offset on; `next_begin_offset` is where to go on.
-
-    suggest_pulling_from_slave: whether a replica should be asked next, since what follows is no
-    longer in this machine's memory. No store here has replicas that serve reads: always False.
-    """
+    """Messages of one queue. `next_begin_offset`: queue offset at which the next get should begin.
+    `suggest_pulling_from_slave`: whether a replica should serve the next get, because the messages
+    are no longer in memory. Always False: no store of this project has replicas that serve
+    reads."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -209,7 +178,7 @@ class GetMessageResult:
 
 
 class MessageReader(Protocol):
-    """Answers gets; `get_message` is the short way to make the request of one."""
+    """Reader of messages. `get_message` builds the request of `get` from its parameters."""
 
     @abstractmethod
     def get(self, request: GetRequest) -> GetMessageResult:
@@ -229,7 +198,7 @@ class MessageReader(Protocol):
         message_filter: MessageFilter | None = None,
         max_bytes: int = MAX_GET_BYTES,
     ) -> GetMessageResult:
-        """Get as `get` does, with the parameters of Java's getMessage; see `GetRequest`."""
+        """Get as `get` does, with the parameters of Java's getMessage. See `GetRequest`."""
         return self.get(
             GetRequest(topic, queue_id, offset, max_count, max_bytes, group, message_filter)
         )
@@ -244,7 +213,7 @@ class MessageReader(Protocol):
         message_filter: MessageFilter | None = None,
         max_bytes: int = MAX_GET_BYTES,
     ) -> GetMessageResult:
-        """Get as `get_async` does, with the parameters of Java's getMessage; see `GetRequest`."""
+        """Get as `get_async` does, with the parameters of Java's getMessage. See `GetRequest`."""
         return await self.get_async(
             GetRequest(topic, queue_id, offset, max_count, max_bytes, group, message_filter)
         )
@@ -252,10 +221,10 @@ class MessageReader(Protocol):
 
 @runtime_checkable
 class MessageStore(MessageReader, Protocol):
-    """A store of messages by topic and queue. Times are epoch ms, offsets are queue offsets."""
+    """Store of messages by topic and queue. Times are epoch ms. Offsets are queue offsets."""
 
     def load(self) -> None:
-        """Open what is on disk. Raises Invalid, Corrupt, Fenced or Unavailable."""
+        """Open the files of the store. Raises Invalid, Corrupt, Fenced or Unavailable."""
         ...
 
     def start(self) -> None:
@@ -263,35 +232,37 @@ class MessageStore(MessageReader, Protocol):
         ...
 
     def shutdown(self) -> None:
-        """Stop the services, write what must be written. Idempotent."""
+        """Stop the services and write all pending state. Idempotent."""
         ...
 
     def put_message(self, message: Message) -> PutMessageResult:
-        """Append one message. Nothing is raised for a message that is refused: status and reason
-        of the result say why."""
+        """Append one message. If the message is refused, nothing is raised: see `status` and
+        `reason` of the result."""
         ...
 
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
-        """Put messages of one topic and queue, with consecutive offsets, all or none."""
+        """Append messages of one topic and queue, with consecutive offsets. All are stored, or
+        none."""
         ...
 
     async def put_message_async(self, message: Message) -> PutMessageResult:
-        """Put as `put_message` does and wait, without blocking the event loop, until the message is
-        as durable as the flush mode promises. The status is FLUSH_DISK_TIMEOUT when it is stored
-        but was not brought to disk in time."""
+        """Put as `put_message` does. Then wait, without blocking the event loop, until the message
+        is as durable as the flush mode promises. The status is FLUSH_DISK_TIMEOUT if the message is
+        stored but did not reach the disk in time."""
         ...
 
     async def put_messages_async(self, messages: Sequence[Message]) -> PutMessageResult:
-        """Put as `put_messages` does and wait as `put_message_async` does."""
+        """Put as `put_messages` does, and wait as `put_message_async` does."""
         ...
 
     def wait_until_visible(self, result: PutMessageResult) -> None:
-        """Return when gets and queries find what was put. Raises Invalid for a put that was
-        refused, and what stopped the store from making messages visible."""
+        """Wait until gets and queries find the messages of a put. Raises Invalid for a refused put,
+        and the error that stopped the store from publishing messages."""
         ...
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
-        """Read the message that starts at a byte of the (local) commit log."""
+        """Return the message that starts at a byte of the local commit log, or None if no message
+        starts at that byte."""
         ...
 
     async def look_message_by_offset_async(self, physical_offset: int) -> StoredMessage | None:
@@ -299,11 +270,11 @@ class MessageStore(MessageReader, Protocol):
         ...
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the offset of a queue's first message, 0 for an unknown queue."""
+        """Return the offset of a queue's first message, or 0 for an unknown queue."""
         ...
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the offset behind a queue's last message, 0 for an unknown queue."""
+        """Return the queue offset after a queue's last message, or 0 for an unknown queue."""
         ...
 
     def get_offset_in_queue_by_time(
@@ -313,68 +284,151 @@ class MessageStore(MessageReader, Protocol):
         timestamp_ms: int,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
-        """Find a queue offset by store time. LOWER: the first message at or after the time, else
-        the end. UPPER: the last one at or before it, else the first."""
+        """Return the queue offset for a store time. LOWER: the first message at or after the time,
+        or the end of the queue. UPPER: the last message at or before the time, or the first
+        message."""
         ...
 
     def get_earliest_message_time(
         self, topic: str | None = None, queue_id: int | None = None
     ) -> int:
-        """Return the store time of the first message of a queue, or of the store; -1 when there is
-        none."""
+        """Return the store time of the first message of a queue or of the store, or -1 without
+        messages."""
         ...
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the store time of a message, -1 when it is not there."""
+        """Return the store time of a message, or -1 if the message does not exist."""
         ...
 
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Find messages of a topic with a key (or UNIQ_KEY), store time within [begin, end]."""
+        """Return messages of a topic by key (or UNIQ_KEY), with a store time within [begin,
+        end]."""
         ...
 
     def delete_topics(self, topics: set[str]) -> int:
-        """Delete topics; returns how many there were."""
+        """Delete topics. Returns the number of deleted topics."""
         ...
 
     @property
     def dispatch_source(self) -> DispatchSource:
-        """What a tier above reads from."""
+        """Source for a tier above this store."""
         ...
 
 
 @runtime_checkable
 class HostedStore(MessageStore, Protocol):
-    """A store that a broker can be the host of: it lets itself be hooked and listened to."""
+    """Store that can host a broker, with hooks and listeners."""
 
     def add_put_message_hook(self, hook: PutMessageHook) -> None:
-        """Call a hook for each message that is put from now on, behind the hooks that are there. It
-        sees the messages of those who ask this store for `put_message` afterwards."""
+        """Add a hook that is called for each put from now on, after the earlier hooks. The hook
+        sees messages that are put through this store's `put_message`."""
         ...
 
     def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
-        """Tell a listener of messages as soon as gets find them; None: nobody."""
+        """Set the listener of messages that gets can find from now on, or None to remove the
+        listener."""
         ...
 
 
 @runtime_checkable
 class CleanableStore(Protocol):
-    """A store that deletes what has expired, also when it is asked to."""
+    """Store that deletes expired messages, also on request."""
 
     def execute_delete_files_manually(self) -> None:
-        """Let the next rounds of cleaning delete what has expired, whatever the hour."""
+        """Delete expired messages in the next rounds of cleaning, at any hour."""
         ...
 
     def clean_expired_consume_queue(self) -> int:
-        """Empty the queues whose messages have all expired; returns how many."""
+        """Empty the queues whose messages have all expired. Returns the number of these queues."""
         ...
 
 
 @runtime_checkable
 class MeasuredStore(Protocol):
-    """A store that counts."""
+    """Store with metrics."""
 
     def report_metrics(self, metrics: Metrics) -> None:
-        """Bring the store's series in a registry up to date."""
+        """Update the store's metrics in a registry."""
+        ...
+
+
+PUT_TIMES_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+"""Upper bounds of Java's distribution of put times: less than 1 ms, up to 10 ms, … and more than 10
+s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFigures:
+    """Figures of a local store.
+
+    `min_offset`, `max_offset`: first and last byte of the commit log. `flush_behind_bytes`,
+    `dispatch_behind_bytes`: bytes that are not flushed, or without units. `put_times`: number of
+    measured puts since the store was opened, by PUT_TIMES_MS and one for longer puts. `put_max_ms`:
+    longest put. `refused_puts`: number of refused puts.
+    """
+
+    min_offset: int = 0
+    max_offset: int = 0
+    flush_behind_bytes: int = 0
+    dispatch_behind_bytes: int = 0
+    put_times: tuple[int, ...] = (0,) * (len(PUT_TIMES_MS) + 1)
+    put_max_ms: int = 0
+    refused_puts: int = 0
+
+
+@runtime_checkable
+class CountedStore(Protocol):
+    """Store that counts its puts."""
+
+    def count_puts(self) -> dict[str, tuple[int, int]]:
+        """Return messages and bytes of their records by topic, since the store was opened. Deleted
+        topics are not in it. Topics beyond a limit share the name ''."""
+        ...
+
+    def measure(self) -> StoreFigures:
+        """Return the present figures."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """State of a tier, as the store above the tier sees it.
+
+    `url`: location of the tier. `fenced`: why uploads stopped permanently, or None while they run.
+    `last_scan_ms`: time of the last scan of all queues that had no error (epoch ms), or None.
+    `behind_messages`: number of messages that are not uploaded. `behind_ms`: age of the oldest of
+    them. `hours_to_local_expiry`: time until the oldest of them expires in the local store, or None
+    if all messages are uploaded. `failing_queues`: number of queues whose last upload failed.
+    `size_bytes`, `segments`, `queues`: content of the tier. `storage_usd_per_month`: cost at the
+    configured prices, or None without prices. `requests_usd`: cost of the requests that this
+    process has sent.
+    """
+
+    url: str
+    is_writer: bool
+    fenced: str | None
+    last_scan_ms: int | None
+    behind_messages: int
+    behind_ms: int
+    hours_to_local_expiry: float | None
+    failing_queues: int
+    size_bytes: int
+    segments: int
+    queues: int
+    storage_usd_per_month: float | None
+    requests_usd: float | None
+
+
+@runtime_checkable
+class DescribedTier(Protocol):
+    """Store with a tier."""
+
+    def describe_tier(self) -> TierStatus | None:
+        """Return the state of the tier, or None while the tier is disabled. May block on reads."""
+        ...
+
+    def list_tier_queues(self) -> list[QueueKey]:
+        """List the queues of the tier. Empty while the tier is disabled."""
         ...

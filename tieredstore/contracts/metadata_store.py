@@ -1,4 +1,4 @@
-"""MetadataStore: which topics, queues and segments a tier has (`docs/formats/metadata.md`)."""
+"""MetadataStore: the topics, queues and segments of a tier (`docs/formats/metadata.md`)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Protocol, runtime_checkable
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 
 NEVER_WRITTEN_MS = 2**63 - 1
-"""Begin and end timestamp of a segment to which nothing was appended (Java's Long.MAX_VALUE)."""
+"""Begin and end timestamp of an empty segment (Java's Long.MAX_VALUE)."""
+STATUS_DELETED = 2
+"""Status of a segment during its deletion. A deletion first sets this status in the entry, then
+deletes the object, and then deletes the entry."""
 
 
 @dataclass(slots=True)
 class TopicMetadata:
-    """reserve_time_hours: retention of the topic, -1 for the store's default."""
+    """Entry of a topic. `reserve_time_hours`: retention of the topic, -1 for the default of the
+    store."""
 
     topic_id: int
     topic: str
@@ -36,7 +40,7 @@ class TopicMetadata:
 
 @dataclass(slots=True)
 class QueueMetadata:
-    """min_offset and max_offset stay -1 in files that brokers write."""
+    """Entry of a queue. `min_offset` and `max_offset` are always -1 in files that brokers write."""
 
     topic: str
     queue_id: int
@@ -59,7 +63,8 @@ class QueueMetadata:
 
 @dataclass(slots=True)
 class FileSegmentMetadata:
-    """One segment: size in committed bytes; times in epoch ms, NEVER_WRITTEN_MS while empty."""
+    """Entry of a segment. `size`: committed bytes. Times are epoch ms. The begin and end times are
+    NEVER_WRITTEN_MS while the segment is empty."""
 
     path: str
     type: FileSegmentType
@@ -76,8 +81,8 @@ class FileSegmentMetadata:
         return SegmentId(self.path, self.type, self.base_offset)
 
     def copy(self) -> FileSegmentMetadata:
-        """Copy the entry, spelled out: `dataclasses.replace` takes five times as long, and opening
-        a tier copies each entry several times."""
+        """Copy the entry field by field. `dataclasses.replace` takes five times as long, and
+        opening a tier copies each entry several times."""
         return FileSegmentMetadata(
             self.path,
             self.type,
@@ -93,46 +98,46 @@ class FileSegmentMetadata:
 
 @runtime_checkable
 class MetadataStore(Protocol):
-    """Thread-safe. Objects returned are copies; changes go through the methods.
+    """Metadata of one tier. Thread-safe.
 
-    Creations, rolls, deletions and topic ids are on disk when the call (or the outermost
-    `batch()`) returns; sizes and times may follow later (`flush` forces them).
+    Returned objects are copies, and only the methods change the metadata. Creations, rolls,
+    deletions and topic ids are on disk when the call (or the outermost `batch()`) returns. Sizes
+    and times may be written later, by `flush`.
     """
 
     def load(self) -> None:
-        """Read what is stored, and change nothing there; raises Corrupt (a bad file is kept aside
-        when it is replaced, never deleted)."""
+        """Read the stored metadata without changing it. Raises Corrupt. A later write that replaces
+        a damaged file renames the damaged file and never deletes it."""
         ...
 
     def batch(self) -> AbstractContextManager[None]:
-        """Group changes into one write at the end of the block."""
+        """Group the changes within the block into one write at its end."""
         ...
 
     def topics(self) -> list[TopicMetadata]: ...
     def topic(self, topic: str) -> TopicMetadata | None: ...
     def add_topic(self, topic: str, reserve_time_hours: int = -1) -> TopicMetadata:
-        """Add a topic with the next topic id; return the existing entry unchanged if there is
-        one."""
+        """Add a topic with the next topic id, and return its entry. An existing entry is returned
+        unchanged."""
         ...
 
     def update_topic(self, topic: TopicMetadata) -> None:
-        """Replace the entry of a topic, its id too; do nothing for an unknown topic."""
+        """Replace the entry of a topic, including its topic id. No-op for an unknown topic."""
         ...
 
     def set_reserve_time(self, topic: TopicMetadata, hours: int) -> bool:
-        """Give the topic of that name and that id another retention, at the present time; return
-        False, and change nothing, when there is none: it was deleted since, and perhaps made
-        again."""
+        """Set the retention of a topic immediately. Returns False if no topic has this name and
+        this id, for example after the topic was deleted and recreated."""
         ...
 
     def delete_topic(self, topic: str) -> None:
-        """Drop the topic and its queue table; segment entries are the caller's."""
+        """Delete the topic and its queue table. The caller deletes the segment entries."""
         ...
 
     def queues(self, topic: str) -> list[QueueMetadata]: ...
     def queue(self, topic: str, queue_id: int) -> QueueMetadata | None: ...
     def add_queue(self, topic: str, queue_id: int) -> QueueMetadata:
-        """Add a queue; return the existing entry unchanged if there is one."""
+        """Add a queue, and return its entry. An existing entry is returned unchanged."""
         ...
 
     def update_queue(self, queue: QueueMetadata) -> None: ...
@@ -141,36 +146,37 @@ class MetadataStore(Protocol):
     def segments(
         self, path: str | None = None, type: FileSegmentType | None = None
     ) -> Iterator[FileSegmentMetadata]:
-        """Yield entries of a path and/or type, by ascending base offset within a path."""
+        """Yield the segment entries of a path, of a type, or of both, by ascending base offset
+        within a path."""
         ...
 
     def segment(self, id: SegmentId) -> FileSegmentMetadata | None: ...
     def put_segment(self, segment: FileSegmentMetadata) -> None:
-        """Insert, or refresh size, status and times of the stored entry (its create timestamp
-        stays)."""
+        """Insert an entry, or update size, status and times of an existing one. The create
+        timestamp does not change."""
         ...
 
     def delete_segment(self, id: SegmentId) -> None: ...
 
     def flush(self) -> None:
-        """Write everything known to the main file."""
+        """Write all changes to the main file."""
         ...
 
     def close(self) -> None:
-        """Let go of what is open. Writes nothing (`flush` does): whoever closes may have lost the
-        right to write, or never had it. Idempotent."""
+        """Close the files. Writes nothing, because the caller may have lost the writer epoch.
+        Idempotent."""
         ...
 
     def destroy(self) -> None:
-        """Empty all tables, on disk too."""
+        """Delete the content of all tables, on disk too."""
         ...
 
 
 @runtime_checkable
 class JournaledStructure(Protocol):
-    """A metadata store whose file Java brokers read, which can do without that. Optional."""
+    """Metadata store that can defer changes to the file that Java brokers read. Optional."""
 
     def journal_structure(self, *, is_wanted: bool) -> None:
-        """Tell what comes and goes where only this program finds it, at once, and in Java's file at
-        intervals: for a tier that no Java broker can open."""
+        """Record each creation and deletion immediately in a journal that only tieredstore reads.
+        Java's file gets them later, at intervals. For a tier that no Java broker can open."""
         ...

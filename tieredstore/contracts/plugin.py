@@ -1,7 +1,8 @@
-"""PluginMessageStore: what a store plugin extends (`messageStorePlugIn`).
+"""PluginMessageStore: base class of store plugins (`messageStorePlugIn`).
 
-A plugin is a store that wraps the next one. It has a class method `from_config(next_store, loaded,
-clock)`, by which the registry makes it; the first name of `messageStorePlugIn` is the outermost.
+A plugin is a store that wraps the next store. The registry creates the plugin with the class method
+`from_config(next_store, loaded, clock)`. The first name of `messageStorePlugIn` is the outermost
+plugin.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from tieredstore.service_thread import MonitoredServices, ServiceHealth
 if TYPE_CHECKING:
     from tieredstore.config import LoadedConfig
     from tieredstore.contracts.dispatch_source import DispatchSource
-    from tieredstore.message.record import Message, StoredMessage
+    from tieredstore.message.encoding import Message
+    from tieredstore.message.record import StoredMessage
 
 
 class PluginMessageStore(MessageReader):
-    """Forwards every call to the next store (Java's AbstractPluginMessageStore); a plugin overrides
-    what it does differently."""
+    """Forwards every call to the next store (Java's AbstractPluginMessageStore). A plugin overrides
+    the methods that it changes."""
 
     def __init__(self, next_store: MessageStore) -> None:
         self.next_store = next_store
@@ -43,7 +45,7 @@ class PluginMessageStore(MessageReader):
         loaded: LoadedConfig,  # noqa: ARG003
         clock: Clock = SYSTEM_CLOCK,  # noqa: ARG003
     ) -> Self:
-        """Make the plugin as a broker's configuration describes it."""
+        """Create the plugin from a broker's configuration."""
         return cls(next_store)
 
     def load(self) -> None:
@@ -56,7 +58,8 @@ class PluginMessageStore(MessageReader):
         self.next_store.shutdown()
 
     def health(self) -> Sequence[ServiceHealth]:
-        """Return how the background loops of the next store are; none where it does not say."""
+        """Return the health of the next store's background loops. Empty if that store does not
+        report any."""
         store = self.next_store
         return store.health() if isinstance(store, MonitoredServices) else []
 
@@ -122,7 +125,7 @@ class PluginMessageStore(MessageReader):
     def dispatch_source(self) -> DispatchSource:
         return self.next_store.dispatch_source
 
-    # What the host of a store adds, where the next store is a `HostedStore`
+    # Methods of a `HostedStore`, where the next store is one.
 
     def add_put_message_hook(self, hook: PutMessageHook) -> None:
         cast(HostedStore, self.next_store).add_put_message_hook(hook)

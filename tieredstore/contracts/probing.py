@@ -1,4 +1,5 @@
-"""What `tieredstore doctor` asks of a provider: what its backend really does."""
+"""Probes: tests of a provider's backend by `tieredstore doctor`, which measure how the backend
+behaves."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from typing import Protocol, runtime_checkable
 
 
 class Verdict(enum.StrEnum):
-    """OK: as it should be. INFO: a measurement. NOTE: safe, and something to know. UNSAFE: do not
-    write there. UNKNOWN: the backend does not tell, or does not let us ask."""
+    """Verdict of a probe. OK: as required. INFO: a measurement. NOTE: safe, but worth knowing.
+    UNSAFE: do not write to this backend. UNKNOWN: the backend does not answer or does not permit
+    the probe."""
 
     OK = "ok"
     INFO = "info"
@@ -21,8 +23,8 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """name: a stable word (`docs/cli.md`). found: what was seen. meaning: what follows, or what to
-    do; empty where it is as it should be."""
+    """Result of one probe. `name`: a stable identifier (`docs/cli.md`). `found`: the observation.
+    `meaning`: the consequence and the action to take, or empty if all is well."""
 
     name: str
     verdict: Verdict
@@ -32,8 +34,9 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """racers, rounds: writers of one key at a time, and how often. samples: small requests whose
-    time is taken. large_bytes: of one large request; 0 leaves these out."""
+    """Options of the probes. `racers`: number of concurrent writers of one key. `rounds`: number of
+    repetitions. `samples`: number of timed small requests. `large_bytes`: size of one large
+    request, or 0 to skip large requests."""
 
     racers: int = 16
     rounds: int = 5
@@ -43,10 +46,10 @@ class ProbeOptions:
 
 @runtime_checkable
 class Probed(Protocol):
-    """A provider that can look at its backend. Makes nothing outside a folder of its own, and
-    removes that."""
+    """Provider that can probe its backend. Probes write only to a folder of their own, and delete
+    that folder."""
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
-        """Yield results as they come. Raises Unavailable, or Invalid when nothing can be asked at
-        all (no such bucket, no permission to list)."""
+        """Yield each result when its probe ends. Raises Unavailable, or Invalid if no probe can run
+        (missing bucket, no permission to list)."""
         ...

@@ -1,11 +1,12 @@
-"""What a backend would be asked for: a provider's own rules, without its backend.
+"""Request model: the number of requests that a provider would send, computed without its backend.
 
-Who plans ahead gives such a model the writes of queues, on a clock of its own, and gets requests
-counted that nobody sends.
+A planner passes simulated writes of queues to the model, with simulated times. The model counts the
+requests that the provider would send.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -13,71 +14,72 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from tieredstore.contracts.segment import Capabilities, FileSegmentType
 
 Requests: TypeAlias = Counter[tuple[str, str]]
-"""How many, by operation, as S3 calls it, and file type, as `RequestUsage` has them."""
+"""Number of requests, by operation (S3's name) and file type, as in `RequestUsage`."""
 
 
 Deletions: TypeAlias = Counter[int]
-"""Objects that became garbage for good, by when: the number of the `gather_ms` since the epoch."""
+"""Number of objects that permanently became garbage. The key is the number of the period, of
+`gather_ms` each, since the epoch."""
 
 
-class ModelledQueue(Protocol):
-    """One queue, written from its begin on. Times: epoch ms, never falling."""
+class ModelledQueue(ABC):
+    """Model of one queue, from its first message on. Times are epoch ms and never decrease.
+    `requests`: requests until now, without deletions and fence checks, because queues share those.
+    `deletions`: see `Deletions`. `regrouped`: bytes that were written to group objects again. The
+    key is the number of the period, of `regroup_ms` each, since the epoch."""
+
+    def __init__(self) -> None:
+        self.requests: Requests = Counter()
+        self.deletions: Deletions = Counter()
+        self.regrouped: Counter[int] = Counter()
 
     @property
-    def requests(self) -> Requests:
-        """So far; without deletions and looks, which queues share."""
-        ...
-
-    @property
-    def deletions(self) -> Deletions: ...
-
-    @property
+    @abstractmethod
     def object_count(self) -> int:
-        """Objects that are there, garbage left out."""
-        ...
+        """Number of objects of the queue, without garbage."""
 
-    @property
-    def regrouped(self) -> Counter[int]:
-        """Bytes that were written to group objects anew, by the number of the `regroup_ms` since
-        the epoch."""
-        ...
-
+    @abstractmethod
     def append(
         self, log_bytes: int, unit_bytes: int, now_ms: int, *, may_wait: bool = False
     ) -> bool:
-        """Write messages, then their units, at the ends of the queue's two files. may_wait: as
-        `Companion.may_wait`. Returns whether they go with those of other queues: then it is no
-        request of this queue."""
-        ...
+        """Write messages, then their units, at the ends of the queue's two files. Returns whether
+        the bytes are stored together with writes of other queues. In that case no request of this
+        queue is counted. `may_wait`: as `Companion.may_wait`."""
 
+    @abstractmethod
     def roll(self, file_type: FileSegmentType, now_ms: int) -> None:
-        """Seal a file's last segment, and begin another one."""
-        ...
+        """Seal a file's last segment, and begin the next segment."""
 
+    def record_times(self, *, lists: bool, deletes: bool) -> None:  # noqa: B027
+        """Count the requests that store the recorded store times of a segment. Default: no request.
+        `lists`: list the records before the write. `deletes`: delete outdated records after the
+        write."""
+
+    @abstractmethod
     def expire(self) -> Requests:
-        """Return what it takes to delete the first segment of the commit log, were it sealed."""
-        ...
+        """Return the requests that delete the first segment of the commit log, once that segment is
+        sealed."""
 
-    def settle(self, now_ms: int) -> None:
-        """Do all work that is due until then."""
-        ...
-
-    def reopen(self) -> None:
-        """Forget what its writer has in memory of it."""
-        ...
-
+    @abstractmethod
     def read(self, file_type: FileSegmentType, position: int, length: int) -> list[int]:
-        """Read bytes of one of the two files, `position` in the whole file; returns the sizes of
-        the requests that are sent side by side. What is kept in memory needs none."""
-        ...
+        """Read bytes of one of the queue's two files. `position`: offset in the whole file (bytes).
+        Returns the sizes of the requests (bytes), which are sent concurrently. Bytes in memory need
+        no request."""
+
+    def settle(self, now_ms: int) -> None:  # noqa: B027
+        """Do all work that is due by `now_ms`, such as merging objects. Default: no work."""
+
+    def reopen(self) -> None:  # noqa: B027
+        """Drop the writer's caches of this queue. Default: no caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRules:
-    """Writes of many queues in one object. setting: what sets group_bytes, the size from which on
-    it is stored at once; 0: each queue's writes by themselves. regroup_ms: how often they are
-    written again in the order of queues, in objects of regrouped_bytes, which are kept for kept_ms
-    at most."""
+    """Rules of group objects, which hold writes of many queues. `setting`: configuration key of
+    `group_bytes`. `group_bytes`: size of waiting writes at which a group object is stored
+    immediately, or 0 for no groups. `regroup_ms`: interval at which group objects are rewritten in
+    queue order, into objects of `regrouped_bytes`. `kept_ms`: maximum time that a group object is
+    kept."""
 
     setting: str
     group_bytes: int
@@ -86,53 +88,39 @@ class GroupRules:
     kept_ms: int
 
 
-class RequestModel(Protocol):
-    """The rules of one backend."""
+class RequestModel(ABC):
+    """Rules for the requests of one backend. `groups`: None if queues cannot share objects.
+    `is_metered`: whether requests have a price. `read_operation`: name of a read. `delete_batch`:
+    number of objects that one request deletes. `gather_ms`: time for which garbage of all queues is
+    gathered before its deletion."""
 
-    @property
-    def groups(self) -> GroupRules | None:
-        """How queues share objects; None where they cannot."""
-        ...
+    capabilities: Capabilities
+    groups: GroupRules | None = None
+    is_metered = False
+    read_operation = "Read"
+    delete_batch = 1
+    gather_ms = 1
+
+    @abstractmethod
+    def make_queue(self, share: float) -> ModelledQueue:
+        """Create an empty queue. `share`: the queue's share of common resources such as caches, 0
+        to 1."""
 
     def with_group_bytes(self, group_bytes: int) -> RequestModel:
-        """Return the rules with another size of groups, where there are any."""
-        ...
-
-    @property
-    def capabilities(self) -> Capabilities: ...
-
-    @property
-    def is_metered(self) -> bool:
-        """Whether requests have a price there."""
-        ...
-
-    @property
-    def read_operation(self) -> str:
-        """What a read is called."""
-        ...
-
-    @property
-    def delete_batch(self) -> int:
-        """Objects that one request deletes."""
-        ...
-
-    @property
-    def gather_ms(self) -> int:
-        """For so long garbage of all queues is gathered before it is deleted."""
-        ...
-
-    def make_queue(self, share: float) -> ModelledQueue:
-        """Make an empty queue with that share of what queues have in common, such as caches."""
-        ...
+        """Return these rules with a different minimum size of group objects. Default: the rules
+        unchanged, for a backend without groups."""
+        del group_bytes
+        return self
 
     def count_a_day(self, objects: int) -> Requests:
-        """Count what a broker asks for a day, whatever it writes, with so many objects in its
-        tier."""
-        ...
+        """Return the number of requests per day that a broker sends even without writes. `objects`:
+        number of objects in the tier."""
+        del objects
+        return Counter()
 
 
 @runtime_checkable
 class ModelledProvider(Protocol):
-    """A provider that knows what its backend is asked for."""
+    """Provider that has a model of its requests."""
 
     def make_request_model(self) -> RequestModel: ...

@@ -1,29 +1,31 @@
-"""SegmentProvider and FileSegment: what a tier needs from a backend.
+"""SegmentProvider and FileSegment: the contract of a storage backend.
 
-A provider holds the segments of one tier. Calls block and are thread-safe; only the tier knows
+A provider holds the segments of one tier. Calls block and are thread-safe. Only the tier uses
 asyncio. Names and paths: `docs/formats/tier-layout.md`.
 
-Stored and confirmed are two things. What `FileSegment.write` returns as Written is *stored*. It
-counts once the writer's right was *confirmed* by a look that began after that reply
-(`WriterEpoch.confirm`): whoever takes the right later finds those bytes, and no clock and no
-pause of this process can change that. The same holds for bytes that a writer finds: those of a
-lost reply, and those of a listing made under its epoch. Until then nothing is told to anybody.
+A write is first *stored*, then *confirmed*. `FileSegment.write` returns Written for stored bytes.
+The bytes count after a fence check that began after the write returned (`WriterEpoch.confirm`).
+From then on every later epoch will find these bytes, whatever the clocks say and however long this
+process pauses. Two other kinds of bytes need such a check too: bytes of a write whose reply was
+lost, and bytes in a listing made under the epoch. Never report bytes as written before they are
+confirmed.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from tieredstore.contracts.epoch_record import EpochRecord
+from tieredstore.contracts.tier_identity import EpochRecord
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class FileSegmentType(enum.IntEnum):
-    """What a segment holds; the value is the `type` of the metadata JSON."""
+    """Content type of a segment. The value is `type` in the metadata JSON."""
 
     COMMIT_LOG = 0
     CONSUME_QUEUE = 1
@@ -32,11 +34,9 @@ class FileSegmentType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentId:
-    """The name of a segment, the same on every provider.
-
-    path: logical path `brokerName/topic/queueId`; base_offset: offset of its first byte in the
-    file it belongs to (bytes).
-    """
+    """Name of a segment, the same on every provider. `path`: logical path
+    `brokerName/topic/queueId`. `base_offset`: offset of the segment's first byte in its file
+    (bytes)."""
 
     path: str
     type: FileSegmentType
@@ -48,30 +48,31 @@ class SegmentId:
 
 @dataclass(frozen=True, slots=True)
 class SegmentListing:
-    """One segment as a listing saw it. `token` is the provider's own (chunk extents, say); objects:
-    of how many files or objects its content is made."""
+    """One segment of a listing. `token`: opaque value of the provider, such as chunk extents.
+    `objects`: number of files or objects that hold the segment's content. `stamp`: equal in two
+    listings if the file of this name was neither replaced nor written between the listings. None if
+    the provider cannot detect this."""
 
     id: SegmentId
     size_bytes: int
     sealed: bool = False
     token: object = None
     objects: int = 1
+    stamp: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a provider can do.
+    """Capabilities of a provider.
 
-    rewritable: bytes at a position may be written again (a torn write is repaired in place).
-    conditional: a write that loses a race is told so (Fenced) instead of overwriting.
-    durable: what was written is there after the process ends; a provider that is not never
-    counts as having taken anything.
-    preferred_batch_bytes: writes of about this size are cheapest; 0 for no preference.
-    concurrent_reads: so many reads at once take about as long as one, where reads wait for a
-    network.
-    paired: its segments are PairedSegments, as two writes at once cost it no more than one.
-    gathered_bytes: about so much of small writes that may wait is stored together, see
-    `contracts.gathering`; 0: each by itself.
+    `rewritable`: bytes at a position may be written again, to repair a torn write in place.
+    `conditional`: a write that loses a race gets Fenced instead of overwriting. `durable`: written
+    bytes survive the process. Without `durable`, bytes never count as stored.
+    `preferred_batch_bytes`: cheapest size of a write, or 0 for no preference. `concurrent_reads`:
+    number of reads over a network that take about as long together as one read. `paired`: the
+    provider's segments are PairedSegments, because two writes together cost no more than one.
+    `gathered_bytes`: small writes that may wait are stored together up to this size (see
+    `contracts.gathering`), or 0 for one object each.
     """
 
     rewritable: bool
@@ -85,19 +86,18 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """All bytes are stored in the segment, as durable as the provider promises; those that may wait
-    are taken, and are stored when `WriterEpoch.confirm` returns. They count after that."""
+    """All bytes are stored, as durable as the provider promises. A write that may wait is only
+    accepted. Its bytes are stored, and count, when `WriterEpoch.confirm` returns."""
 
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class FencedWrite:
-    """Nothing of ours was written: another writer holds that position.
-
-    stale: that writer has no right any more (its epoch is lower than ours), or the segment is
-    sealed: a new segment may go on at this position. Otherwise the right is lost to `writer`.
-    """
+    """Result of a write that wrote nothing, because another writer has written at the position.
+    `stale`: the other writer lost its epoch to this writer, or the segment is sealed. In both cases
+    a new segment may continue at this position. If not `stale`, `writer` is the present owner of
+    the epoch."""
 
     size_bytes: int
     writer: str
@@ -106,7 +106,8 @@ class FencedWrite:
 
 @dataclass(frozen=True, slots=True)
 class UnknownWrite:
-    """Some, all or none of the bytes may be there. The caller compares before it goes on."""
+    """Result of a write with an unknown outcome: some, all or none of the bytes may be stored. The
+    caller compares the stored bytes before it continues."""
 
     reason: str
 
@@ -116,56 +117,56 @@ WriteResult: TypeAlias = Written | FencedWrite | UnknownWrite
 
 @runtime_checkable
 class FileSegment(Protocol):
-    """One segment, open. Positions are bytes from its own start."""
+    """One open segment. Positions are bytes from the start of the segment."""
 
     @property
     def id(self) -> SegmentId: ...
 
     def size(self) -> int:
-        """Return the real length in bytes, asked from the backend; 0 when the segment is absent.
-
-        Raises Unavailable when it cannot be found out (never a guess).
-        """
+        """Return the real length in bytes, as the backend reports it, or 0 if the segment does not
+        exist. Raises Unavailable instead of guessing."""
         ...
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
-        """Write the concatenation of `buffers` at `position`, making the segment if needed.
+        """Write the concatenation of `buffers` at `position`, and create the segment if needed.
 
-        On a rewritable provider the segment ends behind these bytes afterwards: whatever a torn
-        write left there is gone. `position` beyond the size is Invalid: segments have no holes.
-        Where the outcome cannot be known the result is UnknownWrite, never an exception;
-        Unavailable is raised only when surely nothing was written.
+        On a rewritable provider the segment ends after these bytes: the rest of a torn write is
+        gone. `position` beyond the size is Invalid, because segments have no holes. An unknown
+        outcome is returned as UnknownWrite and never raised. Unavailable is raised only if it is
+        certain that nothing was written.
         """
         ...
 
     def read(self, position: int, length: int) -> memoryview:
-        """Read exactly `length` bytes. Raises Corrupt when the segment ends before, Unavailable on
-        a backend error. Zeros are never data."""
+        """Read exactly `length` bytes. Raises Corrupt if the segment ends earlier, Unavailable on a
+        backend error. Never fills missing bytes with zeros."""
         ...
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return the same bytes when they are at hand without blocking (page cache, memory), else
-        None."""
+        """Return the bytes if they can be read without blocking (page cache, memory), else None."""
         ...
 
     def seal(self) -> None:
-        """Seal the segment: no more writes. Idempotent."""
+        """Seal the segment against writes. Idempotent."""
         ...
 
     def delete(self) -> None:
-        """Remove the segment. Idempotent; raises Unavailable when it is still there afterwards."""
+        """Delete the segment. Idempotent. Raises Unavailable if the segment still exists
+        afterwards."""
         ...
 
     def close(self) -> None:
-        """Release what this object holds. Idempotent."""
+        """Release the resources of this object. Idempotent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """Bytes that go with a write to another segment of the same queue, and never before it: units,
-    with the messages that they name. position: in their own segment. may_wait: nobody asks for
-    either before `WriterEpoch.confirm`, so both may be stored as late as by that."""
+    """Bytes that are written together with another segment of the same queue, and must not be
+    stored before that segment's bytes. An example is units, which are stored after the messages
+    that they locate. `position`: offset in the companion's segment (bytes). `may_wait`: both writes
+    may be stored as late as `WriterEpoch.confirm`, because the caller does not read them
+    earlier."""
 
     segment: FileSegment
     position: int
@@ -175,37 +176,38 @@ class Companion:
 
 @runtime_checkable
 class PairedSegment(FileSegment, Protocol):
-    """A segment that is written together with another one. Optional: whoever finds that a segment
-    is not one, or that its provider is not `Capabilities.paired`, writes twice."""
+    """Segment that can be written together with another segment. Optional. A caller makes two
+    separate writes if a segment is no PairedSegment, or if `Capabilities.paired` is False."""
 
     def write_with(
         self, position: int, buffers: Sequence[Buffer], companion: Companion
     ) -> tuple[WriteResult, WriteResult | None]:
-        """Write as `write` does, and the companion's bytes with it: both are stored, or neither,
-        or both are unknown. Returns the result for each segment; None for the companion's when
-        nothing of it was sent, since that takes a write of its own. Raises as `write`; then nothing
-        is known of either.
-        """
+        """Write as `write` does, together with the companion's bytes. Both writes are stored, or
+        neither, or the outcome of both is unknown. Returns the result of each segment. None for the
+        companion means that its bytes were not sent and need a separate write. Raises the errors of
+        `write`. After an error both outcomes are unknown."""
         ...
 
 
 class WriterEpoch(Protocol):
-    """The right to write under one broker prefix of a tier, held until `release`."""
+    """Ownership of one broker prefix of a tier, until `release`."""
 
     @property
     def owner(self) -> str: ...
 
     def check(self) -> None:
-        """Raise Fenced when the right is known to be lost. Proves nothing: `confirm` does."""
+        """Raise Fenced if ownership is known to be lost. If nothing is raised, ownership may still
+        be lost: only `confirm` proves it."""
         ...
 
     def confirm(self) -> None:
-        """Look whether the right is held, by a look that begins after this call. On return all
-        that was stored before the call counts.
+        """Check ownership with a fence check that begins after this call. On return, all bytes that
+        were stored before the call count.
 
-        One look may serve many calls. A backend whose right cannot pass to another one unnoticed
-        (a lock) need not ask anybody. Raises Fenced when the right was lost, Unavailable when that
-        cannot be found out: what is stored stays stored, and a later call may confirm it.
+        One fence check may serve many calls. A backend whose epoch cannot pass to another writer
+        unnoticed, such as a file lock, need not send a request. Raises Fenced if ownership was
+        lost, Unavailable if the check failed. After Unavailable the stored bytes stay stored, and a
+        later call may confirm them.
         """
         ...
 
@@ -214,34 +216,36 @@ class WriterEpoch(Protocol):
 
 @runtime_checkable
 class SegmentProvider(Protocol):
-    """The backend of one tier (cluster and root are the provider's own)."""
+    """Backend of one tier. The provider knows the cluster and the root folder or prefix, so paths
+    do not contain them."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     @property
     def url(self) -> str:
-        """Where the tier is, for messages to people."""
+        """Location of the tier, for messages."""
         ...
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         """List all segments whose logical path starts with `prefix` (whole path components), in any
-        order, found as they are taken. A failing listing raises Unavailable, at the call or later;
-        it never looks like an empty or a shorter one."""
+        order, as they are found. A failed listing raises Unavailable, at the call or during the
+        iteration. A failed listing never looks like an empty or a shorter listing."""
         ...
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
-        """Open a handle; nothing is made or read until it is used. `listing` saves a look-up."""
+        """Return a handle of a segment. Nothing is created or read before the first use of the
+        handle. `listing`: the segment's entry in a listing, which saves a request."""
         ...
 
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
     ) -> WriterEpoch:
-        """Take the writer epoch of a broker prefix; raises Fenced naming the owner when a live
-        one holds it (`take_over` ends the other's right where the backend can).
+        """Take the writer epoch of a broker prefix. Raises Fenced with the name of a live owner.
 
-        record: of the state directory that the caller has locked. An epoch that was claimed with it
-        is taken over. A backend that ends a right with its process leaves it alone.
+        `take_over`: end the epoch of a live owner if the backend can. `record`: claims of the state
+        directory that the caller has locked. An epoch that was claimed with this record is taken
+        over. A backend whose epochs end with the process ignores the record.
         """
         ...
 
@@ -250,59 +254,85 @@ class SegmentProvider(Protocol):
 
 @runtime_checkable
 class BoundedStop(Protocol):
-    """A provider that stops within a time of its own, whatever its backend does. Optional."""
+    """Provider that bounds its own shutdown time, even if its backend does not respond.
+    Optional."""
 
     def begin_stop(self) -> None:
-        """Let that time begin: after it, what is under way ends and nothing more is asked for.
-        `close` must follow. Idempotent; safe to call from a signal handler."""
+        """Stop throttling and start the backend's shutdown deadline. At the deadline, requests in
+        flight end and no new request is sent. The caller must call `close` afterwards. Idempotent.
+        Safe in a signal handler."""
         ...
 
 
 @runtime_checkable
 class DividedListing(Protocol):
-    """A provider that lists a broker's prefix in parts side by side. Optional."""
+    """Provider that lists the parts of a broker's prefix concurrently. Optional."""
 
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
-        """Divide by these paths of queues, which are probably there. No listing shows more or less
-        for it."""
+        """Divide later listings at these queue paths, which probably exist. The results do not
+        change."""
         ...
 
 
 @runtime_checkable
 class NumberedEpoch(Protocol):
-    """A writer epoch that has a number. Optional."""
+    """Writer epoch with a number. Optional."""
 
     @property
     def number(self) -> int:
-        """Of the epochs below its broker prefix; greater than all before."""
+        """Number of the epoch. Greater than all earlier numbers below its broker prefix."""
         ...
 
 
 @runtime_checkable
 class HelpedEpoch(NumberedEpoch, Protocol):
-    """A writer epoch that processes may help which have none of their own. Optional."""
+    """Writer epoch under which helper processes without epochs of their own may write. Optional."""
 
     def expect_helpers(self) -> None:
-        """Know that other processes may write beside this epoch, from now until it ends: what its
-        own process knows is not all that there is."""
+        """Expect writes of other processes under this epoch until the epoch ends. The owner then
+        cannot rely on its own memory of the written bytes."""
         ...
 
 
 @runtime_checkable
 class WriterHelper(Protocol):
-    """A provider that writes beside a HelpedEpoch which another process holds. Optional."""
+    """Provider that writes under a HelpedEpoch of another process. Optional."""
 
     def help_writer(self, broker_name: str, number: int) -> None:
-        """Write below a broker prefix on behalf of that epoch alone. From the take-over on writes
-        raise Fenced, or are of no effect; whoever holds the epoch looks before it counts them."""
+        """Write below a broker prefix under the epoch of another process. `number`: number of that
+        epoch. If another writer takes over, later writes raise Fenced or have no effect. The owner
+        of the epoch makes a fence check before it counts these writes."""
         ...
 
 
 @runtime_checkable
 class WriterRecord(Protocol):
-    """A provider that remembers who wrote below a broker prefix. Optional."""
+    """Provider that remembers the last writer below a broker prefix. Optional."""
 
     def find_last_writer(self, broker_name: str) -> str | None:
-        """Describe the last writer below a broker prefix, for people; None when there was none.
-        Takes nothing. Raises Unavailable."""
+        """Describe the last writer below a broker prefix, for messages, or return None if there was
+        no writer. Takes no epoch. Raises Unavailable."""
+        ...
+
+
+LocalCopy: TypeAlias = Callable[[str, int, int, int], "tuple[Buffer, Buffer] | None"]
+"""Function of (queue path, first queue offset, number of messages, commit log offset of the first
+message). Returns the messages as the tier stores them, and their units. Returns None if this
+machine no longer has the messages."""
+
+
+def order_in_groups(path: str) -> int:
+    """Return the sort key of a queue in a group object: 32 bits of the logical path."""
+    return zlib.crc32(path.encode())
+
+
+@runtime_checkable
+class GatheringProvider(Protocol):
+    """Provider that first stores writes of many queues together, and later sorts them by queue.
+    Optional."""
+
+    def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:
+        """Read stored messages of a broker from this machine instead of the tier, if this machine
+        still has them. If the machine's bytes of a write differ from the tier's, they are not
+        used."""
         ...

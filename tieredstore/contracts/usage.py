@@ -1,22 +1,28 @@
-"""What a tier's requests were and cost: for providers whose backend is paid by the request."""
+"""Usage: number and cost of a tier's requests, for backends with a price for each request."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.metrics import Metrics
 
-_MILLION = 1_000_000
-_GIB = 1 << 30
+MONTH_MS: Final = 30 * 24 * 3_600_000
+LIST_KEYS: Final = 1_000
+"""Number of keys in one page of a listing."""
+DELETE_KEYS: Final = 1_000
+"""Number of keys that one request can delete."""
+_MILLION: Final = 1_000_000
+_GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars a million requests of a class, a GiB read, and a GiB kept for a month: in the tier
-    (storage), and on a broker's disk."""
+    """Prices in US dollars: for a million requests of each class, for a GiB read, and for a GiB
+    stored for a month in the tier and on a broker's disk."""
 
     write: float = 5.0
     list: float = 5.0
@@ -27,7 +33,7 @@ class Prices:
     disk: float = 0.08
 
     def price_request(self, operation: str) -> float:
-        """Return the price of a request, US dollars. operation: as S3 calls it."""
+        """Return the price of a request (US dollars). `operation`: S3's name of the operation."""
         if operation.startswith(("Delete", "Abort")):
             price = self.delete
         elif operation.startswith("List"):
@@ -38,26 +44,31 @@ class Prices:
             price = self.write
         return price / _MILLION
 
+    def price_requests(self, requests: Iterable[tuple[str, float]]) -> float:
+        """Return the price of requests (US dollars). `requests`: number of requests by
+        operation."""
+        return sum(count * self.price_request(operation) for operation, count in requests)
+
     def price_bytes(self, received_bytes: int) -> float:
-        """Return the price of received bytes, US dollars."""
+        """Return the price of received bytes (US dollars)."""
         return received_bytes * self.transfer / _GIB
 
     def price_storage(self, size_bytes: float) -> float:
-        """Return the price of stored bytes, US dollars a month."""
+        """Return the price of stored bytes (US dollars a month)."""
         return size_bytes * self.storage / _GIB
 
     def price_disk(self, size_bytes: float) -> float:
-        """Return the price of a broker's disk, US dollars a month."""
+        """Return the price of a broker's disk (US dollars a month)."""
         return size_bytes * self.disk / _GIB
 
 
 @dataclass(frozen=True, slots=True)
 class RequestUsage:
-    """Requests of one kind, retries among them.
+    """Requests of one kind, retries included.
 
-    operation: as the backend calls it (`PutObject`); file_type: COMMIT_LOG, CONSUME_QUEUE, INDEX,
-    EPOCH (writer epochs) or OTHER (listings of more than one type, say). failed: of `requests`,
-    those answered by an error or not at all.
+    `operation`: the backend's name (`PutObject`). `file_type`: COMMIT_LOG, CONSUME_QUEUE, INDEX,
+    EPOCH (writer epochs) or OTHER, such as listings of several types. `failed`: requests that got
+    an error or no answer.
     """
 
     operation: str
@@ -71,8 +82,8 @@ class RequestUsage:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBytes:
-    """Bytes of segments that were written. kept: by commits; merged: sent again to merge objects;
-    copied: by the server, to merge or to seal."""
+    """Number of segment bytes that were written. `kept`: bytes of commits. `merged`: bytes sent
+    again to merge objects. `copied`: bytes copied by the server, to merge or to seal."""
 
     kept: int = 0
     merged: int = 0
@@ -85,7 +96,7 @@ class WrittenBytes:
 
     @property
     def per_kept_byte(self) -> float | None:
-        """How often a byte is written in all; None before the first."""
+        """Write amplification: bytes written for each byte kept. None before the first write."""
         if not self.kept:
             return None
         return round((self.kept + self.merged + self.copied) / self.kept, 2)
@@ -93,7 +104,7 @@ class WrittenBytes:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """All requests of a provider since it was made."""
+    """All requests of a provider since it was created."""
 
     rows: tuple[RequestUsage, ...]
     written: WrittenBytes = WrittenBytes()
@@ -112,7 +123,7 @@ class Usage:
 
     @property
     def cost_usd(self) -> float:
-        """By the configured prices; storage is not in it."""
+        """Cost of the requests at the configured prices, without storage."""
         return sum(row.cost_usd for row in self.rows)
 
     @property
@@ -125,28 +136,30 @@ class Usage:
 
 @runtime_checkable
 class MeteredProvider(Protocol):
-    """A provider that counts its requests."""
+    """Provider that counts its requests."""
 
     @property
     def prices(self) -> Prices:
-        """As configured."""
+        """Configured prices."""
         ...
 
     def usage(self) -> Usage: ...
 
     def bind_metrics(self, metrics: Metrics) -> None:
-        """Count into the store's metrics, too: `rocketmq_tiered_store_x_object_…`."""
+        """Count requests in the store's metrics as well: `rocketmq_tiered_store_x_object_…`."""
         ...
 
 
 def read_usage(provider: SegmentProvider) -> Usage | None:
-    """Return what a provider counted since it was opened; None when it counts nothing."""
+    """Return the usage since the provider was opened, or None if the provider does not count
+    requests."""
     metered = find_layer(provider, MeteredProvider)
     return metered.usage() if metered is not None else None
 
 
 def usage_fields(usage: Usage | None) -> dict[str, object]:
-    """Return the fields of a JSON report (`docs/cli.md`); null and empty without a meter."""
+    """Return the fields of a JSON report (`docs/cli.md`). Null and empty if the provider does not
+    count requests."""
     return {
         "requests": None if usage is None else usage.requests,
         "cost_usd": None if usage is None else round(usage.cost_usd, 9),

@@ -1,43 +1,46 @@
-"""Wrappers: a provider, a segment, a writer epoch or a metadata store around another one.
+"""Wrappers around a provider, a segment, a writer epoch or a metadata store.
 
-Each base forwards every member of its contract. A subclass overrides what it changes: it counts,
-slows down, refuses or fails calls. A test compares the bases with the contracts, so a member that
-is new in a contract is missing in no wrapper.
-
-An optional protocol (Probed, MeteredProvider) is not forwarded: `find_layer` finds the outermost
-layer that has it.
+Each base class forwards every member of its contract, and a test compares the two. A subclass
+overrides the calls that it counts, throttles, refuses or fails. An optional protocol (Probed,
+MeteredProvider) is not forwarded: `find_layer` finds the outermost layer that supports the
+protocol. Stores are wrapped in the same way: the local store is the innermost layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, TypeVar, cast
 
-from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.metadata_store import (
-    FileSegmentMetadata,
     MetadataStore,
-    QueueMetadata,
-    TopicMetadata,
 )
 from tieredstore.contracts.segment import (
-    Buffer,
     Capabilities,
     FileSegment,
-    FileSegmentType,
     SegmentId,
     SegmentListing,
     SegmentProvider,
     WriterEpoch,
-    WriteResult,
 )
 
 _Protocol = TypeVar("_Protocol")
+_Member = TypeVar("_Member", bound=Callable[..., object])
+
+
+def _forward(member: _Member) -> _Member:
+    """Return a method that calls the method with the same name on `wrapped`."""
+    name = member.__name__
+
+    @wraps(member)
+    def call(self: Any, /, *arguments: Any, **named: Any) -> Any:
+        return getattr(self.wrapped, name)(*arguments, **named)
+
+    return cast(_Member, call)
 
 
 class WrapperSegment:
-    """A FileSegment around another one, `wrapped`."""
+    """FileSegment that wraps another FileSegment, `wrapped`."""
 
     def __init__(self, wrapped: FileSegment) -> None:
         self.wrapped = wrapped
@@ -46,36 +49,25 @@ class WrapperSegment:
     def id(self) -> SegmentId:
         return self.wrapped.id
 
-    def size(self) -> int:
-        return self.wrapped.size()
-
-    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
-        return self.wrapped.write(position, buffers)
-
-    def read(self, position: int, length: int) -> memoryview:
-        return self.wrapped.read(position, length)
-
-    def read_nowait(self, position: int, length: int) -> memoryview | None:
-        return self.wrapped.read_nowait(position, length)
-
-    def seal(self) -> None:
-        self.wrapped.seal()
-
-    def delete(self) -> None:
-        self.wrapped.delete()
-
-    def close(self) -> None:
-        self.wrapped.close()
+    size = _forward(FileSegment.size)
+    write = _forward(FileSegment.write)
+    read = _forward(FileSegment.read)
+    read_nowait = _forward(FileSegment.read_nowait)
+    seal = _forward(FileSegment.seal)
+    delete = _forward(FileSegment.delete)
+    close = _forward(FileSegment.close)
 
 
 class WrapperProvider:
-    """A SegmentProvider around another one, `wrapped`. Most subclasses override `wrap_segment`."""
+    """SegmentProvider that wraps another SegmentProvider, `wrapped`. Most subclasses override
+    `wrap_segment`."""
 
     def __init__(self, wrapped: SegmentProvider) -> None:
         self.wrapped = wrapped
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
-        """Return what `open` returns for a segment that `wrapped` has opened."""
+        """Return the segment that `open` returns. `segment`: the segment that the wrapped provider
+        opened."""
         return segment
 
     @property
@@ -86,23 +78,17 @@ class WrapperProvider:
     def url(self) -> str:
         return self.wrapped.url
 
-    def list(self, prefix: str = "") -> Iterable[SegmentListing]:
-        return self.wrapped.list(prefix)
+    list = _forward(SegmentProvider.list)
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
         return self.wrap_segment(self.wrapped.open(id, listing))
 
-    def acquire_writer(
-        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
-    ) -> WriterEpoch:
-        return self.wrapped.acquire_writer(broker_name, take_over=take_over, record=record)
-
-    def close(self) -> None:
-        self.wrapped.close()
+    acquire_writer = _forward(SegmentProvider.acquire_writer)
+    close = _forward(SegmentProvider.close)
 
 
 class WrapperEpoch:
-    """A WriterEpoch around another one, `wrapped`."""
+    """WriterEpoch that wraps another WriterEpoch, `wrapped`."""
 
     def __init__(self, wrapped: WriterEpoch) -> None:
         self.wrapped = wrapped
@@ -111,94 +97,55 @@ class WrapperEpoch:
     def owner(self) -> str:
         return self.wrapped.owner
 
-    def check(self) -> None:
-        self.wrapped.check()
-
-    def confirm(self) -> None:
-        self.wrapped.confirm()
-
-    def release(self) -> None:
-        self.wrapped.release()
+    check = _forward(WriterEpoch.check)
+    confirm = _forward(WriterEpoch.confirm)
+    release = _forward(WriterEpoch.release)
 
 
 class WrapperMetadataStore:
-    """A MetadataStore around another one, `wrapped`."""
+    """MetadataStore that wraps another MetadataStore, `wrapped`."""
 
     def __init__(self, wrapped: MetadataStore) -> None:
         self.wrapped = wrapped
 
-    def load(self) -> None:
-        self.wrapped.load()
-
-    def batch(self) -> AbstractContextManager[None]:
-        return self.wrapped.batch()
-
-    def topics(self) -> list[TopicMetadata]:
-        return self.wrapped.topics()
-
-    def topic(self, topic: str) -> TopicMetadata | None:
-        return self.wrapped.topic(topic)
-
-    def add_topic(self, topic: str, reserve_time_hours: int = -1) -> TopicMetadata:
-        return self.wrapped.add_topic(topic, reserve_time_hours)
-
-    def update_topic(self, topic: TopicMetadata) -> None:
-        self.wrapped.update_topic(topic)
-
-    def set_reserve_time(self, topic: TopicMetadata, hours: int) -> bool:
-        return self.wrapped.set_reserve_time(topic, hours)
-
-    def delete_topic(self, topic: str) -> None:
-        self.wrapped.delete_topic(topic)
-
-    def queues(self, topic: str) -> list[QueueMetadata]:
-        return self.wrapped.queues(topic)
-
-    def queue(self, topic: str, queue_id: int) -> QueueMetadata | None:
-        return self.wrapped.queue(topic, queue_id)
-
-    def add_queue(self, topic: str, queue_id: int) -> QueueMetadata:
-        return self.wrapped.add_queue(topic, queue_id)
-
-    def update_queue(self, queue: QueueMetadata) -> None:
-        self.wrapped.update_queue(queue)
-
-    def delete_queue(self, topic: str, queue_id: int) -> None:
-        self.wrapped.delete_queue(topic, queue_id)
-
-    def segments(
-        self, path: str | None = None, type: FileSegmentType | None = None
-    ) -> Iterator[FileSegmentMetadata]:
-        return self.wrapped.segments(path, type)
-
-    def segment(self, id: SegmentId) -> FileSegmentMetadata | None:
-        return self.wrapped.segment(id)
-
-    def put_segment(self, segment: FileSegmentMetadata) -> None:
-        self.wrapped.put_segment(segment)
-
-    def delete_segment(self, id: SegmentId) -> None:
-        self.wrapped.delete_segment(id)
-
-    def flush(self) -> None:
-        self.wrapped.flush()
-
-    def close(self) -> None:
-        self.wrapped.close()
-
-    def destroy(self) -> None:
-        self.wrapped.destroy()
+    load = _forward(MetadataStore.load)
+    batch = _forward(MetadataStore.batch)
+    topics = _forward(MetadataStore.topics)
+    topic = _forward(MetadataStore.topic)
+    add_topic = _forward(MetadataStore.add_topic)
+    update_topic = _forward(MetadataStore.update_topic)
+    set_reserve_time = _forward(MetadataStore.set_reserve_time)
+    delete_topic = _forward(MetadataStore.delete_topic)
+    queues = _forward(MetadataStore.queues)
+    queue = _forward(MetadataStore.queue)
+    add_queue = _forward(MetadataStore.add_queue)
+    update_queue = _forward(MetadataStore.update_queue)
+    delete_queue = _forward(MetadataStore.delete_queue)
+    segments = _forward(MetadataStore.segments)
+    segment = _forward(MetadataStore.segment)
+    put_segment = _forward(MetadataStore.put_segment)
+    delete_segment = _forward(MetadataStore.delete_segment)
+    flush = _forward(MetadataStore.flush)
+    close = _forward(MetadataStore.close)
+    destroy = _forward(MetadataStore.destroy)
 
 
 _WRAPPERS = (WrapperSegment, WrapperProvider, WrapperEpoch, WrapperMetadataStore)
 
 
 def find_layer(outermost: object, protocol: type[_Protocol]) -> _Protocol | None:
-    """Find the outermost of some layers, one wrapped by the other, that has an optional protocol;
-    None when none has it."""
+    """Return the outermost of nested layers that supports an optional protocol, or None."""
     layer: object = outermost
     while not isinstance(layer, protocol):
         if not isinstance(layer, _WRAPPERS):
             return None
         layer = layer.wrapped
     return layer
+
+
+def list_layers(store: object) -> Iterator[object]:
+    """List a store and the stores that it wraps, outermost first."""
+    layer: object | None = store
+    while layer is not None:
+        yield layer
+        layer = getattr(layer, "next_store", None)

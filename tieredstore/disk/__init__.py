@@ -1,5 +1,3 @@
-"""What every layer asks of the disk: bytes that are there when a call returns, locks, open files.
-
-Nothing here knows what the files hold. All of it raises OSError, as the system does;
-`translate_os_error` makes one of our errors of it.
-"""
+"""Disk access for every layer: durable writes, locks, open files. This package knows no file
+formats. Its functions raise OSError, as the system does. `translate_os_error` converts an OSError
+into an error of `tieredstore.errors`."""

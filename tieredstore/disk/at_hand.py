@@ -1,9 +1,9 @@
-"""Reads of files from an event loop: what is at hand is read there, the rest in a thread.
+"""Reads of files from an event loop. Cached bytes are read in the loop's thread, all others in a
+worker thread.
 
-At hand is what is in the page cache, of a file that is open (the page cache counts on Linux, where
-a read can be told not to wait). All else may wait for the disk, so a read that needs more ends with
-NotAtHand and is done again, from its beginning, in a thread: it must change nothing before it has
-all that it reads.
+Bytes of a file are at hand if the file is open and the bytes are in the page cache. Only Linux has
+reads that never wait for the disk. A read that may wait raises NotAtHand and is repeated from its
+beginning in a worker thread. A read must therefore change nothing before it has all its bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_WAITING: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 
 
 class NotAtHand(Exception):
-    """A read needs what is not at hand."""
+    """Raised by a read that needs bytes that are not at hand."""
 
 
 class _Thread(threading.local):
@@ -34,14 +34,14 @@ _thread = _Thread()
 
 
 def require_waiting() -> None:
-    """Go on only where the caller may wait: raises NotAtHand within `read_at_hand`."""
+    """Raise NotAtHand within `read_at_hand`, because the caller must not wait. No-op elsewhere."""
     if _thread.takes_only_at_hand:
         raise NotAtHand
 
 
 def pread_at_hand(fd: int, length: int, position: int) -> bytes:
-    """Read as `os.pread` does. Raises NotAtHand within `read_at_hand` for what is not all in the
-    page cache, OSError."""
+    """Read bytes of a file, as `os.pread` does. Within `read_at_hand`, raises NotAtHand unless all
+    bytes are in the page cache. Raises OSError."""
     if not _thread.takes_only_at_hand or _NO_WAITING is None:
         return os.pread(fd, length, position)
     data = bytearray(length)
@@ -50,17 +50,19 @@ def pread_at_hand(fd: int, length: int, position: int) -> bytes:
     except BlockingIOError:
         raise NotAtHand from None
     except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):  # this filesystem cannot tell
+        # The file system does not support the flag.
+        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
             return os.pread(fd, length, position)
         raise
-    if count < length:  # what follows may be on the disk, or behind the end
+    if count < length:  # the rest may be on the disk, or beyond the end
         raise NotAtHand
     return bytes(data)
 
 
 async def read_at_hand(read: Callable[[], T], executor: Executor | None) -> T:
-    """Call a read in this thread where all is at hand, else in `executor` (None: the loop's own).
-    Raises what the read raises, Invalid when the executor is shut down."""
+    """Call `read` in this thread. If it raises NotAtHand, call it again in `executor` (None: the
+    loop's default executor). Raises the errors of `read`, and Invalid if the executor is shut
+    down."""
     _thread.takes_only_at_hand = True
     try:
         return read()

@@ -1,4 +1,4 @@
-"""The errors of ours for what the system says about a file."""
+"""Translation of the system's file errors into errors of `tieredstore.errors`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,63 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tieredstore.errors import Exhausted, Invalid, TieredStoreError, Unavailable
+from tieredstore.errors import Exhausted, Invalid, Refused, TieredStoreError, Unavailable
 
-NOT_ALLOWED: Final = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
+LASTING: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.EINVAL,
+        errno.EILSEQ,
+        errno.ELOOP,
+        errno.EMLINK,
+        errno.EXDEV,
+        errno.EFBIG,
+        errno.EOVERFLOW,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.ENOSYS,
+        errno.EOPNOTSUPP,
+        errno.ENOTSUP,
+        errno.EBADF,
+    }
 )
-"""What no second try mends: rights, and folders where files should be."""
+"""Error numbers of faults that no retry resolves: permissions, names, file types, missing features
+of a file system."""
 
-NO_FOLDER: Final = NOT_ALLOWED | {errno.EEXIST}
-"""The same where a folder is made: a file has its name."""
+NO_FOLDER: Final = LASTING | {errno.EEXIST}
+"""Error numbers that no retry resolves when a folder is created: LASTING, and the error for a file
+that already has the folder's name."""
 
 EXHAUSTED: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What passes once somebody gives space, descriptors or memory back."""
+"""Error numbers that disappear when space, descriptors or memory are freed."""
 
 RETRY_LATER: Final[frozenset[int]] = frozenset()
-"""Nothing is Invalid: for those who say Unavailable whatever the disk answers."""
+"""Empty set for the parameter `invalid`: no error becomes Invalid. For services that retry after
+any error, and so continue without a restart once the cause is fixed. A lasting error becomes
+Refused, a kind of Unavailable."""
+
+
+def is_lasting(error: OSError) -> bool:
+    """Return whether the error persists until somebody changes the file, its permissions or its
+    name. The only function that classifies error numbers of files."""
+    return error.errno in LASTING
+
+
+def classify_os_error(
+    error: OSError, *, invalid: frozenset[int] = LASTING, is_sync: bool = False
+) -> type[TieredStoreError]:
+    """Return the error class that `translate_os_error` would use, for callers that write their own
+    messages."""
+    if error.errno in invalid:
+        return Invalid
+    if is_lasting(error):
+        return Refused
+    return Exhausted if error.errno in EXHAUSTED and not is_sync else Unavailable
 
 
 def translate_os_error(
@@ -31,30 +73,36 @@ def translate_os_error(
     action: str,
     path: str | Path,
     *,
-    invalid: frozenset[int] = NOT_ALLOWED,
+    invalid: frozenset[int] = LASTING,
     offset: int | None = None,
     is_sync: bool = False,
 ) -> TieredStoreError:
-    """Make Invalid of the error numbers in `invalid`, Exhausted of those in EXHAUSTED, Unavailable
-    of all others.
+    """Convert an OSError: Invalid for error numbers in `invalid`, Refused for other lasting ones,
+    Exhausted for those in EXHAUSTED, and Unavailable for the rest.
 
-    action: what failed, as in "cannot <action>". offset: bytes in the file, where there is one.
-    is_sync: a sync failed, whose error is never Exhausted: what it could not write may be dropped,
-    and a later success would mean nothing.
+    `action`: the failed action, as in "cannot <action>". `offset`: bytes in the file, if known.
+    `is_sync`: a sync failed. A failed sync is never Exhausted, because the system may drop the
+    bytes that it could not write, and a later success would prove nothing.
     """
     reason = os.strerror(error.errno) if error.errno else error.strerror or error
-    kind: type[TieredStoreError] = Invalid if error.errno in invalid else Unavailable
-    if error.errno in EXHAUSTED and not is_sync:
-        kind = Exhausted
+    kind = classify_os_error(error, invalid=invalid, is_sync=is_sync)
     return kind(f"{path}: cannot {action}: {reason}", path=str(path), offset=offset)
 
 
 @contextmanager
 def wrap_os_errors(
-    action: str, path: str | Path, *, invalid: frozenset[int] = NOT_ALLOWED
+    action: str,
+    path: str | Path,
+    *,
+    invalid: frozenset[int] = LASTING,
+    offset: int | None = None,
+    is_sync: bool = False,
 ) -> Iterator[None]:
-    """Translate what the block raises. For calls that are rare: a block costs a microsecond."""
+    """Translate every OSError of the block. Use it for rare calls only: a block costs a
+    microsecond."""
     try:
         yield
     except OSError as error:
-        raise translate_os_error(error, action, path, invalid=invalid) from error
+        raise translate_os_error(
+            error, action, path, invalid=invalid, offset=offset, is_sync=is_sync
+        ) from error

@@ -1,4 +1,4 @@
-"""Several small files as one, with a hash of each: every byte is checked when they are read."""
+"""Archive of several small files with a hash of each, so that a reader verifies every byte."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _DAMAGES: Final = (
 
 
 class Manifest(msgspec.Struct):
-    """What an archive holds. files: name to SHA-256 in hex; taken_ms: epoch ms; notes: what else
-    its maker says."""
+    """Table of contents of an archive. `files`: SHA-256 in hex, by file name. `taken_ms`: time at
+    which the archive was made, epoch ms. `notes`: further values that the writer stores."""
 
     format_version: int
     taken_ms: int
@@ -39,7 +39,7 @@ class Manifest(msgspec.Struct):
 
 
 class FileArchive(NamedTuple):
-    """An archive that was read and checked. contents: by name, as below a folder."""
+    """Verified archive. `contents`: bytes by file name, relative to the archived folder."""
 
     manifest: Manifest
     contents: dict[str, bytes]
@@ -57,8 +57,8 @@ def pack_files(
     taken_ms: int | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> tuple[Manifest, bytes]:
-    """Pack files into an archive: what its manifest says, and its bytes. version: of the format of
-    the files; taken_ms: epoch ms, by default the present."""
+    """Pack files into an archive. Returns the archive's manifest and its bytes. `version`: format
+    version of the files. `taken_ms`: epoch ms, default now."""
     if taken_ms is None:
         taken_ms = time.time_ns() // 1_000_000
     manifest = Manifest(version, taken_ms, hash_files(contents), dict(notes or {}))
@@ -72,11 +72,11 @@ def pack_files(
 
 
 def unpack_files(data: bytes, version: int, origin: str) -> FileArchive:
-    """Read an archive, every byte checked. origin: where it is, for errors. Raises Invalid for a
-    version newer than `version`, Corrupt for what is no whole archive."""
+    """Read an archive and verify every byte. `origin`: location of the archive, for errors. Raises
+    Invalid for a version above `version`, Corrupt for a damaged or truncated archive."""
     contents: dict[str, bytes] = {}
     try:
-        plain = gzip.decompress(data)  # its checksum is behind all that is in it
+        plain = gzip.decompress(data)  # its checksum comes last
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
             for member in archive:
                 file = archive.extractfile(member)

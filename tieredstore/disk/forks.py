@@ -1,4 +1,5 @@
-"""What a forked child must not share with its parent: descriptors that hold a lock, stores."""
+"""Resources that a forked child must not share with its parent: stores, and descriptors that hold a
+lock."""
 
 from __future__ import annotations
 
@@ -15,42 +16,43 @@ _owners: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
 class ForkAware(Protocol):
-    """Something that a forked child has a copy of, and must not use."""
+    """Object that must not be used in a forked child."""
 
     def leave_to_parent(self) -> None:
-        """Give up, in the child, what the parent owns. Takes no lock, since the threads that have
-        one may not be here, and does not fail."""
+        """Abandon, in the child, everything that the parent owns. Takes no lock, because the thread
+        that held the lock may not exist in the child. Raises nothing."""
 
 
 @contextmanager
 def hold_forks() -> Iterator[None]:
-    """Let no thread fork within the block: between opening a descriptor and `keep_private`."""
+    """Delay forks until the end of the block. Use the block from the opening of a descriptor to the
+    call of `keep_private`."""
     with _guard:
         yield
 
 
 def keep_private(fd: int) -> None:
-    """Take a descriptor away from children that are forked from now on: for them it is one of the
-    null device. `close_private` ends that."""
+    """Hide a descriptor from children that are forked from now on: the children get the null device
+    instead. `close_private` ends the hiding."""
     with _guard:
         _private.add(fd)
 
 
 def close_private(fd: int) -> None:
-    """Close a descriptor that was kept private."""
+    """Close a private descriptor."""
     with _guard:
         _private.discard(fd)
         os.close(fd)
 
 
-def tell_of_forks(owner: ForkAware) -> None:
-    """Call `leave_to_parent` of an object, as long as it lives, in each child that is forked."""
+def expect_forks(owner: ForkAware) -> None:
+    """Call `leave_to_parent` of an object in each forked child, as long as the object exists."""
     with _guard:
         _owners.add(owner)
 
 
 def _release_in_child() -> None:
-    global _guard  # noqa: PLW0603 - another thread's, which is not here
+    global _guard  # # noqa: PLW0603 - another thread's, which is not here
     _guard = threading.RLock()
     if _private:
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

@@ -1,14 +1,16 @@
-"""Mapped files whose faults are told and do not kill the process.
+"""Mapped files whose faults are reported and do not kill the process.
 
-When a mapped file is cut off underneath, or the disk cannot give or take a page, an access to the
-mapping is answered by SIGBUS, which ends a process. For mappings that are guarded here the signal's
-handler puts zeros in the place of what is missing, from the page of the access to the end of the
-mapping, and calls `on_fault`; the access goes on. What was read is worth nothing then, and what is
-written goes nowhere: whoever uses the mapping asks afterwards whether there was a fault.
+If a mapped file is truncated, or the disk cannot supply or store a page, an access to the mapping
+raises SIGBUS, which usually ends the process. For guarded mappings the signal handler calls
+`on_fault`, and replaces the missing pages with zeros, from the accessed page to the end of the
+mapping. The access then continues. Bytes that were read are invalid, and bytes that were written
+are lost, so the user of the mapping checks for a fault afterwards.
 
-The handler is Python code, called in the thread of the access. That is safe since it interrupts a
-copy between buffers and never the interpreter itself or an allocation: nothing else touches the
-pages of a mapped file. Faults elsewhere end the process as ever. For Linux on 64 bits only.
+The handler is Python code, called in the thread of the access. This is safe, because the signal
+interrupts only a copy between buffers, never the interpreter itself or an allocation: no other code
+touches the pages of a mapped file. Faults elsewhere end the process as usual.
+
+Only for 64-bit Linux.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _IS_SUPPORTED: Final = (
 _SA_SIGINFO: Final = 4
 _SA_NODEFER: Final = 0x4000_0000
 _FAULT_ADDRESS: Final = 16
-"""Place of si_addr in siginfo_t."""
+"""Position of the field `si_addr` (address of the fault) in the C structure `siginfo_t`, in
+bytes."""
 _MAP_PRIVATE_ANONYMOUS_FIXED: Final = 0x02 | 0x20 | 0x10
 _MAP_NORESERVE: Final = 0x4000
 _READ_WRITE: Final = 3
@@ -60,8 +63,8 @@ if hasattr(os, "register_at_fork"):  # a forked child has no other thread that c
     )
 
 
-def _load_library() -> Any:
-    # PyDLL keeps the interpreter's lock: the handler is left as soon as it can be.
+def _load_library() -> object:
+    # PyDLL keeps the interpreter's lock, so that the handler returns as early as possible.
     library = ctypes.PyDLL(None, use_errno=True)
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = (
@@ -88,7 +91,7 @@ def _handle_fault(number: int, info: int, context: int) -> None:  # noqa: ARG001
             if _library.mmap(page, end - page, _READ_WRITE, flags, -1, 0) == page:
                 on_fault()
                 return
-    # Not ours, or no memory: the access is repeated, and ends the process as it would have.
+    # Not ours, or no memory: the access is repeated and ends the process as usual.
     _library.sigaction(signal.SIGBUS, ctypes.byref(_SignalAction()), None)
 
 
@@ -100,22 +103,19 @@ _action = _SignalAction(
 
 
 def _address(mapping: mmap.mmap) -> int:
-    # By numpy, which takes mappings that may only be read as well.
+    # By numpy, which accepts read-only mappings too.
     return int(np.frombuffer(mapping, np.uint8).__array_interface__["data"][0])
 
 
 def guard(mapping: mmap.mmap, on_fault: Callable[[], object]) -> bool:
-    """Have faults of a mapping told to `on_fault` as long as it lives. Returns whether they are;
-    False where the system has no way for it.
-
-    on_fault: called in the middle of a copy, so it sets flags and takes no lock; it must not keep
-    the mapping alive.
-    """
+    """Report faults of a mapping to `on_fault` while the mapping exists. Returns whether the system
+    supports such reports. `on_fault` is called in the middle of a copy, so it may set flags but
+    must take no lock. It must not keep the mapping alive."""
     if _library is None:
         return False
     begin = _address(mapping)
     with _lock:
-        # Each time, since others may have set a handler of theirs meanwhile.
+        # Each time, because other code may have set a handler since.
         if _library.sigaction(signal.SIGBUS, ctypes.byref(_action), None):
             return False
         _ranges[begin] = (begin, begin + len(mapping), on_fault)

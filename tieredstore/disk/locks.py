@@ -1,29 +1,36 @@
-"""Locks of files, which the system gives up when their owner ends."""
+"""File locks. The system releases a lock when the lock's owner ends."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.forks import close_private, hold_forks, keep_private
+from tieredstore.errors import Busy
 
 HELD: Final = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
-"""What the system says of a lock that another one holds."""
+"""Error numbers for a lock that another owner holds."""
 _MAX_ATTEMPTS: Final = 10
+_WAIT_S: Final = 10.0
+_PAUSE_S: Final = 0.01
 _HELD_LOCKS: Final = Path("/proc/locks")
 _LOCK_FIELDS: Final = 8
 
 
 def lock_file(path: str | Path, mode: int = 0o644) -> int:
-    """Open a file, made where it is missing, and take its exclusive `flock`, which
-    `unlock_file` gives up. A forked child has no part in it.
+    """Open a file, create it if it does not exist, and take its exclusive `flock`. `unlock_file`
+    releases the lock. A forked child does not share the lock.
 
-    The file is then the one at `path`: one that was removed or replaced meanwhile is left alone.
-    Raises BlockingIOError when somebody holds the lock, this process included; other OSErrors as
-    the system does.
+    The locked file is always the file at `path`: if that file is removed or replaced meanwhile, the
+    new file is opened. Raises BlockingIOError if any process, including this one, holds the lock,
+    and other OSErrors as the system does.
     """
     with hold_forks():
         for _ in range(_MAX_ATTEMPTS):
@@ -43,14 +50,41 @@ def lock_file(path: str | Path, mode: int = 0o644) -> int:
 
 
 def unlock_file(fd: int) -> None:
-    """Give the lock up that `lock_file` took."""
+    """Release the lock that `lock_file` took."""
     close_private(fd)
 
 
+@contextmanager
+def hold_lock(path: Path, wait_s: float = _WAIT_S) -> Iterator[None]:
+    """Lock a small file against all other processes, while the caller reads, changes and writes it.
+    The lock is on a separate file, `.<name>.lock`, which is not deleted. Raises Busy if another
+    owner holds the lock for `wait_s` seconds, Invalid, Unavailable."""
+    lock = path.with_name(f".{path.name}.lock")
+    until_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fd = lock_file(lock)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                raise Busy(
+                    f"{path}: another process has changed it for {wait_s:g} s: stop it, or run the "
+                    "command again",
+                    path=str(path),
+                ) from None
+            time.sleep(_PAUSE_S)
+        except OSError as error:
+            raise translate_os_error(error, "lock", lock) from error
+    try:
+        yield
+    finally:
+        unlock_file(fd)
+
+
 def is_locked(path: str | Path) -> bool | None:
-    """Tell whether some process holds the lock that `lock_file` takes, by what the system lists: to
-    try it would refuse whoever takes it at that instant. None where the system does not tell, as it
-    is for processes of other machines."""
+    """Return whether a process of this machine holds the lock of `lock_file`, according to the
+    system's list of locks. This function does not try to take the lock, because the attempt could
+    make another process fail. Returns None if the system does not list locks."""
     try:
         inode = str(os.stat(path).st_ino)  # noqa: PTH116 - text or Path
     except FileNotFoundError:
@@ -61,7 +95,7 @@ def is_locked(path: str | Path) -> bool | None:
         listed = _HELD_LOCKS.read_text()
     except OSError:
         return None
-    # 7: FLOCK  ADVISORY  WRITE 4711 fe:01:131090 0 EOF; whoever waits has "->" behind the number.
+    # 7: FLOCK ADVISORY WRITE 4711 fe:01:131090 0 EOF. A waiting process has "->" after the number.
     lines = [line.split() for line in listed.splitlines()]
     return any(
         line[1] == "FLOCK" and line[5].rpartition(":")[2] == inode
@@ -71,7 +105,7 @@ def is_locked(path: str | Path) -> bool | None:
 
 
 def is_file_at(path: str | Path, fd: int) -> bool:
-    """Tell whether a descriptor's file still is the one at `path`; False where that is unknown."""
+    """Return whether a descriptor's file is still the file at `path`. False if this is unknown."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116 - text or Path
     except OSError:

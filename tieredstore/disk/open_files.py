@@ -1,8 +1,8 @@
-"""A bounded set of open file descriptors, by path.
+"""Bounded set of open file descriptors, by path. A store may have more files than a process may
+open. Descriptors are closed in least-recently-used order.
 
-A store may hold more files than a process may open, so descriptors are kept and closed in
-least-recently-used order. The set never hands out the descriptor of a file that was deleted
-through it: bytes written there would be lost with it.
+The set never returns the descriptor of a file that was deleted through the set, because bytes
+written to that descriptor would be lost.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from types import TracebackType
 
 from tieredstore.disk.at_hand import require_waiting
 from tieredstore.errors import Invalid
 
 MAX_OPEN_FILES = 512
 _SHARE_CLOSED = 16
-"""Of more open files than there may be a sixteenth is closed at once: it costs little more."""
+"""Divisor: above the limit, one sixteenth of the open files is closed together. Closing several
+files costs little more than closing one."""
 _TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class FileCalls:
-    """The system calls of a set of open files. A test replaces this object to inject faults."""
+    """System calls that a set of open files makes. A test replaces this object to inject faults."""
 
     def open(self, path: str, flags: int) -> int:
         return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o644)
@@ -35,11 +35,12 @@ class FileCalls:
         return os.fstat(fd)
 
     def unlink(self, path: str) -> None:
-        os.unlink(path)  # noqa: PTH108 - the seam is the os module's own call
+        os.unlink(path)  # # noqa: PTH108 - the seam is the os module's own call
 
 
 class OpenFile:
-    """A descriptor and its users. As a context manager it gives the descriptor and ends the use."""
+    """Descriptor and its number of users. As a context manager it returns the descriptor and ends
+    the use."""
 
     __slots__ = ("_files", "fd", "is_kept", "users", "writable")
 
@@ -53,21 +54,14 @@ class OpenFile:
     def __enter__(self) -> int:
         return self.fd
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._files.give_back(self)
 
 
 class OpenFiles:
-    """Descriptors that stay open between calls. Thread-safe.
-
-    At most `limit` stay open, the least recently used are closed first, never one that is in use:
-    more are open only while so many calls run at once.
-    """
+    """Descriptors that stay open between calls. Thread-safe. At most `limit` stay open. The least
+    recently used descriptors are closed first, but never a descriptor in use. The limit is exceeded
+    only while more than `limit` descriptors are in use at the same time."""
 
     def __init__(self, limit: int = MAX_OPEN_FILES, calls: FileCalls | None = None) -> None:
         if limit < 1:
@@ -83,9 +77,9 @@ class OpenFiles:
         return len(self._files)
 
     def take(self, path: str, flags: int = os.O_RDONLY) -> OpenFile:
-        """Open a file at least for what `flags` say; use it in a `with` block, which has the
-        descriptor. Raises OSError, Invalid after `close`, NotAtHand for a file that is not open
-        in a read that takes what is at hand."""
+        """Return the file at `path`, opened with at least these `flags`. Use the result in a `with`
+        block, which returns the descriptor. Raises OSError, Invalid after `close`, and NotAtHand
+        within `read_at_hand` if the file is not open yet."""
         writable = flags & os.O_ACCMODE == os.O_RDWR
         with self._lock:
             self._check_open(path)
@@ -98,16 +92,16 @@ class OpenFiles:
         return self._open_and_keep(path, flags, writable, forgotten)
 
     def make(self, path: str) -> OpenFile:
-        """Make a file that is not there, open it for writing, and use it as one of `take`. Raises
-        as `take`, and FileExistsError."""
+        """Create a file that does not exist, and open it for writing. Use the result as that of
+        `take`. Raises the errors of `take`, and FileExistsError."""
         with self._lock:
             self._check_open(path)
             forgotten = self._forgotten
         return self._open_and_keep(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, True, forgotten)
 
     def open_for_writing(self, path: str) -> OpenFile | None:
-        """Open a file for writing and use it as one of `take`; None where it is open so. Raises as
-        `take`."""
+        """Open a file for writing. Use the result as that of `take`. Returns None if the file is
+        already open for writing. Raises the errors of `take`."""
         with self._lock:
             self._check_open(path)
             entry = self._files.get(path)
@@ -121,17 +115,18 @@ class OpenFiles:
             raise Invalid(f"{path}: cannot be opened: the provider or store is closed", path=path)
 
     def find_open(self, path: str) -> OpenFile | None:
-        """Find a file that is open already, else None: never a call that may block, nor a use. Its
-        descriptor may be closed at any time, and another file have its number, so what is read from
-        it counts only if it `is_kept` after that."""
+        """Return the open descriptor of a file, or None. Never blocks. The descriptor is not
+        protected: another thread may close it at any time, and the system may then use its number
+        for another file. Bytes read from the descriptor are valid only if `is_kept` is True
+        afterwards."""
         try:
             self._files.move_to_end(path)
             return self._files[path]
-        except KeyError:  # closed, maybe in between
+        except KeyError:  # closed, maybe between the two lines
             return None
 
     def give_back(self, entry: OpenFile) -> None:
-        """End a use, as the end of a `with` block does."""
+        """End one use of a descriptor, as the end of a `with` block does."""
         with self._lock:
             entry.users -= 1
             if not entry.users and not entry.is_kept:
@@ -140,19 +135,17 @@ class OpenFiles:
                 self._evict(self._limit - self._limit // _SHARE_CLOSED)
 
     def delete(self, path: str) -> None:
-        """Delete a file, in the only order that leaves no descriptor of it: one opened before the
-        deletion is forgotten after it. Raises OSError."""
+        """Delete a file. A descriptor of the file that was opened before the deletion is removed
+        from the set. Raises OSError."""
         try:
             self._calls.unlink(path)
         finally:
             self.forget(path)
 
     def forget(self, path: str, *, unless: tuple[int, int] | None = None) -> None:
-        """Do not hand out the descriptor of `path` again, unless it is that (device, inode).
-
-        Call it *after* a file was deleted, made or replaced by other means than `delete`: a
-        descriptor opened before the call is never handed out after it.
-        """
+        """Stop returning the descriptor of `path`. `unless`: device and inode of the file for which
+        the descriptor is kept. Call this method *after* a file was deleted, created or replaced
+        without `delete`. A descriptor opened before the call is never returned afterwards."""
         with self._lock:
             entry = self._files.get(path)
             if entry is not None and unless is not None and self._is_file(entry, unless):
@@ -169,14 +162,14 @@ class OpenFiles:
         return (found.st_dev, found.st_ino) == identity
 
     def forget_all(self) -> None:
-        """`forget` all paths. A later call opens again what it needs."""
+        """Call `forget` for all paths. Later calls open the files again."""
         with self._lock:
             self._forgotten += 1
             for path in list(self._files):
                 self._drop(path, self._files[path])
 
     def close(self) -> None:
-        """Close all; later calls of `take` raise Invalid. Idempotent."""
+        """Close all files. Later calls of `take` raise Invalid. Idempotent."""
         self._closed = True
         self.forget_all()
 
@@ -207,7 +200,7 @@ class OpenFiles:
         surplus = len(self._files) - limit
         if surplus <= 0:
             return
-        # The oldest first. A copy, made in one go: `find_open` changes the order without the lock.
+        # The oldest first, from a copy: `find_open` changes the order without the lock.
         for path in list(self._files):
             entry = self._files[path]
             if not entry.users:

@@ -1,24 +1,44 @@
-"""Data, names and space that are on disk when the call returns. All raise OSError."""
+"""Functions that make data, names and space allocations durable: they are on disk when the call
+returns. All functions raise OSError."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final, TypeVar
 
 _BLOCK_BYTES = 1 << 20
+MANY: Final = 256
+"""Number of syncs from which the syncs run in threads."""
+_THREADS: Final = 32
+_Item = TypeVar("_Item")
+
+
+def sync_each(sync: Callable[[_Item], object], items: Sequence[_Item]) -> None:
+    """Call `sync` for each item. Many items are synced in threads, because a disk serves concurrent
+    syncs with one flush. Raises the first error. After an error, other items may or may not be
+    synced."""
+    if len(items) < MANY:
+        for item in items:
+            sync(item)
+        return
+    from concurrent.futures import ThreadPoolExecutor  # a help text must not load it
+
+    with ThreadPoolExecutor(_THREADS, "sync") as pool:
+        for _ in pool.map(sync, items):
+            pass
 
 
 def sync_file(fd: int) -> None:
-    """Put a file's data on disk, and what of its metadata is needed to read it.
-
-    A failure must not be tried again: the system may have dropped what it could not write, and
-    calls the next sync a success.
-    """
+    """Flush a file's data to disk, with the metadata needed to read the data. Never retry after a
+    failure: the system may have dropped the bytes that it could not write, and report the next sync
+    as a success."""
     getattr(os, "fdatasync", os.fsync)(fd)
 
 
 def sync_path(path: str | Path) -> None:
-    """Put the data of a file that is not open on disk."""
+    """Flush the data of a closed file to disk."""
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
         sync_file(fd)
@@ -36,16 +56,14 @@ def sync_folder(path: str | Path) -> None:
 
 
 def open_folder(path: str | Path) -> int:
-    """Open a folder, to sync it; returns the descriptor."""
+    """Open a folder, so that it can be synced. Returns the descriptor."""
     return os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | os.O_CLOEXEC)
 
 
 def allocate(fd: int, position: int, length: int) -> None:
-    """Make sure that [position, position + length) of a file has disk space; its bytes stay.
-
-    A store into a hole of a mapped file for which the disk has no space kills the process
-    (SIGBUS); asking for the space first turns that into an error.
-    """
+    """Reserve disk space for [position, position + length) of a file. The content of the file does
+    not change. If the disk is full, a write into a hole of a mapped file kills the process
+    (SIGBUS). If the space is reserved first, an error is raised instead."""
     if length <= 0:
         return
     if hasattr(os, "posix_fallocate"):
@@ -55,7 +73,7 @@ def allocate(fd: int, position: int, length: int) -> None:
 
 
 def rewrite(fd: int, position: int, length: int) -> None:
-    """Allocate where the system has no call for it: write back what is there."""
+    """Reserve disk space without the system call: read the existing bytes and write them back."""
     end = position + length
     while position < end:
         data = os.pread(fd, min(_BLOCK_BYTES, end - position), position)

@@ -1,9 +1,9 @@
-"""Work over a whole tier, cut into tasks that run here or on a cluster.
+"""Jobs: work over a whole tier, cut into tasks that run on this machine or on a cluster.
 
 `tieredstore.jobs.export(…)`, `verify(…)`, … are one call each (`api`). Below them a job is a
-function `run_…` over a `JobRun`, in a room of its own: it plans, has its tasks done by a `Runner`,
-and commits once. What was done is kept in a journal, so that a job that was killed goes on where it
-was.
+function `run_…` over a `JobRun`, in a package of its own: it plans, runs its tasks through a
+`Runner`, and commits once. A journal records the finished steps, so that a killed job continues
+after its last finished step.
 """
 
 from tieredstore.jobs.api import (

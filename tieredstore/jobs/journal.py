@@ -1,7 +1,7 @@
-"""What a job has done, kept on disk so that a run after a kill does not do it again.
+"""Journal of the finished steps of a job, so that a run after a kill does not repeat them.
 
-One file of JSON lines: first what the job is, then a line for each step that ended. A line is
-synced before the step counts as done; a torn last line was never counted.
+One file of JSON lines: first the identity of the job, then a line for each finished step. A line is
+synced before the step counts as done. A torn last line does not count.
 """
 
 from __future__ import annotations
@@ -19,27 +19,25 @@ import msgspec
 import orjson
 
 from tieredstore.disk.errors import NO_FOLDER, wrap_os_errors
+from tieredstore.disk.file_operations import cut_zeros
 from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
 from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Busy, Invalid
 
 
 class Journal:
-    """Steps by name, each with its outcome as JSON. A context manager.
-
-    Another process that has the same journal open is an error (Busy). Without a path, nothing is
-    kept.
-    """
+    """Finished steps by name, with outcomes as JSON. A context manager. Raises Busy if another
+    process has the same journal open. Without a path, the steps are not saved."""
 
     def __init__(self, path: Path | None, identity: dict[str, object]) -> None:
-        """path: a file, made with its folder where it is missing. identity: the job and its
-        arguments; a journal of another job is an error (Invalid)."""
-        self._steps: dict[str, Any] = {}
+        """`path`: a file, created with its folder if missing. `identity`: the job and its
+        arguments. Raises Invalid for another job's journal."""
+        self._steps: dict[str, object] = {}
         self._identity = _encode(identity)
         self._file: int | None = None
         self._made_folder = False
         self.kept_ms: int | None = None
-        """When the last step of an earlier run ended, epoch ms; None without one."""
+        """End of the last step of an earlier run, epoch ms. None without an earlier run."""
         self.path = path
         if path is None:
             return
@@ -57,36 +55,34 @@ class Journal:
 
     @property
     def steps(self) -> int:
-        """How many steps are done."""
+        """Number of finished steps."""
         return len(self._steps)
 
     def __contains__(self, step: str) -> bool:
         return step in self._steps
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of the steps that are done."""
         return iter(tuple(self._steps))
 
     def outcome(self, step: str, kind: type[Any]) -> Any:
-        """Return what a step came to, as `kind`. Raises Invalid where the journal has something
-        else."""
+        """Return the outcome of a step, converted to `kind`. Raises Invalid for another type."""
         try:
             return msgspec.convert(self._steps[step], kind, strict=False)
         except msgspec.ValidationError as error:
             raise Invalid(
-                f"journal {self.path}: step {step!r}: {error}; another version of this program "
-                "wrote it: remove it to begin anew",
+                f"journal {self.path}: step {step!r}: {error}. Another version of this program "
+                "wrote it: remove it to start from the beginning",
                 path=str(self.path),
             ) from error
 
     def record(self, step: str, outcome: object) -> None:
-        """Record that a step is done. Durable when this returns."""
+        """Record that a step is done. The record is durable on return."""
         encoded = msgspec.json.encode([step, outcome])
         self._steps[step] = orjson.loads(encoded)[1]
         self._append(encoded)
 
     def begin_anew(self) -> None:
-        """Forget all steps: what they left is of no more use, and the same run does them again."""
+        """Discard all steps because their results are useless. The same run repeats them."""
         self._steps.clear()
         if self._file is not None:
             os.ftruncate(self._file, 0)
@@ -94,8 +90,7 @@ class Journal:
             self._append(self._identity)
 
     def finish(self) -> None:
-        """End the journal of a job that is done: the next one with the same arguments begins
-        anew."""
+        """Delete the journal of a finished job. The next run starts from the beginning."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
         self._steps.clear()
@@ -119,19 +114,19 @@ class Journal:
         self.close()
 
     def _leave_nothing(self) -> None:
-        """Remove what a run made that was refused before its first step."""
+        """Remove the files of a run that was rejected before its first step."""
         path, file = self.path, self._file
         if path is None or file is None or not is_file_at(path, file):
             return
         path.unlink()
         if self._made_folder:
-            with suppress(OSError):  # somebody else has put something in it
+            with suppress(OSError):  # Another program has put something into it.
                 path.parent.rmdir()
 
-    def _load(self, identity: dict[str, Any]) -> None:
+    def _load(self, identity: dict[str, object]) -> None:
         assert self._file is not None
         with open(self._file, "rb", closefd=False) as file:
-            data = file.read()
+            data = cut_zeros(file.read())
         end = data.rfind(b"\n") + 1
         os.ftruncate(self._file, end)
         os.lseek(self._file, end, os.SEEK_SET)
@@ -144,7 +139,8 @@ class Journal:
             self._steps = dict(map(orjson.loads, lines))
         except (ValueError, TypeError) as error:
             raise Invalid(
-                f"journal {self.path}: not a journal of a job ({error}); remove it to begin anew",
+                f"journal {self.path}: not a journal of a job ({error}). Remove it to start from "
+                "the beginning",
                 path=str(self.path),
             ) from error
         if found != identity:
@@ -158,13 +154,13 @@ class Journal:
             return
         data = memoryview(line + b"\n")
         with wrap_os_errors("write", self.path or ""):
-            while data:  # a full disk may take a part
+            while data:  # A full disk may have stored a part.
                 data = data[os.write(self._file, data) :]
             sync_file(self._file)
 
 
 def _lock(path: Path) -> int:
-    """Take the lock of a journal. Who lists journals holds each for a moment. Raises Busy."""
+    """Lock a journal. A listing of journals locks each journal for a moment. Raises Busy."""
     for pause_seconds in (0.05, None):
         try:
             return lock_file(path, 0o600)
@@ -175,24 +171,19 @@ def _lock(path: Path) -> int:
 
 
 def journal_path(folder: Path, identity: dict[str, object]) -> Path:
-    """Return the journal of a job in `folder`: the same job with the same arguments finds it
-    again."""
+    """Return the path of a job's journal in `folder`. Equal arguments give the same path."""
     digest = hashlib.sha256(_encode(identity, orjson.OPT_SORT_KEYS)).hexdigest()
     return folder / f"{identity['job']}-{digest[:16]}.jsonl"
 
 
 def _encode(identity: dict[str, object], option: int | None = None) -> bytes:
-    """A job's arguments as JSON. Raises Invalid for a name that JSON cannot have."""
+    """Encode the arguments of a job as JSON. Raises Invalid for names outside UTF-8."""
     try:
         return orjson.dumps(identity, option=option)
     except TypeError:
         for key, value in identity.items():
-            if isinstance(value, str) and _is_foreign(value):
+            if isinstance(value, str) and any("\udc80" <= one <= "\udcff" for one in value):
                 raise Invalid(
                     f"{identity.get('job')}: {key} {value!r}: expected a name in UTF-8"
                 ) from None
         raise
-
-
-def _is_foreign(text: str) -> bool:
-    return any("\udc80" <= character <= "\udcff" for character in text)

@@ -1,9 +1,9 @@
-"""The journals of jobs that were interrupted: which there are, and how they go.
+"""Journals of interrupted jobs: listing and expiry.
 
-A job that ends well takes its journal with it. What is left is of jobs that were killed, stopped or
-failed, and that the same command goes on with. The ones in the user's state directory go by
-themselves when they have been left alone for long, but for those of jobs that write into a tier:
-there the journal alone knows what is done, and a run without it may do it twice.
+A job that succeeds deletes its journal. The remaining journals belong to jobs that were killed,
+stopped or failed, and the same command continues with them. Old journals in the user's state
+directory expire, except for jobs that write into a tier. Only the journal records the finished
+steps of such a job, and a run without the journal may repeat them.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ import orjson
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.disk.locks import HELD, lock_file, unlock_file
+from tieredstore.disk.user_folders import require_user_folder
 from tieredstore.errors import Busy, Invalid
 
 KEEP_VARIABLE = "TIEREDSTORE_JOURNAL_DAYS"
 DEFAULT_KEEP_DAYS = 30
 DAY_MS = 86_400_000
 EXPIRING = frozenset({"export", "compact-export", "report", "verify"})
-"""Jobs that begin anew at no loss but of time: they write nothing into a tier, and an export's
-target says where it goes on."""
+"""Jobs that lose only time when they start from the beginning. They do not write into a tier, or
+the target of the export records where to continue."""
 _NAME = re.compile(r"([a-z][a-z-]*)-[0-9a-f]{16}", re.ASCII)
 _PIECE_BYTES = 1 << 20
 _PLACES = ("target", "to", "table", "tier")
-"""What of a job's arguments tells a reader which one it is, the first that is there."""
+"""Arguments that identify a job in a list of journals. The list shows the first of them that the
+job has."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptJournal:
-    """A journal in a folder, by its file. target: what the job was on, as far as the journal says.
-    size_bytes: with what is staged beside it. changed_ms: when its last step ended, epoch ms."""
+    """A journal file in a folder. `target`: tier or store of the job, if the journal names it.
+    `size_bytes`: size of the journal and its staged files. `changed_ms`: end of the last step,
+    epoch ms."""
 
     path: Path
     job: str
@@ -54,19 +57,18 @@ class KeptJournal:
 
     @property
     def expires(self) -> bool:
-        """Whether it goes by itself, in the user's state directory."""
+        """Whether the journal expires in the user's state directory."""
         return self.job in EXPIRING
 
 
 def state_directory() -> Path:
-    """Return where the user's journals are unless a job is told otherwise."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "tieredstore" / "jobs"
+    """Return the default folder of the user's journals. Raises Invalid without a home folder."""
+    folder = require_user_folder("XDG_STATE_HOME", ".local/state", or_else="give --work")
+    return folder / "tieredstore" / "jobs"
 
 
 def keep_days() -> int:
-    """Return for how many days a journal that nobody goes on with is kept; 0 for ever. Raises
-    Invalid."""
+    """Return the retention of unused journals in days, or 0 for ever. Raises Invalid."""
     given = os.environ.get(KEEP_VARIABLE, "").strip()
     if not given:
         return DEFAULT_KEEP_DAYS
@@ -76,35 +78,34 @@ def keep_days() -> int:
 
 
 def list_journals(folder: Path) -> list[KeptJournal]:
-    """Return the journals of a folder, the oldest first; none where it is missing."""
+    """Return the journals of a folder, oldest first. Empty if the folder is missing."""
     found = []
     for path in _journal_files(folder):
-        with suppress(FileNotFoundError):  # its job has ended
+        with suppress(FileNotFoundError):  # The job has ended in the meantime.
             found.append(_look_at(path))
     return sorted(found, key=lambda journal: (journal.changed_ms, journal.name))
 
 
 def find_journals(folder: Path, names: list[str]) -> list[KeptJournal]:
-    """Return the journals of those names. Raises Invalid for one that is not there."""
+    """Return the journals with the given names. Raises Invalid for a missing journal."""
     known = {journal.name: journal for journal in list_journals(folder)}
     missing = [name for name in names if name not in known]
     if missing:
         there = ", ".join(known) or "none"
-        raise Invalid(f"{folder}: no journal {missing[0]!r}; there are: {there}", path=str(folder))
+        raise Invalid(f"{folder}: no journal {missing[0]!r}. It has: {there}", path=str(folder))
     return [known[name] for name in dict.fromkeys(names)]
 
 
 def forget_journal(path: Path) -> bool:
-    """Delete a journal with what is staged beside it; False where there is none (any more). Raises
-    Busy while its job runs."""
+    """Delete a journal and its staged files. Return False if it is missing. Raises Busy."""
     if not path.exists():
         return False
     try:
         lock = lock_file(path, 0o600)
     except BlockingIOError:
-        raise Busy(f"journal {path}: its job is running; stop it first", path=str(path)) from None
+        raise Busy(f"journal {path}: its job is running. Stop it first", path=str(path)) from None
     try:
-        # The journal last: one without what was staged is found again, and forgotten again.
+        # The journal is deleted last: after a kill it is found again, and deleted again.
         shutil.rmtree(staging_beside(path), ignore_errors=True)
         path.unlink(missing_ok=True)
     finally:
@@ -115,14 +116,14 @@ def forget_journal(path: Path) -> bool:
 def forget_old_journals(
     folder: Path, days: int, *, but: Path | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> list[Path]:
-    """Delete the journals that nobody went on with for `days`, where their jobs lose nothing but
-    time; return their paths. but: one that a run is about to take up. days: 0 deletes none."""
+    """Delete journals that were unused for `days`, of jobs that lose only time without them. Return
+    the deleted paths. `but`: a journal that a run is about to continue. `days`: 0 deletes none."""
     gone: list[Path] = []
     if not days:
         return gone
     cutoff_ms = clock.now_ms() - days * DAY_MS
     for path in _journal_files(folder):
-        with suppress(OSError, Busy):  # a run that begins cares for its own journal alone
+        with suppress(OSError, Busy):  # A new run handles its own journal.
             if path == but or _job_of(path) not in EXPIRING or _changed_ms(path) >= cutoff_ms:
                 continue
             if forget_journal(path):
@@ -131,7 +132,7 @@ def forget_old_journals(
 
 
 def staging_beside(path: Path) -> Path:
-    """Return where a job puts files between its steps, unless it is told otherwise."""
+    """Return the default folder for files that a job keeps between its steps."""
     return path.with_suffix(".staging").absolute()
 
 
@@ -165,7 +166,7 @@ def _look_at(path: Path) -> KeptJournal:
 
 
 def _target_of(line: bytes) -> str:
-    """What the first line says of the job; empty for a line that is no journal's."""
+    """Return the target of the job from the first line, or "" if the file is not a journal."""
     try:
         identity = orjson.loads(line)
     except ValueError:

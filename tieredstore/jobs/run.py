@@ -1,11 +1,11 @@
 """One run of a job: its steps, its progress, its report. A job is a function `run_…(run, tier, …)`
-that gives the report; `tieredstore.jobs` has one call for each."""
+that returns the report. `tieredstore.jobs` has one call for each job."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeVar
 
 from tieredstore.errors import TieredStoreError, Unavailable
@@ -14,15 +14,16 @@ from tieredstore.jobs.runner import Runner
 from tieredstore.jobs.stopping import Stopped, StopSignal
 
 TASK_BYTES = 192 << 20
-"""Commit log bytes of one task, about."""
+"""Approximate number of commit log bytes that one task reads or writes."""
+
+
+JobReport = dict[str, Any]
+"""JSON report of a job (`docs/jobs.md`)."""
 
 
 class SizedTask(Protocol):
-    """A picklable piece of a job.
-
-    key: names it among all tasks of its stage, the same for the same work in another run.
-    size_bytes: about how much it reads or writes.
-    """
+    """A picklable piece of a job. `key`: unique among the tasks of the stage, and the same for the
+    same work in another run. `size_bytes`: approximate bytes that the task reads or writes."""
 
     @property
     def key(self) -> str: ...
@@ -37,10 +38,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far one stage is, `seconds` after it began. unit: what `done` and `total` count (tasks,
-    segments, messages). total, total_bytes: None where nobody knows them before the end. note: more
-    to say about it, in one line; details: the same as values, for programs. resumed_bytes: of
-    `done_bytes`, what an earlier run had done."""
+    """Progress of one stage, `seconds` after its start. `unit`: unit of `done` and `total` (tasks,
+    segments, messages). `total`, `total_bytes`: None if unknown before the end. `note`: further
+    details, in one line. `details`: the details as values, for programs. `resumed_bytes`: part of
+    `done_bytes` that an earlier run did."""
 
     stage: str
     unit: str
@@ -55,21 +56,21 @@ class JobProgress:
 
 
 ProgressCallback = Callable[[JobProgress], None]
-"""Told of progress; its calls do not overlap."""
+"""Callback for progress. Calls do not overlap."""
 
 
 FailureCallback = Callable[[TieredStoreError], None]
-"""Told of each error that kept something from being copied; the report has its text."""
+"""Callback for each error that prevented a copy. The report has the text of the error."""
 
 
 def ignore_progress(progress: JobProgress) -> None:
-    """Tell nobody."""
+    """Ignore progress: the default callback."""
     del progress
 
 
 @dataclass(slots=True)
 class StageReport:
-    """One stage in a report. resumed: tasks that an earlier run had done."""
+    """One stage in a report. `resumed`: number of tasks that an earlier run finished."""
 
     stage: str
     tasks: int
@@ -80,14 +81,11 @@ class StageReport:
 
 @dataclass(slots=True)
 class JobRun:
-    """What a job works with.
-
-    Steps have names, unique within the job. One that the journal has is not done again: its outcome
-    is taken from there, so outcomes are values that JSON can hold and `msgspec` can convert back
-    (dataclasses, Structs, lists, dicts, text, numbers, bytes).
-
-    stop: asks the run to end after the tasks in hand, with Stopped.
-    """
+    """Tools for the function of a job: steps, tasks, progress. Names of steps are unique within the
+    job. A step in the journal is not repeated. Its outcome is read from the journal, so outcomes
+    are values that JSON can hold and `msgspec` can convert back (dataclasses, Structs, lists,
+    dicts, text, numbers, bytes). `stop`: signal that ends the run with Stopped after the current
+    tasks."""
 
     name: str
     runner: Runner
@@ -99,11 +97,10 @@ class JobRun:
     _started_at: float = field(default_factory=time.time)
 
     def do_once(self, step: str, action: Callable[[], Outcome], kind: Any) -> Outcome:
-        """Return the outcome of `action`, called only if no run of this job has come past it. A
-        kill between its end and the journal's line calls it again: it must be idempotent.
-
-        kind: the type of the outcome, as `msgspec.convert` takes it.
-        """
+        """Return the outcome of `action`, called only if no earlier run of this job finished the
+        step. If the process is killed after the action and before the journal has its line, the
+        next run calls the action again, so it must be idempotent. `kind`: the type of the outcome,
+        as `msgspec.convert` takes it."""
         if step in self.journal:
             outcome: Outcome = self.journal.outcome(step, kind)
             return outcome
@@ -112,15 +109,11 @@ class JobRun:
         return outcome
 
     def map(
-        self,
-        stage: str,
-        work: Callable[[Task], Outcome],
-        tasks: Sequence[Task],
-        kind: Any,
+        self, stage: str, work: Callable[[Task], Outcome], tasks: Sequence[Task], kind: Any
     ) -> list[Outcome]:
-        """Return the outcomes of `work` for each task, in their order, done by the runner where the
-        journal has none. `work` is a function of a module, for it is pickled. Raises ValueError for
-        two tasks of one key, and Stopped where tasks are left when the run is asked to stop."""
+        """Return the outcomes of `work` for each task, in task order. The runner does the tasks
+        that the journal lacks. `work` is a function of a module, because it is pickled. Raises
+        ValueError for two tasks with one key, and Stopped if tasks remain at a stop."""
         if len({task.key for task in tasks}) < len(tasks):
             raise ValueError(f"stage {stage}: several tasks have the same key")
         start = time.monotonic()
@@ -138,18 +131,8 @@ class JobRun:
 
         def show() -> None:
             seconds = time.monotonic() - start
-            self.on_progress(
-                JobProgress(
-                    stage,
-                    "tasks",
-                    len(outcomes),
-                    len(tasks),
-                    done,
-                    total,
-                    seconds,
-                    resumed_bytes=resumed_bytes,
-                )
-            )
+            counts = (len(outcomes), len(tasks), done, total, seconds)
+            self.on_progress(JobProgress(stage, "tasks", *counts, resumed_bytes=resumed_bytes))
 
         def on_done(position: int, outcome: Outcome) -> None:
             nonlocal done
@@ -167,7 +150,7 @@ class JobRun:
             try:
                 self.runner.run(work, [task for _, task in open_tasks], on_done)
             except Unavailable:
-                self._raise_if_stopped()  # a worker that the same signal ended
+                self._raise_if_stopped()  # The same signal ended a worker.
                 raise
         seconds = time.monotonic() - start
         self.stages.append(StageReport(stage, len(tasks), resumed, total, round(seconds, 3)))
@@ -178,35 +161,34 @@ class JobRun:
             raise Stopped
 
     def add_stage(self, stage: str, tasks: int, size_bytes: int, seconds: float) -> None:
-        """Add a stage that the job did without the runner."""
+        """Record a stage that the job did without the runner."""
         self.stages.append(StageReport(stage, tasks, 0, size_bytes, round(seconds, 3)))
 
     def report(self, result: dict[str, object]) -> dict[str, object]:
-        """Return the JSON report: what ran, where, how long, and what it came to."""
+        """Return the JSON report: job, runner, duration and result."""
         return {
             "job": self.name,
             "runner": self.runner.description,
             "started_ms": int(self._started_at * 1000),
             "seconds": round(time.monotonic() - self._started, 3),
-            "stages": [
-                {
-                    "stage": stage.stage,
-                    "tasks": stage.tasks,
-                    "resumed": stage.resumed,
-                    "size_bytes": stage.size_bytes,
-                    "seconds": stage.seconds,
-                }
-                for stage in self.stages
-            ],
+            "stages": [make_row(stage) for stage in self.stages],
             **result,
         }
+
+
+def make_row(part: Any) -> dict[str, object]:
+    """Return a dataclass as a row of a report. If its first field is a queue key, the key becomes
+    two columns."""
+    row = {one.name: getattr(part, one.name) for one in fields(part)}
+    key = row.pop("key", None)
+    return row if key is None else {"topic": key.topic, "queue_id": key.queue_id, **row}
 
 
 def gather_groups(
     items: Iterable[Item], size_of: Callable[[Item], int], most_bytes: int, most_items: int = 1000
 ) -> Iterator[tuple[Item, ...]]:
-    """Group neighbours, up to `most_bytes` or `most_items` a group: many small queues are one task.
-    An item that is larger is a group of its own."""
+    """Group neighbours, up to `most_bytes` or `most_items` a group, so that many small queues
+    become one task. A larger item forms its own group."""
     group: list[Item] = []
     total = 0
     for item in items:

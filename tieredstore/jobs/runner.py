@@ -1,4 +1,4 @@
-"""Where the tasks of a job run: in this process, in several of this machine, or on a cluster."""
+"""Runners for the tasks of a job: this process, several processes of this machine, or a cluster."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ _AHEAD = 2
 
 
 class Runner(Protocol):
-    """Runs tasks, each at least once; what several attempts at one task do must be the same as what
-    one does."""
+    """Runs tasks, each at least once. Attempts at one task must be idempotent."""
 
     @property
     def description(self) -> str:
-        """Where the tasks run, for reports."""
+        """Description of the runner, for reports."""
 
     def run(
         self,
@@ -36,14 +35,15 @@ class Runner(Protocol):
         tasks: Sequence[Task],
         on_done: Callable[[int, Result], None],
     ) -> None:
-        """Call `work` for each of `tasks`, and `on_done`, in the caller's process, with the index
-        and the result of each, once, in the order in which they end; the calls of `on_done` do not
-        overlap. `work`, tasks and results are pickled. The first error ends the run and is raised;
-        so does an error of `on_done`. After Stopped it may be called for the tasks in hand."""
+        """Call `work` for each of `tasks`. Calls `on_done` in the caller's process with the index
+        and the result of each task, once, in the order in which tasks end. Calls of `on_done` do
+        not overlap. `work`, tasks and results are pickled. The first error ends the run and is
+        raised, even an error of `on_done`. After Stopped, `on_done` may be called for tasks that
+        were running."""
 
 
 class LocalRunner:
-    """Tasks in `workers` processes of this machine; with one, in this process."""
+    """Runner in `workers` processes of this machine. One worker means this process."""
 
     def __init__(self, workers: int = 1) -> None:
         if workers < 1:
@@ -66,7 +66,7 @@ class LocalRunner:
                 on_done(index, work(task))
             return
         _start_tracker()
-        # Fork would copy the locks that other threads hold.
+        # Fork would copy locks that other threads hold.
         context = multiprocessing.get_context("spawn")
         theirs, ours = context.Pipe(duplex=False)
         with (
@@ -79,7 +79,7 @@ class LocalRunner:
             try:
                 _feed(pool, work, tasks, on_done, workers * _AHEAD)
             except BaseException as error:
-                # No task is in hand, or the run was interrupted and nobody waits for them.
+                # No task is running, or the run was interrupted and nothing waits for them.
                 ours.close()
                 if not isinstance(error, BrokenProcessPool):
                     raise
@@ -91,8 +91,8 @@ class LocalRunner:
 
 
 def _start_tracker() -> None:
-    """Start the process that counts the semaphores of a pool so that SIGHUP does not end it, as
-    Python does it for SIGINT and SIGTERM: the end of a terminal reaches it too."""
+    """Start Python's resource tracker, so that SIGHUP of a closing terminal does not end it.
+    Python itself shields it from SIGINT and SIGTERM."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         resource_tracker.ensure_running()
@@ -101,10 +101,10 @@ def _start_tracker() -> None:
 
 
 def _begin_worker(ended: Connection) -> None:
-    """Let a worker process end when nobody has the other end of a pipe any more: the job's process
-    was killed, or was interrupted. Its queue of tasks does not tell it, since the other workers
-    hold that open. Ctrl-C and the end of a terminal reach all its processes, and so does the
-    SIGTERM of `timeout` or of a service manager: what it means the job's says."""
+    """End a worker process when the other end of a pipe is closed, because the job's process was
+    killed or interrupted. The task queue does not show this, since the other workers keep it open.
+    Signals that reach all processes (Ctrl-C, a closing terminal, SIGTERM of `timeout` or of a
+    service manager) are handled by the job's process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
@@ -123,7 +123,7 @@ def _feed(
     on_done: Callable[[int, Result], None],
     most: int,
 ) -> None:
-    """Hands tasks over as others end, so that only a few are pickled at a time."""
+    """Submit new tasks when others end, so that only a few tasks are pickled at a time."""
     waiting: dict[Any, int] = {}
     following = iter(enumerate(tasks))
     while True:
@@ -134,7 +134,7 @@ def _feed(
         if not waiting:
             return
         done = wait(waiting, return_when=FIRST_COMPLETED).done
-        # What worked counts, even if something else failed meanwhile.
+        # Successful tasks count even if another one fails.
         for future in sorted(done, key=lambda future: future.exception() is not None):
             try:
                 on_done(waiting.pop(future), future.result())
@@ -147,8 +147,8 @@ def _feed(
 
 
 def _end_tasks_in_hand(waiting: dict[Any, int]) -> Iterator[tuple[int, Any]]:
-    """Begin no task, and yield index and result of those that have begun, as they end. One that
-    fails does so again when the job goes on."""
+    """Begin no further task. Yield index and result of running tasks as they end. A failed task
+    fails again when the job continues."""
     in_hand = [future for future in waiting if not future.cancel()]
     for future in as_completed(in_hand):
         if future.exception() is None:

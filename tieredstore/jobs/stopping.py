@@ -1,4 +1,4 @@
-"""Asks a job that runs to stop."""
+"""Signal that asks a running job to stop."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 
 class Stopped(Exception):
-    """A run ended between two of its tasks because it was asked to. Its journal is kept."""
+    """Raised if a run ended between two tasks because it was asked to stop. Its journal is kept."""
 
 
 class StopSignal:
-    """Asks a run to stop after the batches in hand. Safe to set from a signal handler."""
+    """Signal that asks a run to stop after the current batches. Safe to set from a signal
+    handler."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -26,7 +27,7 @@ class StopSignal:
         return self.event.is_set()
 
     def on_set(self, action: Callable[[], None]) -> None:
-        """Call `action` when the signal is set (now, if it is)."""
+        """Call `action` when the signal is set, or now if it is already set."""
         self._actions.append(action)
         if self.event.is_set():
             action()

@@ -1,42 +1,30 @@
-"""The job `verify`: `scan.verify` in tasks that run here or on Spark."""
+"""The verify job: `scan.verify` in tasks that run on this machine or on Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.cycles import without_cycle_search
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.run import TASK_BYTES, JobRun
 from tieredstore.jobs.sealing import Sealer
-from tieredstore.scan.catalogue import (
-    Listings,
-    TierCatalogue,
-    TierFacts,
-    catalogue_of,
-    gather,
-    list_tier,
-)
+from tieredstore.scan.catalogue import TierCatalogue
 from tieredstore.scan.findings import Finding, OnFinding, Severity, damage
+from tieredstore.scan.listing import Listings, TierFacts, catalogue_of, gather, list_tier
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.verify.verification import (
-    Verification,
-    VerifyTask,
-    Work,
-    list_extents,
-)
+from tieredstore.scan.verify.verification import Verification, VerifyTask, Work, list_extents
+from tieredstore.server_process import without_cycle_search
 
 MOST_FINDINGS = 10_000
-"""Findings of a report; `report` of `run_verify` is told all."""
+"""Maximum number of findings in a report. The `on_finding` of `run_verify` receives all."""
 
 
 @dataclass(slots=True)
 class _Pinned:
-    """What the verification is of. metadata_error: why the metadata cannot be read; the tier alone
-    is then checked."""
+    """Input of the job, pinned by its first run. `metadata_error`: reason why only the tier is
+    checked, without metadata."""
 
     facts: TierFacts
     metadata_error: str | None = None
@@ -53,13 +41,11 @@ def run_verify(
     on_finding: OnFinding | None = None,
     task_bytes: int = TASK_BYTES,
 ) -> dict[str, object]:
-    """Check a tier, or one topic or queue of it (then without the index). Gives the JSON report;
-    `on_finding` is told each finding besides, in the same order. seal: give checksums to what has
-    none and is not damaged, as the only writer (`jobs.sealing`).
-
-    The listing and the metadata are those of the moment at which the first run began. Raises
-    Invalid, Unavailable; Fenced where another one has the right to write that a seal needs.
-    """
+    """Check a tier, or one topic or queue without the index. Returns the JSON report. `on_finding`:
+    receives each finding as well, in the same order. `seal`: add checksums and recorded times to
+    undamaged segments without them, as the only writer (`jobs.sealing`). Listing and metadata are
+    read at the start of the first run. Raises Invalid, Unavailable, and Fenced if another writer
+    has the epoch that a seal needs."""
     kept: list[dict[str, object]] = []
     counts = dict.fromkeys(Severity, 0)
 
@@ -81,21 +67,21 @@ def run_verify(
             catalogue = catalogue_of(provider.url, pinned.facts, listings)
         catalogue.require_own_state()
         if location.broker is not None and catalogue.brokers:
-            catalogue.select(broker=location.broker)  # raises where there is no such broker
+            catalogue.select(broker=location.broker)  # Raises if the broker does not exist.
         brokers = sorted({segment.path.split("/", 1)[0] for segment in listings})
         sealer = stack.enter_context(Sealer.acquire(provider, brokers)) if seal else None
         unreadable = pinned.metadata_error is not None
         if unreadable:
             tell(
-                damage("metadata-unreadable", f"{pinned.metadata_error}; the tier alone is checked")
+                damage("metadata-unreadable", f"{pinned.metadata_error}. The tier alone is checked")
             )
         some = topic is not None or queue_id is not None
         queues = catalogue.select(topic, queue_id, location.broker) if some else None
 
         def stages(
-            stage: str, work: Work, tasks: Sequence[VerifyTask], kind: Any
-        ) -> Iterable[list[Any]]:
-            found: list[list[Any]] = run.map(stage, _Connected(location, work), tasks, kind)
+            stage: str, work: Work, tasks: Sequence[VerifyTask], kind: object
+        ) -> Iterable[list[object]]:
+            found: list[list[object]] = run.map(stage, _Connected(location, work), tasks, kind)
             return found
 
         def load_now() -> TierCatalogue:
@@ -107,10 +93,12 @@ def run_verify(
         ).run(tell, queues=queues, with_index=with_index and not some)
         sealed: dict[str, object] = {}
         if sealer is not None:
-            extents = list(list_extents(catalogue.queues if queues is None else queues))
+            chosen = catalogue.queues if queues is None else queues
+            extents = list(list_extents(chosen))
             if with_index and not some:
                 extents += [one for found in catalogue.indexes.values() for one in found]
-            done = sealer.seal((one.id for one in extents if one.listing is not None), brokers)
+            there = (one.id for one in extents if one.listing is not None)
+            done = sealer.seal(there, chosen, catalogue.queues, brokers)
             sealed = {"sealed": asdict(done)}
         kinds = dict(checked.kinds)
         if unreadable:
@@ -137,23 +125,19 @@ def run_verify(
 
 @dataclass(frozen=True, slots=True)
 class _Connected:
-    """Work through a connection of its own, in whatever process it is called."""
+    """Verification work through a separate connection, in any process."""
 
     location: TierLocation
     work: Work
 
-    def __call__(self, task: VerifyTask) -> list[Any]:
+    def __call__(self, task: VerifyTask) -> list[object]:
         with closing(self.location.connect()) as provider, without_cycle_search():
-            return self.work(provider, task, _ignore_progress)
-
-
-def _ignore_progress(path: str, count_bytes: int) -> None:
-    del path, count_bytes
+            return self.work(provider, task, lambda _path, _count_bytes: None)
 
 
 def _listings(provider: SegmentProvider, location: TierLocation) -> Listings:
-    """Of the broker that is wanted; of all where it has nothing, so that the error can name
-    them."""
+    """Return the segment listings of the chosen broker. If it has none, return the listings of all
+    brokers, so that an error can list the brokers' names."""
     found = list_tier(provider, location.broker)
     return found or list_tier(provider)
 

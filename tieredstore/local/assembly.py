@@ -1,4 +1,4 @@
-"""Makes the parts of a local store from its configuration, and ties them together."""
+"""Assembly of a local store's parts from its configuration."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from pathlib import Path
 
 from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
-from tieredstore.errors import Invalid
 from tieredstore.local.dispatch.reput import Reput
-from tieredstore.local.flush.log_commit import CommitLogCommit
+from tieredstore.local.flush.log_flush import CommitLogCommit
 from tieredstore.local.flush.store_flush import StoreFlush
 from tieredstore.local.index.reader import IndexShape
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import CommitLog, find_log_directory
+from tieredstore.local.log.foreign_log import check_log_form
 from tieredstore.local.log.transient_pool import TransientStorePool
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.compiled import find_appender_class
 from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
-from tieredstore.local.queues.kinds import fills_light_queues, make_queue_store
+from tieredstore.local.queues.kinds import make_queue_store
 from tieredstore.local.running_flags import RunningFlag, RunningFlags
-from tieredstore.message.delay_levels import parse_delay_levels
 from tieredstore.message.encoding import RecordEncoder
+from tieredstore.timestamps import parse_delay_levels
 
 
 @dataclass(frozen=True, slots=True)
 class StoreParts:
-    """The parts of one store. commit: None without a pool."""
+    """Parts of one store. `commit`: None without a pool of buffers."""
 
     root: Path
     config: StoreConfig
@@ -45,11 +45,8 @@ class StoreParts:
 
 
 def make_parts(root: Path, config: StoreConfig, clock: Clock, store_host: bytes) -> StoreParts:
-    """Make the parts of a store; nothing of it is read, written or started yet.
-
-    store_host: as of `DefaultMessageStore`. Raises Invalid for a configuration that no store can
-    have.
-    """
+    """Create the parts of a store. Nothing is read, written or started yet. `store_host`: as in
+    `DefaultMessageStore`. Raises Invalid for an impossible configuration."""
     flags = RunningFlags()
     files = PositionalFiles(writable=True)
     log = _make_commit_log(root, config, files)
@@ -66,18 +63,7 @@ def make_parts(root: Path, config: StoreConfig, clock: Clock, store_host: bytes)
     reput.dispatcher.sync_log = flush.sync_log
     log.on_damage = lambda error: flags.set(RunningFlag.NOT_WRITEABLE, str(error), lasting=True)
     return StoreParts(
-        root,
-        config,
-        flags,
-        files,
-        log,
-        queues,
-        batch_queues,
-        index,
-        appender,
-        commit,
-        reput,
-        flush,
+        root, config, flags, files, log, queues, batch_queues, index, appender, commit, reput, flush
     )
 
 
@@ -91,9 +77,7 @@ def _uses_pool(config: StoreConfig) -> bool:
 
 def _make_commit_log(root: Path, config: StoreConfig, files: PositionalFiles) -> CommitLog:
     if "," in config.store_path_commit_log:
-        raise Invalid(
-            f"storePathCommitLog: expected one folder, found {config.store_path_commit_log!r}"
-        )
+        check_log_form(root, config)
     file_size = config.mapped_file_size_commit_log_bytes
     pool = (
         TransientStorePool(config.transient_store_pool_size, file_size)
@@ -130,6 +114,6 @@ def _make_appender(
         clock,
         flags,
         enable_light_queues=config.enable_lmq,
-        fills_light_queues=lambda: fills_light_queues(config),
+        fills_light_queues=lambda: config.fills_light_queues,
         holds_rows=_is_sync(config) or _uses_pool(config),
     )

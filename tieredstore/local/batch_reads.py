@@ -1,7 +1,7 @@
 """Gets from batch consume queues: records that hold several messages each.
 
-As in Java a get gives whole records. The first may begin before the offset that was asked for, and
-`message.batch.inner_messages` makes messages of them.
+As in Java, a get returns whole records. The first record may begin before the requested offset.
+`message.batch.inner_messages` splits records into messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tieredstore.contracts.message_store import GetMessageResult, GetMessageStat
 from tieredstore.errors import Corrupt
 from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.local.log.record_check import check_stored_record
-from tieredstore.local.queues.batch_consume_queue import BatchConsumeQueue
+from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueue
 from tieredstore.message.consume_queue import BATCH_UNIT_SIZE, BatchUnit
 from tieredstore.message.record import StoredMessage
 
@@ -28,11 +28,9 @@ def get_batches(
     request: GetRequest,
     is_in_memory: Callable[[int], bool],
 ) -> GetMessageResult:
-    """Get records from the one with a queue offset on; `max_count` counts the messages in them.
-    Raises Corrupt for a record that is not what its unit says, once it is the first one asked for.
-
-    is_in_memory: whether the record at a byte of the log is near its end.
-    """
+    """Return records, beginning with the one that contains a queue offset. `max_count` limits the
+    messages in them. `is_in_memory`: returns whether the record at a byte of the log is near the
+    log's end. Raises Corrupt if the first requested record does not match its unit."""
     if queue is None or (maximum := queue.max_offset) == 0:
         return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
     offset, minimum = request.offset, queue.min_offset
@@ -91,7 +89,7 @@ def _collect(
                 result.next_begin_offset = behind
                 continue
             try:
-                message = _check_record(record, unit, queue)
+                message = _check_record(record, unit, queue, log)
             except Corrupt as error:
                 if result.messages:
                     return
@@ -115,8 +113,10 @@ def _collect(
         units_left -= len(units)
 
 
-def _check_record(record: memoryview, unit: BatchUnit, queue: BatchConsumeQueue) -> StoredMessage:
-    message = check_stored_record(record, unit.physical_offset, tags_code=unit.tags_code)
+def _check_record(
+    record: memoryview, unit: BatchUnit, queue: BatchConsumeQueue, log: CommitLogReader
+) -> StoredMessage:
+    message = check_stored_record(record, unit.physical_offset, tags_code=unit.tags_code, log=log)
     if message.topic != queue.topic or message.queue_id != queue.queue_id:
         raise Corrupt(
             f"expected a record of {queue.topic}/{queue.queue_id}, found one of "

@@ -1,4 +1,4 @@
-"""What a tier reads from a local store, owned or foreign."""
+"""Reads for a tier from a local store, which belongs to this or another process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.log.gathering import Runs
 from tieredstore.local.queues.interface import ConsumeQueueReader
+from tieredstore.local.queues.unit_search import find_first
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.local.topic_table import TopicTable
-from tieredstore.message.columns.bounds import find_least
+from tieredstore.message.buffers import find_least
 from tieredstore.message.columns.records import find_bad_head
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_DTYPE
 from tieredstore.message.hashes import tags_code
@@ -25,11 +26,12 @@ from tieredstore.message.record import decode_record
 
 
 class LocalDispatchSource:
-    """A DispatchSource over a local store.
+    """DispatchSource over a local store.
 
-    list_queues: the store's queues now; topics: its topic table now; flush: brings its log, and the
-    units of what is in it, to where `queue_range` sees them. Compaction topics are left
-    out, since their consume queues are not their contents; batch topics have no queue here.
+    `list_queues`: returns the store's queues. `topics`: returns its topic table. `flush`: flushes
+    the log and the units, so that `queue_range` includes them. Compaction topics are left out,
+    because their consume queues do not show their contents. Batch topics have no queue in this
+    source.
     """
 
     def __init__(
@@ -48,8 +50,8 @@ class LocalDispatchSource:
         self._guard: Callable[[QueueKey], int | None] = lambda _: None
 
     def queues(self) -> list[QueueKey]:
-        """List all queues, system topics and light queues included, compaction and batch topics
-        not."""
+        """Return all queues, including system topics and light queues, without compaction and batch
+        topics."""
         table = self._topics()
         return [
             key
@@ -58,8 +60,9 @@ class LocalDispatchSource:
         ]
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
-        """Return the range of the messages that may be dispatched now: those whose records are on
-        disk. A power cut must not leave a tier ahead of the log."""
+        """Return the range of the messages that may be dispatched to the tier now. Only messages
+        whose records are on disk are included, because after a power cut a tier must not be ahead
+        of the log."""
         queue = self._store.find_queue(*key)
         if queue is None:
             return None
@@ -67,7 +70,8 @@ class LocalDispatchSource:
         return QueueRange(minimum, max(self._find_flushed_end(queue), minimum))
 
     def _find_flushed_end(self, queue: ConsumeQueueReader) -> int:
-        """The queue offset behind the last message whose record ends within what is flushed."""
+        """Return the queue offset after the last message whose record ends within the flushed
+        log."""
         log = self._store.commit_log
         end, flushed = queue.max_offset, log.flushed_offset
         if flushed >= log.readable_offset:
@@ -77,26 +81,19 @@ class LocalDispatchSource:
             unit = queue.unit(offset)
             return unit is None or unit[0] + unit[1] <= flushed
 
-        low, high = queue.min_offset, end
-        if low < high and is_flushed(high - 1):
+        if queue.min_offset < end and is_flushed(end - 1):
             return end
-        while low < high:
-            middle = (low + high) // 2
-            if is_flushed(middle):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return find_first(queue.min_offset, end, lambda offset: not is_flushed(offset))
 
     def flush(self) -> None:
-        """Bring what was put to disk, so that `queue_range` covers it; does nothing for a store
-        that others own. Raises what the store's flush raises."""
+        """Flush pending puts, so that `queue_range` includes them. No-op for a store with another
+        owner. Raises the errors of the store's flush."""
         self._flush()
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
-        """Read up to `count` units, fewer where a file ends; a copy. Instead of an address in a
-        consume queue extension, which only this store has, they hold the hash of the message's
-        TAGS."""
+        """Read up to `count` units, fewer at the end of a file. Returns a copy. An address in a
+        consume queue extension, which is valid only in this store, is replaced by the hash of the
+        message's TAGS."""
         queue = self._store.find_queue(*key)
         if queue is None:
             return np.empty(0, dtype=UNIT_DTYPE)
@@ -115,14 +112,14 @@ class LocalDispatchSource:
                     0 if record is None else tags_code(decode_record(record).tags)
                 )
             except Corrupt:
-                continue  # reading the record will say what is wrong with it
+                continue  # reading the record reports the fault
         return units
 
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
-        """Read the records of the units, each byte once: a buffer for each file of the log, which
-        is the caller's own. Raises Corrupt when one is missing or is not what its unit says,
-        Unavailable when one is not on disk yet: what a caller asks for, `queue_range` bounds only
-        at its time."""
+        """Read the records of the units, each byte once. Returns one buffer for each file of the
+        log. The caller owns the buffers. Raises Corrupt if a record is missing or does not match
+        its unit, and Unavailable if a record is not on disk yet. For units of the latest
+        `queue_range` all records are on disk."""
         if not len(units):
             return []
         offsets = units["physical_offset"].astype(np.int64)
@@ -141,7 +138,7 @@ class LocalDispatchSource:
         ]
 
     def _gather(self, runs: Runs, sizes: npt.NDArray[np.int64]) -> memoryview:
-        """Records in one file of the log, others of other queues among them."""
+        """Read records from one file of the log. Records of other queues may lie between them."""
         offsets = runs.starts
         if (least := find_least(sizes)) < MIN_RECORD_SIZE:
             raise Corrupt(
@@ -186,15 +183,14 @@ class LocalDispatchSource:
             )
 
     def is_in_store(self, key: QueueKey, offset: int) -> bool:
-        """Tell whether the commit log still holds that message."""
         queue = self._store.find_queue(*key)
         unit = None if queue is None else queue.unit(offset)
         log = self._store.commit_log
         return unit is not None and log.min_offset <= unit[0] < log.readable_offset
 
     def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
-        """Tell whether the pages of these messages are resident; False for messages that are not
-        there, True where the system cannot tell."""
+        """Return whether the pages of these messages are resident. False for missing messages. True
+        if the system cannot report it."""
         queue = self._store.find_queue(*key)
         units = None if queue is None else queue.read_units(offset, max(count, 1))
         if units is None or not len(units):
@@ -208,30 +204,25 @@ class LocalDispatchSource:
         )
 
     def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
-        """Find the first offset whose store time is at or after the time."""
         return self._store.get_offset_in_queue_by_time(
             key.topic, key.queue_id, timestamp_ms, BoundaryType.LOWER
         )
 
     def earliest_message_time(self, key: QueueKey | None = None) -> int:
-        """Read the store time of the first message of a queue or of the log, -1 without one."""
         if key is None:
             return self._store.get_earliest_message_time()
         return self._store.get_earliest_message_time(key.topic, key.queue_id)
 
     def topic_reserve_hours(self) -> dict[str, int]:
-        """Return `reserve.time` of the topics that set it, hours."""
         return self._topics().reserve_hours()
 
     def topic_storage_levels(self) -> dict[str, StorageLevel]:
-        """Return `tiered.storage.level` of the topics that set it."""
         table = self._topics()
         if table is not self._table:
             self._table, self._levels = table, table.storage_levels()
         return self._levels
 
     def find_excluded_topics(self) -> dict[str, str]:
-        """Find the compaction and batch topics that have messages."""
         table = self._topics()
         topics = {key.topic for key in self._list_queues()}
         found = dict.fromkeys(filter(table.is_compaction, topics), "compaction topic")
@@ -240,9 +231,8 @@ class LocalDispatchSource:
         return found
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
-        """Set the guard that cleaning will ask (a later part of the store)."""
         self._guard = guard
 
     def find_needed_offset(self, key: QueueKey) -> int | None:
-        """Ask the retention guard for the offset from which a queue is needed."""
+        """Return the first offset of a queue that the tier still needs from the local store."""
         return self._guard(key)

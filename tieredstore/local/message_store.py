@@ -1,14 +1,13 @@
-"""DefaultMessageStore: the local store that this process owns."""
+"""DefaultMessageStore: the local store that belongs to this process."""
 
 from __future__ import annotations
 
 import enum
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.config import StoreConfig
+from tieredstore.config import StoreConfig, require_root
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import (
     MessageArrivingListener,
@@ -16,31 +15,86 @@ from tieredstore.contracts.message_store import (
     PutMessageResult,
     wait_until_durable,
 )
-from tieredstore.disk.forks import tell_of_forks
+from tieredstore.disk.forks import expect_forks
 from tieredstore.errors import Invalid
 from tieredstore.local.assembly import make_parts
-from tieredstore.local.cleaning.disk_usage import DiskWatch
-from tieredstore.local.cleaning.retention import RetentionGuards
-from tieredstore.local.cleaning.service import CleanService
+from tieredstore.local.cleaning.service import CleanService, DiskWatch, RetentionGuards
 from tieredstore.local.loading import FUTURE_TOLERANCE_MS, load_recovered, make_root
 from tieredstore.local.log.commit_log import CommitLog, find_log_directory
+from tieredstore.local.log.foreign_log import check_log_form
+from tieredstore.local.log.record_check import LogWalk
 from tieredstore.local.owned_source import OwnedDispatchSource
-from tieredstore.local.put.hooks import HookedPuts
 from tieredstore.local.put.watch import PutWatch
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY
 from tieredstore.local.queues.interface import ConsumeQueueReader, LogSpan
 from tieredstore.local.queues.kinds import check_kind_of_queues
-from tieredstore.local.queues.topic_deletions import find_first_behind
-from tieredstore.local.recovery.store_lock import StoreLock, create_abort_file, delete_abort_file
-from tieredstore.local.statistics.kept import StatisticsKeeper
+from tieredstore.local.queues.topic_deletions import KeptDeletions, find_first_behind
+from tieredstore.local.recovery.store_lock import (
+    StoreLock,
+    create_abort_file,
+    delete_abort_file,
+    has_abort_file,
+)
+from tieredstore.local.statistics import StatisticsKeeper
 from tieredstore.local.store_metrics import StoreMetrics
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.local.topic_table import TopicTableReader
+from tieredstore.message.encoding import Message
 from tieredstore.message.hosts import LOCALHOST
 from tieredstore.message.names import DELETION_TOPIC
-from tieredstore.message.record import Message
+from tieredstore.message.record import StoredMessage
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth
+
+
+class HookedPuts:
+    """Hooks, called in the order of their addition, before the puts of a store."""
+
+    def __init__(
+        self,
+        put: Callable[[Message], PutMessageResult],
+        put_batch: Callable[[Sequence[Message]], PutMessageResult],
+    ) -> None:
+        self._put = put
+        self._put_batch = put_batch
+        self._hooks: tuple[PutMessageHook, ...] = ()
+
+    def add(self, hook: PutMessageHook) -> None:
+        """Add a hook after the existing ones, for the puts from now on."""
+        self._hooks = (*self._hooks, hook)
+
+    def put(self, message: Message) -> PutMessageResult:
+        """Call the hooks, and put the message that they return, unless a hook ends the put. If a
+        hook raises an error, nothing is stored and the error is raised."""
+        # `_run` in line
+        for hook in self._hooks:
+            found = hook(message)
+            if found is not None:
+                if isinstance(found, PutMessageResult):
+                    return found
+                message = found
+        return self._put(message)
+
+    def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
+        """Call the hooks for each message, and put the messages that they return. If a hook ends
+        the put of one message, no message of the batch is stored."""
+        left: list[Message] = []
+        for message in messages:
+            found = self._run(message)
+            if isinstance(found, PutMessageResult):
+                return found
+            left.append(found)
+        return self._put_batch(left)
+
+    def _run(self, message: Message) -> Message | PutMessageResult:
+        for hook in self._hooks:
+            found = hook(message)
+            if isinstance(found, PutMessageResult):
+                return found
+            if found is not None:
+                message = found
+        return message
+
 
 _log = logging.getLogger(__name__)
 
@@ -53,31 +107,34 @@ class _State(enum.Enum):
 
 
 class DefaultMessageStore(StoreReads):
-    """Open, append, serve. Thread-safe between `start` and `shutdown`.
+    """Store that this process owns: open, append, serve. Thread-safe between `start` and
+    `shutdown`.
 
-    A put is in the page cache when it returns, and on disk when its `durable` says so under
-    SYNC_FLUSH, within a second or so under ASYNC_FLUSH; `flush` and `shutdown` bring all to disk.
-    store_host: address of this store as records hold it (8 or 20 bytes).
+    A put is in the page cache on return. Under SYNC_FLUSH its `durable` completes when the message
+    is on disk, under ASYNC_FLUSH the message is on disk within about a second. `flush` and
+    `shutdown` write everything to disk. `store_host`: address of this store in the form of records
+    (8 or 20 bytes).
     """
 
     put_message: Callable[[Message], PutMessageResult]
-    """Append one message (`MessageAppender.put`): never raises for a bad message, stores nothing of
-    it. SERVICE_NOT_AVAILABLE unless the store runs and can dispatch."""
+    """Append one message (`MessageAppender.put`). An invalid message is not stored, and nothing is
+    raised. The status is SERVICE_NOT_AVAILABLE unless the store runs and can dispatch."""
     put_messages: Callable[[Sequence[Message]], PutMessageResult]
-    """Append messages of one topic and queue with consecutive offsets, all or none."""
+    """Append messages of one topic and queue, with consecutive offsets. All are stored, or none."""
 
     def __init__(
         self, config: StoreConfig, clock: Clock = SYSTEM_CLOCK, *, store_host: bytes = LOCALHOST
     ) -> None:
         super().__init__(config)
-        self.root = Path(config.store_path_root_dir)
+        self.root = require_root(config)
         parts = make_parts(self.root, config, clock, store_host)
         self._parts = parts
         self._clock = clock
         self.running_flags = parts.running_flags
-        """What is wrong with the store now, and why puts are refused."""
+        """Faults of the store, and reasons why puts are refused."""
         self._state = _State.NEW
         self._lock = StoreLock(self.root)
+        self.kept_deletions = KeptDeletions(self.root)
         self._files = parts.files
         self._commit_log = parts.commit_log
         self._commit = parts.commit
@@ -86,10 +143,12 @@ class DefaultMessageStore(StoreReads):
         self._index = parts.index
         self._appender = parts.appender
         self._reput = parts.reput
+        self._walk = LogWalk(self._commit_log)
+        self._reput.dispatcher.skipped = self.skipped_records
         self._flush = parts.flush
         self.metrics = Metrics()
-        self._appender.find_next_offset = self._find_next_offset
-        # The appender's own methods: one call less for each message.
+        self._appender.find_next_offset = self.find_next_offset
+        # The appender's own methods: one call fewer for each message.
         self.put_message = self._appender.put
         self.put_messages = self._appender.put_batch
         self._hooks = HookedPuts(self._appender.put, self._appender.put_batch)
@@ -99,6 +158,8 @@ class DefaultMessageStore(StoreReads):
         self._store_metrics = StoreMetrics(
             self._commit_log, self._appender, self._reput, clock, self._find_age_ms
         )
+        self.count_puts = self._reput.dispatcher.counts.snapshot
+        self.measure = self._store_metrics.measure
         self._statistics = StatisticsKeeper(self.root, self._store_metrics.take_statistics)
         self._flush.after_round = self._statistics.keep_at_intervals
         self._source = OwnedDispatchSource(
@@ -125,47 +186,52 @@ class DefaultMessageStore(StoreReads):
             clock,
             self.metrics,
         )
-        """What deletes expired files."""
+        """Service that deletes expired files."""
 
     # Life cycle
 
     def load(self, *, accept_loss: bool = False, rebuild: bool = False) -> None:
-        """Take the store's lock, recover it where it was not stopped cleanly, and find everything
-        in it.
+        """Take the store's lock, recover the store after an unclean stop, and load it.
 
-        accept_loss: recover in any case, and cut off valid messages behind a damaged one. rebuild:
-        whether every record is checked, and queues and index are built anew from the log. Raises
-        Fenced when another process owns the store, Invalid when it is of another kind or does not
-        match the configuration, Corrupt for damage that a recovery does not mend by itself. Nothing
-        is kept open then. An empty or absent folder is a new store.
+        `accept_loss`: recover in any case, and cut off valid messages after a damaged one.
+        `rebuild`: check every record, and rebuild queues and index from the log. Raises Fenced if
+        another process owns the store, Invalid if the store is of another kind or does not match
+        the configuration, Corrupt for damage that recovery cannot repair. After an error nothing
+        stays open. An empty or missing folder is a new store.
         """
         if self._state is not _State.NEW:
             raise Invalid(f"{self.root}: load: the store is {self._state.value}")
-        tell_of_forks(self)
+        expect_forks(self)
+        check_log_form(self.root, self._config)
         make_root(self.root)
         check_kind_of_queues(self.root, self._config)
         self._lock.acquire()
         try:
-            load_recovered(self._parts, self._clock, accept_loss=accept_loss, rebuild=rebuild)
+            self.unread_topics = load_recovered(
+                self._parts, self._clock, accept_loss=accept_loss, rebuild=rebuild
+            )
         except BaseException:
             self._close_files()
             raise
         self._state = _State.LOADED
 
     def start(self) -> None:
-        """Begin to take messages. Raises Invalid unless `load` came before."""
+        """Start to accept messages. Raises Invalid if the store is not loaded."""
         if self._state is not _State.LOADED:
             raise Invalid(f"{self.root}: start: the store is {self._state.value}")
+        is_after_kill = has_abort_file(self.root)
         create_abort_file(self.root)
         self._state = _State.RUNNING
         self._drop_deleted_units()
         self._reput.scan(self._commit_log.max_offset)
-        self._batch_queues.sync()  # nothing is put in them later
+        if is_after_kill:  # perhaps between a deletion and its record
+            self._keep_deletions()
+        self._batch_queues.sync()  # they get no message later
         scanned_ms = self._reput.timestamp_ms
         if scanned_ms <= self._clock.now_ms() + FUTURE_TOLERANCE_MS:
             self._appender.last_timestamp_ms = max(self._appender.last_timestamp_ms, scanned_ms)
         for state in self._appender.list_queues():
-            state.next_offset = self._find_next_offset(state.topic, state.queue_id)
+            state.next_offset = self.find_next_offset(state.topic, state.queue_id)
         self._commit_log.start()
         if self._commit is not None:
             self._commit.start()
@@ -179,10 +245,8 @@ class DefaultMessageStore(StoreReads):
         self.cleaning.start(self._appender.last_timestamp_ms or -1)
 
     def shutdown(self) -> None:
-        """Dispatch what is left, bring everything to disk and give the store up. Idempotent.
-
-        The `abort` file stays when something could not be dispatched or written.
-        """
+        """Dispatch the remaining messages, write everything to disk and release the store.
+        Idempotent. The `abort` file stays if something could not be dispatched or written."""
         state, self._state = self._state, _State.SHUT_DOWN
         try:
             if state is _State.RUNNING:
@@ -207,8 +271,8 @@ class DefaultMessageStore(StoreReads):
                 self._close_files()
 
     def _drop_deleted_units(self) -> None:
-        """Drop the messages of deleted topics that a Java broker has put in queues again when it
-        recovered the store. What it has put since is behind the deletion in the log."""
+        """Drop units of deleted topics that a Java broker's recovery has put in queues again.
+        Messages that follow the deletion in the log are kept."""
         for key, end in self.topic_deletions.find_all().items():
             queue = self._queues.get(key)
             if queue is not None:
@@ -217,25 +281,31 @@ class DefaultMessageStore(StoreReads):
                     _log.warning("%s/%d: messages of before its deletion are dropped", *key)
                     self._queues.drop_units_before(key, first)
 
-    def _find_next_offset(self, topic: str, queue_id: int) -> int:
-        """The offset of the next message of a queue of which all has been dispatched."""
+    @property
+    def is_dispatched(self) -> bool:
+        return self._reput.built_offset >= self._commit_log.max_offset
+
+    def find_next_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the next message of a queue whose messages are all dispatched."""
         queue = self._queues.get(QueueKey(topic, queue_id))
         if queue is not None and queue.max_physical_offset:
             return queue.max_offset
-        # Without messages it may not even be what it was: blank units that did not reach the disk.
+        # Without messages its end may be wrong: blank units that did not reach the disk.
         return max(
             0 if queue is None else queue.max_offset,
             self.topic_deletions.find_end_offset(topic, queue_id),
             self._source.find_end_offsets(topic).get(queue_id, 0),
+            self._source.find_deleted_ends(topic).get(queue_id, 0),
         )
 
     def _find_queue_ids(self, topic: str) -> set[int]:
-        """The queues of a topic, here and in its history elsewhere."""
+        """Return the queue ids of a topic, in this store and in the tier above it."""
         return {*self._queues.find_queue_ids(topic), *self._source.find_end_offsets(topic)}
 
     def begin_log_at(self, physical_offset: int) -> None:
-        """Let the log of a new store, loaded and not started, begin at the first file boundary from
-        a byte on, on disk when this returns. Raises Invalid for another store, Unavailable."""
+        """Begin the log of a new store, loaded and not started, at the first file boundary at or
+        after a byte offset. The start of the log is on disk on return. Raises Invalid for a store
+        that is not new, Unavailable."""
         log = self._commit_log
         if self._state is not _State.LOADED or not log.is_empty:
             raise Invalid(f"{self.root}: expected a new store, loaded", path=str(self.root))
@@ -249,7 +319,7 @@ class DefaultMessageStore(StoreReads):
         self._reput.offset = log.min_offset
 
     def leave_to_parent(self) -> None:
-        """Give the store up in a forked child: nothing is put, read, written or closed there."""
+        """Disable the store in a forked child: the child puts, reads, writes and closes nothing."""
         self._state = _State.SHUT_DOWN
         self._appender.leave_to_parent()
 
@@ -261,19 +331,17 @@ class DefaultMessageStore(StoreReads):
         self._lock.release()
 
     def flush(self) -> None:
-        """Write everything dispatched so far to disk; the checkpoint says so when this returns.
-
-        Raises Unavailable, and then ever again (`StoreFlush.flush`): the store takes no more
-        messages and stays marked as unclean. Raises Invalid when the store is not open: its files
-        may be another owner's.
-        """
+        """Write all dispatched messages to disk, then the checkpoint. Raises Unavailable, in this
+        and each later call (`StoreFlush.flush`): the store accepts no more messages and stays
+        marked as unclean. Raises Invalid if the store is not open, because another owner may have
+        its files."""
         self._check_open()
         self._flush.flush()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how each background service of the store is: dispatch, index, the watch of puts, the
-        making of files, the flushes, the commits of the pool if there is one, cleaning; then
-        `store`, FAILED with the reasons while a running flag is raised."""
+        """Return the health of each background service: dispatch, index, the watch of puts, file
+        creation, flushes, commits of the pool if the store has one, cleaning. Then `store`, FAILED
+        with the reasons while a running flag is raised."""
         return [
             *self._reput.health(),
             *self._put_watch.health(),
@@ -284,7 +352,7 @@ class DefaultMessageStore(StoreReads):
             self.running_flags.health(),
         ]
 
-    # What StoreReads needs
+    # Members for StoreReads
 
     @property
     def commit_log(self) -> CommitLog:
@@ -294,6 +362,18 @@ class DefaultMessageStore(StoreReads):
         self._check_open()
         return self._queues.get(QueueKey(topic, queue_id))
 
+    def _is_of_log(self, message: StoredMessage) -> bool:
+        """Return whether a record was appended to the log (see `StoreReads`). A dispatched message
+        must have a unit. For a record that is not dispatched yet, the log is walked from the end of
+        the dispatch."""
+        here = message.physical_offset
+        if (found := self._find_position(message)) is None:
+            dispatched = self._reput.offset
+            if here >= dispatched:
+                return self._walk.begins_record(dispatched, here)
+            found = self._find_position(message)  # it may be dispatched by now
+        return found == here
+
     def _check_open(self) -> None:
         if self._state is _State.NEW or self._state is _State.SHUT_DOWN:
             raise Invalid(f"{self.root}: the store is {self._state.value}", path=str(self.root))
@@ -301,20 +381,18 @@ class DefaultMessageStore(StoreReads):
     def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         return self._index.candidates(key_hash, begin_ms, end_ms)
 
-    # What a broker adds
+    # Members for a broker
 
     def add_put_message_hook(self, hook: PutMessageHook) -> None:
-        """Call a hook for each message that is put from now on, behind the hooks that are there. It
-        sees the messages of those who ask this store for `put_message` afterwards."""
         self._hooks.add(hook)
         self.put_message, self.put_messages = self._hooks.put, self._hooks.put_batch
 
     def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
-        """Tell a listener of messages as soon as gets find them; None: nobody."""
         self._reput.dispatcher.listener = listener
 
     def _look_at_puts(self) -> None:
-        """What puts do not look at each time: the largest body, and how much waits behind them."""
+        """Update the values that are too costly to compute at each put: the body limit, and the
+        number of waiting bytes."""
         self._appender.limit_bodies(self._config.max_message_size_bytes)
         self._reput.limit_puts()
 
@@ -323,16 +401,15 @@ class DefaultMessageStore(StoreReads):
         return max(self._clock.now_ms() - earliest_ms, 0) if earliest_ms > 0 else None
 
     def report_metrics(self, metrics: Metrics) -> None:
-        """Bring the store's counters and gauges in a registry up to date."""
         if metrics is not self.metrics:
             metrics.copy_from(self.metrics)
         self._store_metrics.collect(metrics)
 
     def collect_metrics(self) -> None:
-        """Bring the gauges up to date; an exporter calls it before it reads `metrics`."""
+        """Update the gauges. An exporter calls this method before it reads `metrics`."""
         self.report_metrics(self.metrics)
 
-    # The rest of a MessageStore
+    # Other members of a MessageStore
 
     async def put_message_async(self, message: Message) -> PutMessageResult:
         """Put one message and wait until it is durable (Java's asyncPutMessage)."""
@@ -343,18 +420,18 @@ class DefaultMessageStore(StoreReads):
         return await wait_until_durable(self.put_messages(messages))
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset that the next message of a queue will get, dispatched or not."""
+        """Return the offset of the next message of a queue, dispatched or not."""
         return self._appender.next_offset(topic, queue_id)
 
     def wait_until_dispatched(self) -> None:
-        """Return when everything put before the call can be read. Raises what stopped the
+        """Wait until everything put before the call can be read. Raises the error that stopped the
         dispatch."""
         self._dispatch_to(self._commit_log.max_offset)
 
     def wait_until_visible(self, result: PutMessageResult) -> None:
-        """Return when gets and queries find what was put; the caller's thread helps with that.
-        Raises Invalid for a put that was refused or is another store's, and what stopped the
-        dispatch."""
+        """Wait until gets and queries find the messages of a put. The caller's thread helps to
+        dispatch. Raises Invalid for a refused put or another store's put, and the error that
+        stopped the dispatch."""
         if not result.wrote_bytes:
             raise Invalid(
                 f"{self.root}: nothing was put that could be waited for: {result.status.name}: "
@@ -372,7 +449,7 @@ class DefaultMessageStore(StoreReads):
         self._dispatch_to(end)
 
     def _flush_and_dispatch(self) -> None:
-        """Bring the log to disk, and to the queues, up to where it ends now."""
+        """Flush the log and dispatch it to the queues, both up to the log's present end."""
         self._check_open()
         end = self._commit_log.max_offset
         self._flush.sync_log()
@@ -386,13 +463,15 @@ class DefaultMessageStore(StoreReads):
         self._reput.dispatch_to(end)
 
     def delete_topics(self, topics: set[str]) -> int:
-        """Delete topics; their records stay until the log expires. Returns how many there were.
+        """Delete topics. Their records stay until the log expires. Returns the number of deleted
+        topics.
 
-        That they are deleted is a message of the log (`docs/formats/topic-deletion.md`), on disk
-        when this returns. Queues that are made again go on behind the offsets of the deleted ones,
-        as long as the log holds that message. Raises Exhausted or Unavailable when it cannot be
-        written (nothing is deleted then), what stopped the dispatch (the topics are deleted once it
-        goes on), and Invalid when the store is not open or for a topic of its own.
+        The deletion is a message of the log (`docs/formats/topic-deletion.md`), on disk on return.
+        Recreated queues continue after the offsets of the deleted queues, while the log has that
+        message. Below a tier the deletion is kept until the tier has recorded it. Raises Exhausted
+        or Unavailable if the deletion cannot be written (nothing is deleted then), the error that
+        stopped the dispatch (the topics are deleted once the dispatch continues), and Invalid if
+        the store is not open or for a system topic of the store.
         """
         self._check_open()
         if DELETION_TOPIC in topics:
@@ -403,17 +482,21 @@ class DefaultMessageStore(StoreReads):
         if count:
             self._flush.sync_log()
             self._dispatch_to(end)
+            self._keep_deletions()
         return count
 
+    def _keep_deletions(self) -> None:
+        self.kept_deletions.keep(self.topic_deletions.find_all())
+
     def execute_delete_files_manually(self) -> None:
-        """Let the next 20 rounds of cleaning delete what has expired, whatever the hour; the first
-        comes now."""
+        """Delete expired files in the next 20 rounds of cleaning, at any hour. The first round
+        begins now."""
         self.cleaning.execute_delete_files_manually()
 
     def clean_expired_consume_queue(self) -> int:
-        """Empty the queues whose messages have all expired, those of system topics not; returns how
-        many. Their offsets go on. Raises Exhausted or Unavailable, and Invalid when the store is
-        not open."""
+        """Empty the queues whose messages have all expired, except queues of system topics. Returns
+        the number of emptied queues. Their offsets continue. Raises Exhausted or Unavailable, and
+        Invalid if the store is not open."""
         self._check_open()
         return self.cleaning.clean_expired_consume_queue(self._reput.hold)
 

@@ -1,14 +1,16 @@
-"""What a tier reads from a store that this process owns, and what it may do with it."""
+"""Reads for a tier from the store of this process, and changes that the tier makes to that
+store."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from tieredstore.contracts.dispatch_source import ArrivedRuns, EndOfLife, QueueKey
+from tieredstore.contracts.dispatch_source import ArrivedRuns, DeletedEnd, QueueKey
 from tieredstore.local.dispatch_source import LocalDispatchSource
+from tieredstore.local.running_flags import RunningFlag
 from tieredstore.local.topic_table import TopicTable
 
 if TYPE_CHECKING:
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
 
 
 class OwnedDispatchSource(LocalDispatchSource):
-    """A DispatchSource, a HistorySource, a NotedChanges and an ObservedSource. find_end_offsets:
-    see `set_history`; observe: sets who is told of what the store gets."""
+    """The store of this process as DispatchSource, HistorySource, NotedChanges and ObservedSource.
+    `find_end_offsets`, `find_deleted_ends`: see `set_history`. `observe`: sets the observer of
+    arrived messages."""
 
     def __init__(
         self,
@@ -31,24 +34,26 @@ class OwnedDispatchSource(LocalDispatchSource):
         self._observe = observe
         self._owned = store
         self.find_end_offsets: Callable[[str], Mapping[int, int]] = lambda _topic: {}
+        self.find_deleted_ends: Callable[[str], Mapping[int, int]] = lambda _topic: {}
         self._changed: set[QueueKey] = set()
         self._changed_lock = threading.Lock()
-        # What was taken, while messages of it may not be on disk; the end of the log then.
+        # Taken queues while messages of them may not be on disk, with the end of the log at that
+        # time.
         self._unflushed: set[QueueKey] = set()
         self._unflushed_until = 0
 
     def note_units(self, keys: Iterable[QueueKey]) -> None:
-        """Note that queues have new units, once readers see these."""
+        """Note that queues have new units. Call this method once readers see the units."""
         with self._changed_lock:
             self._changed.update(keys)
 
     def take_changed(self) -> AbstractSet[QueueKey]:
-        """Return the queues with messages that `queue_range` may not have shown at the last call.
-        Those that are not on disk it does not show yet: their queues are returned once more."""
+        """Return the queues whose `queue_range` may have grown since the last call. A queue with
+        messages that are not on disk yet is returned again by a later call."""
         with self._changed_lock:
             taken, self._changed = self._changed, set()
         log = self._owned.commit_log
-        # In this order: what is behind it is put after the queues were taken.
+        # In this order: later messages are put after the queues were taken.
         until, flushed = log.readable_offset, log.flushed_offset
         found = taken | self._unflushed
         self._unflushed = set() if flushed >= self._unflushed_until else self._unflushed
@@ -57,22 +62,47 @@ class OwnedDispatchSource(LocalDispatchSource):
         return found
 
     def set_observer(self, observer: Callable[[ArrivedRuns], object] | None) -> None:
-        """Tell somebody of the messages that gets find from now on; None: nobody."""
         self._observe(observer)
 
     @property
-    def is_new(self) -> bool:
-        """Whether nothing was ever put in the store."""
+    def is_empty(self) -> bool:
         return self._owned.commit_log.is_empty
 
-    def set_history(self, find_end_offsets: Callable[[str], Mapping[int, int]]) -> None:
-        """Let queues that the store does not have begin behind what is elsewhere."""
+    @property
+    def log_end(self) -> int:
+        return self._owned.commit_log.max_offset
+
+    @property
+    def is_dispatched(self) -> bool:
+        return self._owned.is_dispatched
+
+    def find_next_offset(self, key: QueueKey) -> int:
+        return self._owned.find_next_offset(key.topic, key.queue_id)
+
+    def refuse_puts(self, reason: str) -> None:
+        self._owned.running_flags.set(RunningFlag.FENCED, reason, lasting=True)
+
+    def set_history(
+        self,
+        find_end_offsets: Callable[[str], Mapping[int, int]],
+        find_deleted_ends: Callable[[str], Mapping[int, int]] | None = None,
+    ) -> None:
         self.find_end_offsets = find_end_offsets
+        if find_deleted_ends is not None:
+            self.find_deleted_ends = find_deleted_ends
 
     def begin_log_at(self, physical_offset: int) -> None:
-        """Let the log of a new store begin at the first file boundary from a byte on."""
         self._owned.begin_log_at(physical_offset)
 
-    def find_deleted_queues(self) -> dict[QueueKey, EndOfLife]:
-        """Find the queues of topics that were deleted, with the end of the last deleted life."""
-        return self._owned.topic_deletions.find_all()
+    def find_deleted_queues(self) -> dict[QueueKey, DeletedEnd]:
+        """Return the queues of deleted topics, with the end of their last deleted generation. The
+        deletions are read from the log and from the file of deletions that a tier has not
+        recorded."""
+        found = self._owned.kept_deletions.find_all()
+        for key, end in self._owned.topic_deletions.find_all().items():
+            if key not in found or found[key].offset <= end.offset:
+                found[key] = end
+        return found
+
+    def forget_deletions(self, topics: Collection[str]) -> None:
+        self._owned.kept_deletions.forget(topics)

@@ -1,4 +1,4 @@
-"""Positional reads and writes by path: how consume queues and index files are used."""
+"""Positional reads and writes by path, for consume queues and index files."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ _PAGE_BYTES = 4096
 
 
 class PositionalFiles:
-    """Reads and writes by path, over one set of open files. Thread-safe.
-
-    Raises Unavailable or Invalid for what the system refuses. writable: whether files are opened
-    for writing too; a reader of a store that another process owns never does. max_open_files:
-    descriptors kept open.
-    """
+    """Reads and writes by path, over one set of open files. Thread-safe. Raises Unavailable or
+    Invalid for system errors. `writable`: whether files are opened for writing too. Must be False
+    for a store with another owner. `max_open_files`: maximum number of descriptors kept open."""
 
     def __init__(self, *, writable: bool, max_open_files: int = MAX_OPEN_FILES) -> None:
         self._flags = os.O_RDWR if writable else os.O_RDONLY
         self.open_files = OpenFiles(max_open_files)
 
     def size(self, path: str) -> int:
-        """Return the length of the file now, bytes."""
+        """Return the present length of the file (bytes)."""
         try:
             with self.open_files.take(path, self._flags) as fd:
                 return os.fstat(fd).st_size
@@ -38,7 +35,7 @@ class PositionalFiles:
             raise translate_os_error(error, "stat", path) from error
 
     def read_up_to(self, path: str, length: int, position: int) -> bytes:
-        """Read at most `length` bytes from `position` on, fewer only where the file ends."""
+        """Read at most `length` bytes from `position` on, fewer only at the end of the file."""
         try:
             with self.open_files.take(path, self._flags) as fd:
                 data = pread_at_hand(fd, length, position)
@@ -57,7 +54,7 @@ class PositionalFiles:
         return b"".join(parts)
 
     def read(self, path: str, length: int, position: int) -> bytes:
-        """Read exactly `length` bytes; raises Corrupt where the file ends before."""
+        """Read exactly `length` bytes. Raises Corrupt if the file is too short."""
         data = self.read_up_to(path, length, position)
         if len(data) != length:
             raise Corrupt(
@@ -68,7 +65,7 @@ class PositionalFiles:
         return data
 
     def is_resident(self, path: str, position: int, length: int) -> bool:
-        """Tell whether these bytes are in the page cache; True where the system cannot tell."""
+        """Return whether these bytes are in the page cache. True if the system cannot report it."""
         flags = getattr(os, "RWF_NOWAIT", None)
         if flags is None:
             return True
@@ -88,13 +85,14 @@ class PositionalFiles:
         return True
 
     def skip_hole(self, path: str, position: int) -> int:
-        """Return the first byte from `position` on that may be other than zero (no hole of a sparse
-        file), the file's size without one; `position` itself where the system cannot tell."""
+        """Return the first position, from `position` on, that may not be in a hole of a sparse
+        file, or the file's size. Returns `position` itself if the system cannot report holes."""
         return self._seek(path, position, getattr(os, "SEEK_DATA", None), position)
 
     def skip_data(self, path: str, position: int) -> int:
-        """Return the first byte from `position` on that is in a hole of a sparse file, and
-        therefore zero; the file's size without one, or where the system cannot tell."""
+        """Return the first position, from `position` on, that is in a hole of a sparse file, where
+        all bytes are zero. Returns the file's size if there is no hole, or if the system cannot
+        report holes."""
         return self._seek(path, position, getattr(os, "SEEK_HOLE", None), None)
 
     def _seek(self, path: str, position: int, whence: int | None, unknown: int | None) -> int:
@@ -105,7 +103,7 @@ class PositionalFiles:
                 try:
                     return os.lseek(fd, position, whence)
                 except OSError as error:
-                    if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                    if error.errno == errno.ENXIO:  # a hole up to the end
                         return os.fstat(fd).st_size
                     if error.errno == errno.EINVAL:
                         return os.fstat(fd).st_size if unknown is None else unknown
@@ -125,7 +123,7 @@ class PositionalFiles:
             raise translate_os_error(error, action, path, offset=position) from error
 
     def create(self, path: str, size_bytes: int) -> None:
-        """Make a new file of zeros. Raises Unavailable also when the file exists."""
+        """Create a new file of zeros. Raises Unavailable also if the file exists."""
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -138,14 +136,12 @@ class PositionalFiles:
                 os.close(fd)
         except OSError as error:
             raise translate_os_error(error, "create", path) from error
-        self.open_files.forget(path)  # a file of that name may have been deleted by others
+        self.open_files.forget(path)  # another process may have deleted a file of that name
 
     def sync(self, path: str, size: int | None = None) -> None:
-        """Put the file's data on disk. Raises Exhausted when it cannot be opened now.
-
-        size: bytes that it has to have, under this name; raises Corrupt for a file that somebody
-        cut off, deleted or replaced.
-        """
+        """Flush the file's data to disk. `size`: expected size of the file in bytes. Raises
+        Exhausted if the file cannot be opened now, Corrupt for a file that another process
+        truncated, deleted or replaced."""
         try:
             file = self.open_files.take(path, self._flags)
         except OSError as error:
@@ -167,7 +163,7 @@ class PositionalFiles:
                 )
 
     def delete(self, path: str | Path) -> None:
-        """Delete a file and what is open of it. No error where there is none."""
+        """Delete a file and close its descriptor. No error if it does not exist."""
         try:
             self.open_files.delete(str(path))
         except FileNotFoundError:
@@ -176,8 +172,8 @@ class PositionalFiles:
             raise translate_os_error(error, "delete", path) from error
 
     def sync_folder(self, path: str | Path) -> None:
-        """Put creations and deletions in a folder on disk. No error where there is none any more.
-        Raises Exhausted when it cannot be opened now."""
+        """Flush creations and deletions in a folder to disk. No error if the folder does not exist.
+        Raises Exhausted if the folder cannot be opened now."""
         try:
             fd = open_folder(path)
         except FileNotFoundError:
@@ -192,9 +188,9 @@ class PositionalFiles:
             os.close(fd)
 
     def delete_folder(self, folder: Path) -> None:
-        """Delete a folder of files, and the one that it is in when that is empty then. On disk when
-        this returns: after a crash the folder is there whole, or it is gone (what is left of it has
-        REMOVED_SUFFIX in its name). No error where there is none."""
+        """Delete a folder of files durably. Its parent is deleted too if it is empty then. After a
+        crash the folder is complete or gone (remains have REMOVED_SUFFIX in their name). No error
+        if the folder does not exist."""
         removed = folder.with_name(folder.name + REMOVED_SUFFIX)
         try:
             self.delete_removed_folder(removed)
@@ -205,13 +201,13 @@ class PositionalFiles:
                     self.open_files.forget(str(folder / name))
                 self.sync_folder(folder.parent)
                 self.delete_removed_folder(removed)
-            with contextlib.suppress(OSError):  # as long as there are others in it
+            with contextlib.suppress(OSError):  # while it has other entries
                 folder.parent.rmdir()
         except OSError as error:
             raise translate_os_error(error, "delete", folder) from error
 
     def delete_removed_folder(self, removed: Path) -> None:
-        """Delete what `delete_folder` left of a folder. No error where there is none."""
+        """Delete the remains of an interrupted `delete_folder`. No error without remains."""
         try:
             if removed.is_dir():
                 for path in removed.iterdir():
@@ -221,5 +217,5 @@ class PositionalFiles:
             raise translate_os_error(error, "delete", removed) from error
 
     def close(self) -> None:
-        """Close all. A later call opens again what it needs."""
+        """Close all files. Later calls open the files again."""
         self.open_files.forget_all()

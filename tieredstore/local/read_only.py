@@ -1,13 +1,15 @@
-"""Reading a store that belongs to another process, or to nobody.
+"""ReadOnlyMessageStore: reads of a store with another owner, or without one.
 
-Files are opened for reading only and read by position; nothing is mapped, locked, repaired or
-written. While an owner lives (it holds the lock, or `abort` is there) only what the checkpoint says
-is flushed is served: messages up to the smaller of its two store times. Consume queues that the
-owner keeps in RocksDB are made from the log then, up to the time of the log alone.
+Files are opened read-only and read by position. Nothing is mapped, locked, repaired or written.
+While the store has an owner (a process holds the lock, or `abort` exists), only messages that the
+checkpoint shows as flushed are served: up to the smaller of its two store times. Consume queues
+that the owner keeps in RocksDB are rebuilt from the log, and served up to the checkpoint's time of
+the log.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,22 +22,30 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageResult
 from tieredstore.disk.at_hand import require_waiting
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.index.reader import IndexShape, candidates, index_paths, infer_shape
-from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, find_log_directory
+from tieredstore.local.log.commit_log import find_log_directory
 from tieredstore.local.log.file_names import FileRun
-from tieredstore.local.log.foreign_log import ForeignCommitLog
+from tieredstore.local.log.foreign_log import ForeignCommitLog, check_log_form
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
 from tieredstore.local.queues.foreign import (
     ClosedDatabaseQueues,
     ForeignFileQueues,
     ForeignQueues,
+    JoinedQueues,
+    NoQueues,
 )
 from tieredstore.local.queues.interface import ConsumeQueueReader, HeldBack
-from tieredstore.local.queues.joined import JoinedQueues
 from tieredstore.local.queues.kinds import find_queue_database
+from tieredstore.local.queues.missing.compare import (
+    ComparedQueues,
+    Comparison,
+    compare_queues,
+    warn_of_missing,
+)
+from tieredstore.local.queues.missing.spilled_rows import add_held_back, count_without_unit
 from tieredstore.local.queues.rebuilt import RebuiltQueues
 from tieredstore.local.recovery.checkpoint import checkpoint_time_ns, read_checkpoint
 from tieredstore.local.recovery.inferring import infer_sizes
@@ -43,28 +53,36 @@ from tieredstore.local.recovery.plan import RecoveryPlan
 from tieredstore.local.recovery.planning import plan_recovery
 from tieredstore.local.recovery.store_lock import has_abort_file, is_owned, refuse_owned
 from tieredstore.local.store_reads import NO_TIME_LIMIT_MS, StoreReads
-from tieredstore.local.topic_table import TopicTableReader
-from tieredstore.message.delay_levels import parse_delay_levels
-from tieredstore.message.record import Message
+from tieredstore.local.topic_table import TopicTable, TopicTableReader
+from tieredstore.message.encoding import Message
 from tieredstore.service_thread import ServiceHealth
+from tieredstore.timestamps import parse_delay_levels
 
 REFRESH_INTERVAL_MS: Final = 1_000
+_log = logging.getLogger(__name__)
 
 
 class ReadOnlyMessageStore(StoreReads):
-    """The reading half of a message store over a directory that this process does not own.
+    """The reading methods of a message store, over a directory that this process does not own.
 
-    What the owner adds is seen after at most REFRESH_INTERVAL_MS, or `refresh()`. File sizes are
-    those of the files; the configuration only helps to tell the shape of index files.
+    Additions of the owner are visible after at most REFRESH_INTERVAL_MS, or after `refresh()`.
+    Sizes are taken from the files. The configuration only helps to find the shape of index files.
 
-    recovered: whether a store that was not stopped cleanly is read as a recovery would leave it,
-    once nobody owns it; `recovery_plan` says what that is.
+    `scratch`: folder for units that are made from the log and exceed memory, as for `Spill`.
+    `recovered`: whether a store without an owner is read after an unclean stop as a recovery would
+    leave it. `recovery_plan` has the plan.
     """
 
     def __init__(
-        self, config: StoreConfig, clock: Clock = SYSTEM_CLOCK, *, recovered: bool = False
+        self,
+        config: StoreConfig,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        recovered: bool = False,
+        scratch: Path | None = None,
     ) -> None:
         super().__init__(config)
+        self._scratch = scratch
         self._is_recovered = recovered
         self.recovery_plan: RecoveryPlan | None = None
         self.root = Path(config.store_path_root_dir)
@@ -80,40 +98,44 @@ class ReadOnlyMessageStore(StoreReads):
         self._index_shape: IndexShape | None = None
         self._refreshed_ms = 0
         self._is_unclean = False
-        topics = TopicTableReader(self.root, lambda: is_owned(self.root))
-        self._source = LocalDispatchSource(self, self.list_queues, topics.read)
+        self._topics = TopicTableReader(self.root, lambda: is_owned(self.root))
+        self._comparison: Comparison | None = None
+        self._compared: ComparedQueues | None = None
+        self._source = LocalDispatchSource(self, self.list_queues, self._topics.read)
 
     @property
     def is_live(self) -> bool:
-        """Whether a process owned the store (or left it unclean) at the last refresh."""
+        """Whether a process owned the store at the last refresh, or its last owner had stopped
+        uncleanly."""
         return self._time_limit_ms != NO_TIME_LIMIT_MS
 
     @property
     def is_unclean(self) -> bool:
-        """Whether the last owner left without stopping cleanly, at the last refresh."""
+        """Whether the last owner stopped uncleanly, at the last refresh."""
         return self._is_unclean
 
     @property
     def served_until_ms(self) -> int | None:
-        """Store time (epoch ms) of the last message that may be served, 0 for none of them; None
-        when all may."""
+        """Store time (epoch ms) of the last message that may be served. 0 if none may be served,
+        None if all may be served."""
         return self._time_limit_ms if self.is_live else None
 
     def load(self) -> None:
-        """Check that there is a store. Raises Invalid for a missing or foreign folder, Corrupt for
-        files that do not fit together."""
-        if not find_log_directory(self._config, self.root).is_dir():
+        """Check that the folder contains a store. Raises Invalid for a missing or foreign folder,
+        Corrupt for files that contradict each other."""
+        check_log_form(self.root, self._config)
+        folder = find_log_directory(self._config, self.root)
+        if not folder.is_dir():
             raise Invalid(
-                f"{self.root}: no message store: expected a folder {COMMIT_LOG_DIRECTORY}",
-                path=str(self.root),
+                f"{self.root}: no message store: expected a folder {folder}", path=str(self.root)
             )
         self.refresh()
 
     def start(self) -> None:
-        """Start nothing: nothing runs in the background."""
+        """Do nothing: no service runs in the background."""
 
     def health(self) -> list[ServiceHealth]:
-        """Return nothing: there are no background loops."""
+        """Return an empty list: the store has no background loops."""
         return []
 
     def shutdown(self) -> None:
@@ -124,8 +146,8 @@ class ReadOnlyMessageStore(StoreReads):
             self._foreign.close()
 
     def refresh(self) -> None:
-        """See what the owner, if there is one, has added and flushed since the last time. Raises
-        Unavailable when the store is gone, as with a disk that is not mounted any more."""
+        """Read which further messages the owner has flushed. Raises Unavailable if the store is
+        gone, as with an unmounted disk."""
         require_waiting()
         with self._lock:
             if not self._log.directory.is_dir():
@@ -133,7 +155,7 @@ class ReadOnlyMessageStore(StoreReads):
                     f"store {self.root}: its folder {self._log.directory} is gone",
                     path=str(self._log.directory),
                 )
-            # In this order: an owner that stops in between has flushed what is read afterwards.
+            # In this order: an owner that stops in between has flushed all later reads.
             is_owned_now = is_owned(self.root)
             live = is_owned_now or has_abort_file(self.root)
             self._is_unclean = live and not is_owned_now
@@ -148,11 +170,14 @@ class ReadOnlyMessageStore(StoreReads):
             seen = (self._log.run, limit, checkpoint_time_ns(self.root))
             if seen != self._seen or live:
                 self._seen = seen
+                self._compared = None
+                if not live:
+                    self._comparison = None
                 self._time_limit_ms = limit
                 self._load_batch_queues()
                 self._index_paths = index_paths(self.root)
                 self._queues = {}
-                # The owner may have deleted files and made others of the same names.
+                # The owner may have deleted files and created others of the same names.
                 self._files.close()
                 if is_left:
                     self._open_recovered_queues(database)
@@ -160,9 +185,10 @@ class ReadOnlyMessageStore(StoreReads):
                     self._open_queues(database)
 
     def _read_limit(self, database: Path | None) -> int:
-        """Up to which store time (epoch ms) messages of a store with an owner are on disk."""
+        """Return the store time (epoch ms) up to which messages of a store with an owner are on
+        disk."""
         checkpoint = read_checkpoint(self.root)
-        # The owner of a database never says how far that is on disk: its log is read instead.
+        # The owner of a database does not report its progress on disk: its log is read instead.
         if database is not None:
             return checkpoint.physic_msg_timestamp_ms
         return checkpoint.flushed_timestamp_ms
@@ -179,18 +205,64 @@ class ReadOnlyMessageStore(StoreReads):
             rebuilt = (
                 before
                 if isinstance(before, RebuiltQueues)
-                else RebuiltQueues(self._log, str(self._log.directory), delays_ms)
+                else RebuiltQueues(
+                    self._log, str(self._log.directory), delays_ms, scratch=self._scratch
+                )
             )
             rebuilt.follow(self._time_limit_ms)
             self._foreign = rebuilt
         else:
-            self._foreign = ClosedDatabaseQueues(database, self._log)
+            self._foreign = self._open_closed_database(database)
         if before is not None and before is not self._foreign:
             before.close()
 
+    def _open_closed_database(self, database: Path) -> ForeignQueues:
+        try:
+            return ClosedDatabaseQueues(database, self._log)
+        except Corrupt as error:
+            _log.warning("%s. Its queues are rebuilt from the commit log", error)
+            return NoQueues()
+
+    def compare(self) -> Comparison:
+        """Compare the queues with the log. For a store without an owner this is done once for each
+        state of its files, otherwise once. Messages that the queues lack are served from then on.
+        Raises Unavailable, and the errors of the topic table except for unknown entries."""
+        with self._lock:
+            if self._foreign is None:
+                self.refresh()
+            assert self._foreign is not None
+            if self._comparison is None:
+                self._comparison = self._compare(self._foreign)
+                joint = frozenset(self._comparison.joint_topics)
+                self.unread_topics = joint - self._batch_queues.topics
+                self._queues = {}
+            return self._comparison
+
+    def _compare(self, queues: ForeignQueues) -> Comparison:
+        if isinstance(queues, RebuiltQueues):  # rebuilt from the log
+            return Comparison()
+        try:
+            table = self._topics.read()
+        except Invalid:
+            table = TopicTable()
+        batch = self._batch_queues.topics | table.list_batch_topics()
+        found = compare_queues(
+            self._log,
+            queues,
+            delays_ms=parse_delay_levels(self._config.message_delay_level),
+            has_topic=table.attributes.__contains__ if table.attributes else None,
+            is_special=batch.__contains__,
+            is_plain=(table.attributes.keys() - batch).__contains__,
+            limit_ms=self._time_limit_ms,
+            end=None if self.recovery_plan is None else self.recovery_plan.log_end,
+            scratch=self._scratch,
+        )
+        warn_of_missing(found, str(self.root))
+        return found
+
     def _open_recovered_queues(self, database: Path | None) -> None:
-        """Open the queues as a recovery would leave them; what it would build is built in memory.
-        Raises Corrupt for what no recovery mends."""
+        """Open the queues as a recovery would leave them. Rebuilt parts are in memory. Raises
+        Corrupt for damage that no recovery can repair."""
         config = infer_sizes(self.root, self._config)
         self.recovery_plan = plan = plan_recovery(self.root, config, with_index=False)
         rebuilt = RebuiltQueues(
@@ -198,6 +270,7 @@ class ReadOnlyMessageStore(StoreReads):
             str(self._log.directory),
             parse_delay_levels(self._config.message_delay_level),
             start_offset=0 if database is not None else plan.dispatch_from,
+            scratch=self._scratch,
         )
         rebuilt.follow(NO_TIME_LIMIT_MS)
         if self._foreign is not None:
@@ -216,19 +289,40 @@ class ReadOnlyMessageStore(StoreReads):
                 queue.limit_to_time(self._time_limit_ms)
 
     def list_queues(self) -> list[QueueKey]:
-        """List the queues that there are now."""
+        """Return the present queues."""
         self.refresh()
-        assert self._foreign is not None
-        return sorted(self._foreign.list_queues())
+        return sorted(self._all_queues().list_queues())
+
+    def _all_queues(self) -> ForeignQueues:
+        if self._compared is None:
+            found = self.compare()
+            assert self._foreign is not None
+            self._compared = ComparedQueues(self._foreign, found, str(self._log.directory))
+        return self._compared
 
     def find_held_back(self, is_taken: Callable[[str], bool]) -> dict[QueueKey, HeldBack]:
-        """Find what the store has of the topics that `is_taken` says, and does not serve, since the
-        checkpoint does not say that it is on disk. Raises Unavailable."""
+        """Return the stored messages that are not served, because the checkpoint does not show that
+        they are on disk. Only topics that `is_taken` accepts are included. Raises Unavailable."""
         with self._lock:
             foreign = self._foreign
             if not self.is_live or not isinstance(foreign, ForeignFileQueues | RebuiltQueues):
                 return {}
-            return foreign.find_held_back(is_taken)
+            found = foreign.find_held_back(is_taken)
+            others = self.find_held_back_without_unit().items()
+            return add_held_back(found, {key: one for key, one in others if is_taken(key.topic)})
+
+    def find_held_back_without_unit(self) -> dict[QueueKey, HeldBack]:
+        """Return the messages that the log of an uncleanly stopped store has, that no queue has,
+        and that are later than the store's checkpoint. Raises Unavailable, and the errors of the
+        topic table."""
+        with self._lock:
+            late = self.compare().late if self._is_unclean and self.is_live else {}
+            foreign = self._foreign
+            return (
+                count_without_unit(late, foreign.find_end)
+                if isinstance(foreign, ForeignFileQueues)
+                else {}
+            )
 
     @property
     def commit_log(self) -> ForeignCommitLog:
@@ -240,8 +334,7 @@ class ReadOnlyMessageStore(StoreReads):
                 self.refresh()
             key = QueueKey(topic, queue_id)
             if key not in self._queues:
-                assert self._foreign is not None
-                self._queues[key] = self._foreign.open_queue(key)
+                self._queues[key] = self._all_queues().open_queue(key)
             return self._queues[key]
 
     def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
@@ -256,27 +349,21 @@ class ReadOnlyMessageStore(StoreReads):
                 yield from candidates(self._files, path, shape, key_hash, begin_ms, end_ms)
 
     def put_message(self, message: Message) -> PutMessageResult:  # noqa: ARG002
-        """Raise Invalid: the store is open for reading."""
         self._refuse_write()
 
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:  # noqa: ARG002
-        """Raise Invalid: the store is open for reading."""
         self._refuse_write()
 
     async def put_message_async(self, message: Message) -> PutMessageResult:  # noqa: ARG002
-        """Raise Invalid: the store is open for reading."""
         self._refuse_write()
 
     async def put_messages_async(self, messages: Sequence[Message]) -> PutMessageResult:  # noqa: ARG002
-        """Raise Invalid: the store is open for reading."""
         self._refuse_write()
 
     def wait_until_visible(self, result: PutMessageResult) -> None:  # noqa: ARG002
-        """Raise Invalid: the store is open for reading."""
         self._refuse_write()
 
     def delete_topics(self, topics: set[str]) -> int:  # noqa: ARG002
-        """Raise Invalid: the store is open for reading."""
         self._refuse_write()
 
     def _refuse_write(self) -> NoReturn:
@@ -293,14 +380,15 @@ def open_read_only(
     clock: Clock = SYSTEM_CLOCK,
     *,
     recovered: bool = False,
+    scratch: Path | None = None,
 ) -> ReadOnlyMessageStore:
-    """Open a store directory for reading. Raises what `ReadOnlyMessageStore.load` raises.
+    """Open a store directory for reading. Raises the errors of `ReadOnlyMessageStore.load`.
 
-    config: of the store's broker, when it is at hand (its root is replaced by `root`). recovered:
-    read a store that was not stopped cleanly as a recovery would leave it; raises Fenced while
-    somebody owns it then.
+    `config`: configuration of the store's broker, if available. Its root is replaced by `root`.
+    `recovered`: read a store after an unclean stop as a recovery would leave it. Raises Fenced
+    while the store has an owner.
     """
     config = msgspec.structs.replace(config or StoreConfig(), store_path_root_dir=str(root))
-    store = ReadOnlyMessageStore(config, clock, recovered=recovered)
+    store = ReadOnlyMessageStore(config, clock, recovered=recovered, scratch=scratch)
     store.load()
     return store

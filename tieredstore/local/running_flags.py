@@ -1,7 +1,7 @@
-"""RunningFlags: whether a local store may be written and read now, and why not.
+"""RunningFlags: whether a local store may be written and read at present, and the reasons.
 
-One place for all services (put, dispatch, flush, index, cleaning); `docs/local-store.md` says which
-error raises which flag. The flags are RocketMQ's.
+All services (put, dispatch, flush, index, cleaning) use these flags. `docs/local-store.md` lists
+the errors that raise each flag. The flags are RocketMQ's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tieredstore.service_thread import ServiceHealth, ServiceState
 
 
 class RunningFlag(enum.IntFlag):
-    """What is wrong with a store; the bits of Java's RunningFlags."""
+    """A fault of a store. The bits are those of Java's RunningFlags."""
 
     NOT_READABLE = 1
     NOT_WRITEABLE = 2
@@ -40,7 +40,8 @@ _STOPS_DISPATCH: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RaisedFlag:
-    """One flag that is up. reason: a sentence for people; is_lasting: only a restart clears it."""
+    """A raised flag. `reason`: a sentence for messages. `is_lasting`: only a restart clears the
+    flag."""
 
     flag: RunningFlag
     reason: str
@@ -48,10 +49,8 @@ class RaisedFlag:
 
 
 class RunningFlags:
-    """The flags of one store. Thread-safe.
-
-    on_change: called after each change, outside of the lock; it must neither fail nor wait.
-    """
+    """The flags of one store. Thread-safe. `on_change`: called after each change, outside of the
+    lock. `on_change` must neither fail nor wait."""
 
     def __init__(self) -> None:
         self._raised: dict[RunningFlag, RaisedFlag] = {}
@@ -60,7 +59,7 @@ class RunningFlags:
         self.on_change: Callable[[], object] = lambda: None
 
     def set(self, flag: RunningFlag, reason: str, *, lasting: bool = False) -> None:
-        """Raise a flag. A lasting reason stays in place of later ones."""
+        """Raise a flag. A lasting reason is not replaced."""
         with self._lock:
             before = self._raised.get(flag)
             if (
@@ -84,7 +83,7 @@ class RunningFlags:
         self.on_change()
 
     def list_raised(self) -> list[RaisedFlag]:
-        """List the flags that are up, the lasting ones first."""
+        """Return the raised flags, lasting ones first."""
         with self._lock:
             return self._sort_raised()
 
@@ -98,7 +97,8 @@ class RunningFlags:
 
     @property
     def is_queue_writeable(self) -> bool:
-        """Whether the dispatch may write consume queues (a full disk does not stop it)."""
+        """Whether the dispatch may write consume queues. The dispatch may write even if the disk is
+        full."""
         return not any(raised.flag & _STOPS_DISPATCH for raised in self.list_raised())
 
     @property
@@ -106,11 +106,11 @@ class RunningFlags:
         return not any(raised.flag & RunningFlag.NOT_READABLE for raised in self.list_raised())
 
     def why_not_writeable(self) -> str | None:
-        """Return the reason for which no message may be put; None when one may."""
+        """Return the reason for which puts are refused, or None."""
         return self._reason
 
     def health(self) -> ServiceHealth:
-        """Tell the flags as a service's health: `store`, FAILED with the reasons while one is
+        """Return the flags as a service's health: `store`, FAILED with the reasons while a flag is
         raised."""
         raised = self.list_raised()
         if not raised:
@@ -128,10 +128,11 @@ class RunningFlags:
 
 
 def find_passing(error: BaseException) -> Exhausted | None:
-    """Return an error that passes by itself once the machine has room again; None for others."""
+    """Return the error if it will pass once the machine has free resources again. None for other
+    errors."""
     if isinstance(error, MemoryError):
-        return Exhausted("cannot go on: no memory")
+        return Exhausted("cannot continue: no memory")
     # A call that no edge translates: a library that loads a module of its own when it needs it.
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
-        return Exhausted(f"cannot go on: {error}")
+        return Exhausted(f"cannot continue: {error}")
     return error if isinstance(error, Exhausted) else None

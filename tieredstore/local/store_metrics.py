@@ -1,4 +1,5 @@
-"""A store's statistics as metrics (Java's StoreStatsService and DefaultStoreMetricsManager)."""
+"""The statistics of a store as metrics (Java's StoreStatsService and
+DefaultStoreMetricsManager)."""
 
 from __future__ import annotations
 
@@ -6,11 +7,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tieredstore.clock import Clock
+from tieredstore.contracts.message_store import PUT_TIMES_MS, StoreFigures
 from tieredstore.local.dispatch.reput import Reput
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
-from tieredstore.local.statistics.kept import KeptStatistics
-from tieredstore.local.statistics.put_statistics import TIME_BOUNDS_MS, TimeDistribution
+from tieredstore.local.statistics import KeptStatistics, TimeDistribution
 from tieredstore.metrics import Histogram, Metrics
 
 FLUSH_BEHIND_BYTES: Final = "rocketmq_storage_flush_behind_bytes"
@@ -40,7 +41,7 @@ class Behind(NamedTuple):
 
 
 class StoreMetrics:
-    """What one store counts and how far its services are behind, for a registry of metrics."""
+    """The counts of one store and the lag of its services, as metrics."""
 
     def __init__(
         self,
@@ -50,7 +51,8 @@ class StoreMetrics:
         clock: Clock,
         find_age_ms: Callable[[], int | None],
     ) -> None:
-        """find_age_ms: the age of the oldest message, None without one."""
+        """Create the metrics of a store. `find_age_ms`: returns the age of the oldest message, or
+        None without a message."""
         self._now_ms = clock.now_ms
         self._since_ms = clock.now_ms()
         self._find_age_ms = find_age_ms
@@ -59,7 +61,7 @@ class StoreMetrics:
         self._reput = reput
 
     def measure_behind(self) -> Behind:
-        """Measure how far the services are behind now."""
+        """Measure how far the services are behind the puts at present."""
         end = self._log.max_offset
         dispatch_bytes = max(end - self._reput.offset, 0)
         late_ms = self._appender.last_timestamp_ms - self._reput.timestamp_ms
@@ -70,13 +72,26 @@ class StoreMetrics:
             max(late_ms, 0) if dispatch_bytes else 0,
         )
 
+    def measure(self) -> StoreFigures:
+        """Return the present figures of the log and of the puts."""
+        behind, puts = self.measure_behind(), self._appender.statistics
+        return StoreFigures(
+            min_offset=self._log.min_offset,
+            max_offset=self._log.max_offset,
+            flush_behind_bytes=behind.flush_bytes,
+            dispatch_behind_bytes=behind.dispatch_bytes,
+            put_times=tuple(puts.put_times.counts),
+            put_max_ms=int(puts.put_times.max_ms),
+            refused_puts=sum([*puts.refused.values()]),
+        )
+
     def take_statistics(self) -> KeptStatistics:
-        """Take what stays in the store's folder."""
+        """Return the statistics that are saved in the store's folder."""
         puts, behind = self._appender.statistics, self.measure_behind()
         return KeptStatistics(
             written_ms=self._now_ms(),
             since_ms=self._since_ms,
-            time_bounds_ms=TIME_BOUNDS_MS,
+            time_bounds_ms=PUT_TIMES_MS,
             put_times=puts.put_times,
             put_lock_times=puts.lock_times,
             puts_refused={status.name: count for status, count in [*puts.refused.items()]},
@@ -88,7 +103,7 @@ class StoreMetrics:
         )
 
     def collect(self, metrics: Metrics) -> None:
-        """Bring all series up to date. Topics that were deleted have none any more."""
+        """Update all series. The series of deleted topics are dropped."""
         behind = self.measure_behind()
         metrics.gauge(FLUSH_BEHIND_BYTES, behind.flush_bytes, **_LOCAL)
         metrics.gauge(DISPATCH_BEHIND_BYTES, behind.dispatch_bytes, **_LOCAL)
@@ -113,4 +128,4 @@ class StoreMetrics:
 
 
 def _make_histogram(times: TimeDistribution) -> Histogram:
-    return Histogram(TIME_BOUNDS_MS, list(times.counts), times.total_ms)
+    return Histogram(PUT_TIMES_MS, list(times.counts), times.total_ms)

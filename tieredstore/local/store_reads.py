@@ -1,4 +1,5 @@
-"""Serving reads from commit log, consume queues and index, of owned and of foreign stores."""
+"""Reads from the commit log, the consume queues and the index, for stores of this and of other
+processes."""
 
 from __future__ import annotations
 
@@ -18,20 +19,22 @@ from tieredstore.contracts.message_store import (
     MessageReader,
 )
 from tieredstore.disk.at_hand import read_at_hand
-from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.local.batch_reads import get_batches
 from tieredstore.local.log.commit_log import CommitLogReader
-from tieredstore.local.log.joined_read import NOTHING_JOINED, read_joined
+from tieredstore.local.log.gathering import NOTHING_JOINED, read_joined
 from tieredstore.local.log.record_check import QueuePlaces, check_message, check_stored_record
-from tieredstore.local.queues.batch_consume_queue import BatchConsumeQueue
-from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
+from tieredstore.local.queues.batch_consume_queue_store import (
+    BatchConsumeQueue,
+    BatchConsumeQueueStore,
+)
 from tieredstore.local.queues.interface import ConsumeQueueReader
-from tieredstore.local.queues.time_search import offset_by_time
 from tieredstore.local.queues.topic_deletions import TopicDeletions
+from tieredstore.local.queues.unit_search import offset_by_time
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_SIZE
 from tieredstore.message.hashes import local_key_hash
 from tieredstore.message.hashes import tags_code as tags_code_of
-from tieredstore.message.ids import parse_offset_message_id
+from tieredstore.message.hosts import parse_offset_message_id
 from tieredstore.message.layout import (
     MAGICS,
     MAX_STORE_TIMESTAMP_END,
@@ -39,10 +42,13 @@ from tieredstore.message.layout import (
     size_and_magic,
 )
 from tieredstore.message.record import StoredMessage
+from tieredstore.message.sysflag import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, transaction_type
+from tieredstore.skipped_records import SkippedRecords
 
 NO_TIME_LIMIT_MS: Final = 2**63 - 1
 READ_THREADS: Final = 4
-"""Threads, made as needed, for what coroutines would wait for."""
+"""Maximum number of threads for reads that coroutines wait for. Threads are created when they are
+needed."""
 
 
 def _memory_bytes() -> int:
@@ -50,29 +56,38 @@ def _memory_bytes() -> int:
 
 
 class StoreReads(MessageReader, ABC):
-    """The reading half of a MessageStore. Offsets are queue offsets unless named physical."""
+    """The reading methods of a MessageStore. Offsets are queue offsets unless they are named
+    physical."""
 
     _batch_queues: BatchConsumeQueueStore
 
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
+        self.unread_topics: frozenset[str] = frozenset()
+        """Topics whose batch consume queues are not in files. Their messages are not read."""
         self._time_limit_ms = NO_TIME_LIMIT_MS  # later messages are not to be served yet
-        self.topic_deletions = TopicDeletions(self.find_queue, lambda: self.commit_log)
+        self.skipped_records = SkippedRecords()
+        """Counter of records of the log that are skipped, because a client wrote them and not a
+        store."""
+        self.topic_deletions = TopicDeletions(
+            self.find_queue, lambda: self.commit_log, self.skipped_records
+        )
         self._threads = ThreadPoolExecutor(READ_THREADS, "local-read")
         self._memory_bytes = _memory_bytes()
 
     @property
     @abstractmethod
     def commit_log(self) -> CommitLogReader:
-        """Where the records are."""
+        """The commit log that contains the records."""
 
     @abstractmethod
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueueReader | None:
-        """Return the queue, None when there is none. Raises Invalid when the store is not open."""
+        """Return the queue. None if the queue does not exist. Raises Invalid if the store is not
+        open."""
 
     @abstractmethod
     def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of messages that may have a key, newest first."""
+        """Return the physical offsets of messages that may have a key, newest first."""
 
     @property
     def _in_memory_bytes(self) -> int:
@@ -80,12 +95,12 @@ class StoreReads(MessageReader, ABC):
 
     @property
     def batch_topics(self) -> frozenset[str]:
-        """Topics with batch consume queues (`queue.type=BatchCQ`)."""
-        return self._batch_queues.topics
+        """The topics with batch consume queues (`queue.type=BatchCQ`)."""
+        return self._batch_queues.topics | self.unread_topics
 
     def get(self, request: GetRequest) -> GetMessageResult:
-        """Get messages from an offset on, by Java's rules and limits. Raises Corrupt for a message
-        that is not what its unit says, once it is the first one asked for."""
+        """Get messages from an offset on, with Java's rules and limits. Raises Corrupt if the first
+        requested message does not match its unit."""
         offset = request.offset
         if request.topic in self.batch_topics:
             return self._get_batches(request)
@@ -107,7 +122,13 @@ class StoreReads(MessageReader, ABC):
 
     def _get_batches(self, request: GetRequest) -> GetMessageResult:
         log, log_end = self.commit_log, self.commit_log.readable_offset
-
+        if request.topic in self.unread_topics:
+            raise Invalid(
+                f"topic {request.topic}: its batch consume queues (BatchCQ) are not in files, and "
+                "are not read; `tieredstore store recover --rebuild` makes files of them",
+                topic=request.topic,
+                queue_id=request.queue_id,
+            )
         memory_bytes = self._in_memory_bytes
 
         def is_in_memory(physical_offset: int) -> bool:
@@ -120,8 +141,8 @@ class StoreReads(MessageReader, ABC):
             return get_batches(queue, log, self._config, request, is_in_memory)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
-        """Get as `get` does, in this thread where all is in the page cache: such a read takes less
-        time than handing it to another one."""
+        """Get messages like `get`. If everything is in the page cache, the read is done in this
+        thread, because it takes less time than passing it to another thread."""
         return await read_at_hand(lambda: self.get(request), self._threads)
 
     def _collect(
@@ -179,7 +200,7 @@ class StoreReads(MessageReader, ABC):
                     message = (
                         None
                         if record is None
-                        else check_message(record, physical_offset, tags_code, places, current)
+                        else check_message(record, physical_offset, tags_code, places, current, log)
                     )
                 except Corrupt as error:
                     if messages:
@@ -189,7 +210,7 @@ class StoreReads(MessageReader, ABC):
                     ) from error
                 if message is None:
                     if messages:
-                        return  # what is behind a gap comes with an answer that begins there
+                        return  # messages after a gap come with a get that begins there
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                     missing_before = physical_offset - physical_offset % log.file_size
                     missing_before += log.file_size
@@ -213,7 +234,7 @@ class StoreReads(MessageReader, ABC):
                 result.status = GetMessageStatus.OFFSET_FOUND_NULL  # deleted meanwhile
             if not len(units) or len(messages) >= max(max_count, 1):
                 return
-            if offset >= walk_end:  # of a file: the walk may go on while it has found nothing
+            if offset >= walk_end:  # of a file: the walk may continue while it has found nothing
                 files_left -= 1
                 if messages or files_left <= 0:
                     return
@@ -232,8 +253,37 @@ class StoreReads(MessageReader, ABC):
         )
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
-        """Read the message that starts at a byte of the commit log; None when none does. Raises
-        Corrupt for a damaged one. Under SYNC_FLUSH a message that is not on disk is not there."""
+        """Read the message that begins at a byte of the commit log. None if no message begins
+        there. Raises Corrupt for a damaged message. Under SYNC_FLUSH, a message that is not on disk
+        does not exist yet."""
+        message = self._read_message(physical_offset)
+        return None if message is None or not self._is_of_log(message) else message
+
+    def _is_of_log(self, message: StoredMessage) -> bool:
+        """Return whether a record was appended to the log, and is not part of a message's body,
+        into which a client wrote the bytes of a record. The unit at the record's queue offset must
+        have the record's position. A record without a unit is accepted."""
+        return self._find_position(message) in (None, message.physical_offset)
+
+    def _find_position(self, message: StoredMessage) -> int | None:
+        """Return the position of the message with the queue offset of a record, or None if its
+        queue does not have the offset."""
+        if transaction_type(message.sys_flag) in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+            return None  # in no queue
+        topic, queue_id, offset = message.topic, message.queue_id, message.queue_offset
+        if topic in self.batch_topics:
+            batches = None
+            if topic not in self.unread_topics:
+                batches = self._find_batch_queue(topic, queue_id)
+            if batches is None or not batches.has(offset):
+                return None
+            return batches.unit(batches.find(offset)).physical_offset
+        queue = self.find_queue(topic, queue_id)
+        unit = None if queue is None else queue.unit(offset)
+        return None if unit is None else unit[0]
+
+    def _read_message(self, physical_offset: int) -> StoredMessage | None:
+        """Read the record at a byte of the commit log, which a queue or the index names."""
         log = self.commit_log
         confirmed = log.confirm_offset
         if physical_offset >= confirmed:
@@ -248,7 +298,7 @@ class StoreReads(MessageReader, ABC):
         try:
             if record is None:
                 raise Corrupt(f"size: expected a record within its file, found {size}")
-            message = check_stored_record(record, physical_offset)
+            message = check_stored_record(record, physical_offset, log=log)
         except Corrupt as error:
             raise Corrupt(
                 f"message at {physical_offset} of the commit log: {error}", offset=physical_offset
@@ -258,14 +308,13 @@ class StoreReads(MessageReader, ABC):
         return message
 
     async def look_message_by_offset_async(self, physical_offset: int) -> StoredMessage | None:
-        """Read as `look_message_by_offset` does, and wait as `get_async`."""
         return await read_at_hand(
             lambda: self.look_message_by_offset(physical_offset), self._threads
         )
 
     def look_message_by_id(self, offset_message_id: str) -> StoredMessage | None:
-        """Read the message with an offset message id, None when this store has none. Raises Invalid
-        for a text that is no such id."""
+        """Read the message with an offset message id. None if this store does not have the message.
+        Raises Invalid for a text that is not such an id."""
         _, _, physical_offset = parse_offset_message_id(offset_message_id)
         message = self.look_message_by_offset(physical_offset)
         if message is None or message.offset_message_id != offset_message_id.upper():
@@ -273,12 +322,10 @@ class StoreReads(MessageReader, ABC):
         return message
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the first offset of a queue, 0 for an unknown one."""
         queue = self._find_any_queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the offset behind the last message that can be read, 0 for an unknown queue."""
         queue = self._find_any_queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
@@ -289,7 +336,8 @@ class StoreReads(MessageReader, ABC):
         timestamp_ms: int,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
-        """See `time_search`; 0 for an unknown queue."""
+        """Return the queue offset for a store time, as `MessageStore.get_offset_in_queue_by_time`
+        defines it. 0 for an unknown queue."""
         if topic in self.batch_topics:
             batches = self._find_batch_queue(topic, queue_id)
             upper = boundary is BoundaryType.UPPER
@@ -308,8 +356,6 @@ class StoreReads(MessageReader, ABC):
     def get_earliest_message_time(
         self, topic: str | None = None, queue_id: int | None = None
     ) -> int:
-        """Read the store time of the first message of a queue, or of the commit log; -1 without
-        one."""
         if topic is None or queue_id is None:
             log = self.commit_log
             first = log.min_offset
@@ -318,7 +364,6 @@ class StoreReads(MessageReader, ABC):
         return -1 if queue is None else self._time_of_message(queue, queue.min_offset)
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Read the store time of a message, -1 when it is not there."""
         queue = self._find_any_queue(topic, queue_id)
         return -1 if queue is None else self._time_of_message(queue, offset)
 
@@ -334,8 +379,9 @@ class StoreReads(MessageReader, ABC):
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Find messages of a topic with a key or UNIQ_KEY and a store time within [begin, end]: the
-        newest `max_count` (64 by default at most) of them, in the order of the log."""
+        """Find messages of a topic that have a key or UNIQ_KEY and a store time within [begin,
+        end]. Returns the newest `max_count` of them (at most 64 by default), in the order of the
+        log."""
         limit = min(max_count, self._config.max_msgs_num_batch)
         found: dict[int, StoredMessage] = {}
         deleted_before: int | None = None
@@ -344,7 +390,7 @@ class StoreReads(MessageReader, ABC):
         for physical_offset in self._candidates(local_key_hash(topic, key), begin_ms, end_ms):
             if physical_offset in found:
                 continue
-            message = self.look_message_by_offset(physical_offset)
+            message = self._read_message(physical_offset)
             if (
                 message is not None
                 and begin_ms <= message.store_timestamp_ms <= end_ms
@@ -361,7 +407,7 @@ class StoreReads(MessageReader, ABC):
         return [found[physical_offset] for physical_offset in sorted(found)]
 
     def _find_batch_queue(self, topic: str, queue_id: int) -> BatchConsumeQueue | None:
-        self.find_queue(topic, queue_id)  # raises when the store is not open; sees what is new
+        self.find_queue(topic, queue_id)  # raises if the store is not open, and refreshes the view
         return self._batch_queues.get(QueueKey(topic, queue_id))
 
     def _find_any_queue(
@@ -373,7 +419,8 @@ class StoreReads(MessageReader, ABC):
 
 
 def record_time(log: CommitLogReader, physical_offset: int) -> int:
-    """Read the store time (epoch ms) of the record at a byte of the log; -1 when there is none."""
+    """Read the store time (epoch ms) of the record at a byte of the log. -1 if no record begins
+    there."""
     data = log.get(physical_offset, MAX_STORE_TIMESTAMP_END)
     if data is None:
         return -1

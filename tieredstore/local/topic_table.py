@@ -1,5 +1,5 @@
-"""The topics of a Java broker and their attributes: `config/topics.json`, or the database
-`config/topics/` of a broker whose queues are in RocksDB."""
+"""The topics of a Java broker and their attributes. They are in `config/topics.json`, or in the
+database `config/topics/` of a broker whose queues are in RocksDB."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import orjson
 
 from tieredstore.config import StorageLevel
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.file_operations import cut_zeros
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.java_json import quote_integer_keys
 from tieredstore.local.queues.rocksdb.database import CURRENT_FILE, read_family
@@ -31,23 +32,24 @@ _TOPIC_FAMILY: Final = "default"
 _VERSION_FAMILY: Final = "kvDataVersion"
 _VERSION_KEY: Final = b"kvDataVersionKey"
 STORAGE_LEVEL: Final = "tiered.storage.level"
-"""Attribute of a topic, ours: a name of `StorageLevel`."""
+"""Attribute of a topic that this project adds: a name of `StorageLevel`."""
 _COMPACTED_LOGS: Final = Path("compaction", "compactionLog")
 _READ_AGAIN_SECONDS: Final = 0.05
 _MOST_READS: Final = 10
 _SETTLED_NS: Final = 3_000_000_000
-"""Age from which on a file's time of change tells that nobody has changed it since."""
+"""Age after which a file's modification time proves that the file has not changed since."""
 _DAMAGES: Final = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError)
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """Attributes of the topics of a broker: `queue.type`, `cleanup.policy`, `reserve.time`, …
+    """Attributes of a broker's topics, such as `queue.type`, `cleanup.policy` and `reserve.time`.
 
-    version: how often the broker has changed its topics (the counter of Java's DataVersion);
-    compacted: topics that have a folder in the store's `compaction/`, which tells of those that the
-    table does not name.
+    `version`: number of times that the broker has changed its topics (the counter of Java's
+    DataVersion).
+    `compacted`: topics that have a folder in the store's `compaction/`. The table may lack such
+    topics.
     """
 
     attributes: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -55,21 +57,23 @@ class TopicTable:
     compacted: frozenset[str] = frozenset()
 
     def is_compaction(self, topic: str) -> bool:
-        """Tell whether only the last message of each key is kept, in files of their own."""
+        """Return whether the topic is a compaction topic. It keeps only the last message of each
+        key, in separate files."""
         if topic not in self.attributes:
             return topic in self.compacted
         return self._attribute(topic, "cleanup.policy").upper() == "COMPACTION"
 
     def is_batch(self, topic: str) -> bool:
-        """Tell whether the topic's queues are batch consume queues."""
+        """Return whether the topic's queues are batch consume queues."""
         return self._attribute(topic, "queue.type").upper() == "BATCHCQ"
 
     def list_batch_topics(self) -> frozenset[str]:
-        """List the topics whose queues are batch consume queues."""
+        """Return the topics whose queues are batch consume queues."""
         return frozenset(topic for topic in self.attributes if self.is_batch(topic))
 
     def reserve_hours(self) -> dict[str, int]:
-        """Return `reserve.time` of the topics that set it (Java's -1 is "not set"), hours."""
+        """Return `reserve.time` in hours, for the topics that set it. Java's value -1 means that it
+        is not set."""
         hours = {}
         for topic in self.attributes:
             text = self._attribute(topic, "reserve.time")
@@ -78,7 +82,7 @@ class TopicTable:
         return hours
 
     def storage_levels(self) -> dict[str, StorageLevel]:
-        """Return `tiered.storage.level` of the topics that set it; what is no level is none."""
+        """Return `tiered.storage.level`, for the topics that set it. Unknown values are ignored."""
         levels = {}
         for topic, attributes in self.attributes.items():
             if attributes:
@@ -93,14 +97,14 @@ class TopicTable:
 
 
 class TopicTableReader:
-    """Reads the topics of a store again and again, also while its broker writes them. Thread-safe.
+    """Reads the topics of a store repeatedly, also while its broker writes them. Thread-safe.
 
-    A broker rewrites its file in place, or takes it away before it puts the new one there. While
-    what there is cannot be parsed, or nothing is there any more, the last table counts: without
-    one, a topic that must not go to a tier would look like any other. The first time there is none:
-    then it is read again for half a second, a missing one only where a broker is at work.
+    A broker rewrites the file in place, or removes it before it creates the new one. While the file
+    cannot be parsed or is missing, the last table is used. Without a table, a topic that must not
+    be tiered would look like any other topic. If there is no last table, the read is repeated for
+    half a second. A missing file is awaited only if a broker is running.
 
-    is_in_use: whether the store has an owner now; pause: between two of these readings.
+    `is_in_use`: whether the store has an owner now. `pause`: waits between two reads.
     """
 
     def __init__(
@@ -115,11 +119,11 @@ class TopicTableReader:
         self._lock = threading.Lock()
         self._known: TopicTable | None = None
         self._signature: object = None
-        self._is_told = False
+        self._is_warned = False
 
     def read(self) -> TopicTable:
-        """Return the table; the one before where the files are what they were. Raises Corrupt when
-        the first one cannot be read, and as `read_topics` for what it does not know."""
+        """Return the table. The last table is returned if the files are unchanged. Raises Corrupt
+        if no table could be read yet, and the errors of `read_topics` for unknown contents."""
         with self._lock:
             signature = _sign_files(self._root)
             if self._known is not None and signature == self._signature is not None:
@@ -133,7 +137,7 @@ class TopicTableReader:
                 return self._keep(self._known, str(error))
             if found is None and self._known is not None and self._known.attributes:
                 return self._keep(self._known, f"{self._root / CONFIG_DIRECTORY}: no topics there")
-            self._is_told = False
+            self._is_warned = False
             self._known = (
                 found if found is not None else TopicTable(compacted=_list_compacted(self._root))
             )
@@ -141,9 +145,9 @@ class TopicTableReader:
             return self._known
 
     def _keep(self, known: TopicTable, why: str) -> TopicTable:
-        if not self._is_told:
-            _log.warning("%s; what was read before counts until they can be read", why)
-            self._is_told = True
+        if not self._is_warned:
+            _log.warning("%s. The topics that were read before count until they can be read", why)
+            self._is_warned = True
         return known
 
     def _read_first(self) -> TopicTable | None:
@@ -157,8 +161,9 @@ class TopicTableReader:
 
 
 def _sign_files(root: Path) -> object:
-    """Tell the state of what `find_topics` reads of a broker that keeps its topics in a file; None
-    where they are elsewhere, or changed so lately that another change might look the same."""
+    """Return the state of the files that `find_topics` reads, for a broker that keeps its topics in
+    a file. None if the topics are not in a file, or if the file changed so recently that a further
+    change might leave the same state."""
     config = root / CONFIG_DIRECTORY
     databases = [config / name / CURRENT_FILE for name in (TOPICS_DATABASE, *_OTHER_DATABASES)]
     files = (config / TOPICS_FILE, config / f"{TOPICS_FILE}.bak", root / _COMPACTED_LOGS)
@@ -178,17 +183,18 @@ def _sign_file(path: Path) -> tuple[int, int, int] | None:
 
 
 def read_topics(root: Path) -> TopicTable:
-    """Read the topics of a store's broker as `find_topics` does: an empty table without any."""
+    """Read the topics of a store's broker like `find_topics`. Without topics the table is empty."""
     found = find_topics(root)
     return TopicTable(compacted=_list_compacted(root)) if found is None else found
 
 
 def find_topics(root: Path) -> TopicTable | None:
-    """Read the topics of a store's broker; None without any. Where there are a file and a database,
-    the newer one counts, the file only when its version is greater, as in Java.
+    """Read the topics of a store's broker.
 
-    Raises Corrupt when it cannot be parsed, and Invalid for a database of another form, which would
-    hide what must not go to a tier.
+    Returns None if the store has neither a file nor a database of topics. If it has both, the file
+    counts only if its version is greater, as in Java. Raises Corrupt if the topics cannot be
+    parsed, and Invalid for a database of another form, which could hide topics that must not be
+    tiered.
     """
     config = root / CONFIG_DIRECTORY
     for name, key in _OTHER_DATABASES.items():
@@ -208,7 +214,6 @@ def find_topics(root: Path) -> TopicTable | None:
 
 
 def _list_compacted(root: Path) -> frozenset[str]:
-    """The topics that have compacted messages."""
     try:
         return frozenset(path.name for path in (root / _COMPACTED_LOGS).iterdir())
     except OSError:
@@ -216,17 +221,25 @@ def _list_compacted(root: Path) -> frozenset[str]:
 
 
 def _read_file(path: Path) -> TopicTable | None:
-    """Read the file; its `.bak` where it is not there or half written, as between two steps of the
-    broker that writes it."""
+    """Read the file. If the file is missing or incomplete, as between two steps of a writing
+    broker, read its `.bak`."""
     backup = path.with_name(path.name + ".bak")
-    try:
-        found = _parse_file(path)
-    except Corrupt:
-        found = _parse_file(backup)
-        if found is None:
-            raise
-        return found
-    return _parse_file(backup) if found is None else found
+    damage: Corrupt | None = None
+    for each in (path, backup):
+        try:
+            found = _parse_file(each)
+        except Corrupt as error:
+            damage = damage or error
+        else:
+            if found is not None:
+                return found
+    if damage is None:
+        return None
+    raise Corrupt(
+        f"{damage}. There is no good {backup.name}. Put back a good copy (`tieredstore config "
+        "restore` takes one from a backup)",
+        path=damage.path,
+    )
 
 
 def _parse_file(path: Path) -> TopicTable | None:
@@ -236,7 +249,7 @@ def _parse_file(path: Path) -> TopicTable | None:
         return None
     except OSError as error:
         raise translate_os_error(error, "read", path) from error
-    strict = quote_integer_keys(data)
+    strict = quote_integer_keys(cut_zeros(data))
 
     def parse() -> TopicTable:
         table: dict[str, Any] = orjson.loads(strict)
@@ -251,7 +264,7 @@ def _parse_file(path: Path) -> TopicTable | None:
 
 
 def _read_database(directory: Path) -> TopicTable:
-    """Read the database: a topic's name is the key, its TopicConfig as JSON the value."""
+    """Read the database. Its keys are topic names, and its values are TopicConfigs as JSON."""
     topics = read_family(directory, _TOPIC_FAMILY)
     versions = dict(read_family(directory, _VERSION_FAMILY))
 

@@ -1,8 +1,9 @@
-"""The compiled core (`_core.c`, `_index.c`, `_puts.c`): each function makes the bytes that its twin
-in Python makes.
+"""The compiled core (`_core.c`, `_index.c`, `_puts.c`).
 
-None: not plain, or wrong; the twin has to do it, or to say what is wrong (`create_message` calls
-its twin itself).
+Each function has a twin: the function in Python that makes the same bytes. A function of the core
+returns None for input that it does not support, and for wrong input. The caller then calls the
+twin, which does the work or raises the error. Only `create_message` and `put_message` call their
+twins themselves.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +21,10 @@ def configure(
     localhost: bytes,
     /,
 ) -> None:
-    """Say what messages are (a Struct with the fields of `Message`), what computes a CRC-32, of
-    more than `RELEASING_BYTES` (`message/crc.py`) too, what makes the messages that
-    `create_message` does not make, and the born host of the others. Raises TypeError when the
-    fields are not where they can be read."""
+    """Set the Python objects that the core uses. `message_type`: a Struct with the fields of
+    `Message`. `crc32`, `large_crc32`: functions that compute a CRC-32. The second one is for more
+    than `RELEASING_BYTES` (`message/crc.py`). `create`: twin of `create_message`. `localhost`:
+    default born host of messages. Raises TypeError if a field of `message_type` is not a slot."""
 
 def configure_puts(
     appender_type: type[Any],
@@ -35,13 +36,16 @@ def configure_puts(
     system_clock: object,
     /,
 ) -> None:
-    """Say where `put_message` finds what it needs: types with the slots that a `MessageAppender`, a
-    `CommitLog` and a `QueueState` have, what the results of puts are and the values in them, and
-    the function of the clock that is the machine's. Raises TypeError when there is no such slot."""
+    """Set the Python objects that `put_message` uses. `appender_type`, `commit_log_type`,
+    `queue_type`: types with the slots of `MessageAppender`, `CommitLog` and `QueueState`.
+    `result_type`: type of the results of puts. `put_ok`, `durable`: values in these results.
+    `system_clock`: the function that reads the machine's clock, which the core replaces by a system
+    call. Raises TypeError if a slot is missing."""
 
 def put_message(appender: Any, message: Message, /) -> Any:
-    """Put one message: a method of appenders. What is not plain, and what cannot be put now, is
-    left to the appender's `put_in_python`. The twin is `MessageAppender.put`."""
+    """Put one message. This function becomes a method of appenders. It calls the appender's
+    `put_in_python` for a message that it does not support or cannot put now. The twin is
+    `MessageAppender.put`."""
 
 def append_records(
     view: memoryview,
@@ -57,38 +61,44 @@ def append_records(
     topic: str,
     /,
 ) -> tuple[int, tuple[int | bytes, ...]] | None:
-    """Write the records of a plain batch at byte `inside` of a view, all or none, if they end at
-    `limit` or before; returns `position` behind them, and their rows for the dispatch: number, head
-    (88 bytes) and properties of each. The twin is `MessageAppender.put_batch`.
+    """Write the records of a plain batch into a view, all or none. Returns the commit log offset
+    after the records, and three values for the dispatch of each record: the number of the queue,
+    the head (88 bytes) and the properties. The twin is `MessageAppender.put_batch`.
 
-    template: head and topic field (`PlainTemplate.make_record`); limit: bytes of the view; number:
-    of the queue; topic: of all messages, as is the queue id in the template.
+    `inside`: byte of the view at which the first record begins. `limit`: byte of the view at which
+    the last record must end at the latest. `template`: head and topic field
+    (`PlainTemplate.make_record`). `position`: commit log offset of the first record. `number`:
+    number of the queue. `topic`: topic of all messages. Their queue id is in the template.
     """
 
 def encode_properties(properties: object, /) -> bytes | None:
-    """Encode a dict of ASCII texts. The twin is `message.properties.encode_properties`."""
+    """Encode properties, given as a dict of ASCII texts. The twin is
+    `message.properties.encode_properties`."""
 
 def create_message(*args: Any, **values: Any) -> Message:
-    """Make a message: `Message.create`, which is called for what is not plain (`configure`)."""
+    """Create a message. The twin is `Message.create`. It is called for arguments that this function
+    does not support."""
 
 def index_entries(
     properties: list[bytes], numbers: object, prefixes: object, /
 ) -> tuple[bytes, bytes, bytes] | None:
-    """Compute tags codes (int64), and rows (int64) and hashes (int32) of the index entries of
-    messages with ASCII keys and tags. The twin is `local.index.keys.index_entries`.
+    """Compute the tags codes (int64[n]) of n messages, and their index entries as two columns: row
+    of the message (int64) and hash (int32). Keys and tags must be ASCII. The twin is
+    `local.index.keys.index_entries`.
 
-    numbers: int64[n], of the topics; prefixes: uint32[topics, 2], hashes of `topic#` and
-    `topic#T#`.
+    `numbers`: int64[n], the number of each message's topic. `prefixes`: uint32[topics, 2], the
+    hashes of `topic#` and `topic#T#` for each topic.
     """
 
 def walk_records(buffer: object, start: int, end: int, /) -> tuple[bytes, int]:
-    """Find the positions (int64) of the records that follow each other from `start` on and end
-    within `end`, and the byte behind the last of them. The twin is
-    `message.columns.walk.walk_records`. Raises ValueError for a range outside of the buffer."""
+    """Return the positions (int64) of the adjacent records that begin at `start` and end at `end`
+    or before, and the position after the last one. The twin is `message.columns.walk.walk_records`.
+    Raises ValueError for a range outside of the buffer."""
 
 def copy_runs(view: memoryview, base: int, starts: object, ends: object, /) -> bytearray | None:
-    """Copy runs [start, end) (int64) of a view whose first byte is `base`, one behind the other;
-    other threads run meanwhile. The twin is `local.log.gathering.copy_runs`."""
+    """Copy runs [start, end) of a commit log into one buffer, in order. `starts`, `ends`: int64[n].
+    `base`: commit log offset of the view's first byte. Releases the GIL. The twin is
+    `local.log.gathering.copy_runs`."""
 
 def put_items(
     buffer: bytearray | memoryview,
@@ -98,13 +108,14 @@ def put_items(
     store_timestamps: object,
     /,
 ) -> int | None:
-    """Put items in an index file: int32, int64 and int64 [n]; returns how many fitted. The twin is
-    `message.index.local.put_items`."""
+    """Put n items into a local index file. Returns the number of items that fitted. The columns are
+    int32[n], int64[n] and int64[n]. The twin is `message.index.local.put_items`."""
 
 def key_hashes(buffer: object, positions: object, before: int, /) -> tuple[bytes, bytes] | None:
-    """Find the keys that the tier indexes, of good records with ASCII keys at those positions
-    (int64): the row of each (int64) and its hash (int32). The twin is
-    `message.columns.keys.key_hashes`. before: the hash of `topic#`, modulo 2^32."""
+    """Return the tier's index entries for the records at the given positions (int64) as two
+    columns: row of the record (int64) and hash of the key (int32). The records must be intact and
+    their keys ASCII. `before`: hash of `topic#`, modulo 2^32. The twin is
+    `message.columns.keys.key_hashes`."""
 
 def put_tiered_items(
     buffer: bytearray | memoryview,
@@ -117,5 +128,6 @@ def put_tiered_items(
     store_timestamps: object,
     /,
 ) -> int | None:
-    """Put items of one queue in an unsealed index file of a tier, all or none: int32, int64, int32
-    and int64 [n]; returns how many. The twin is `message.index.tiered.put_items`."""
+    """Put n items of one queue into an unsealed index file of a tier, all or none. Returns their
+    number. The columns are int32[n], int64[n], int32[n] and int64[n]. The twin is
+    `message.index.tiered.put_items`."""

@@ -1,23 +1,18 @@
 """Batches: several messages in one body (`docs/formats/record.md`).
 
-A plain batch becomes one record per message when it is stored. An inner batch stays one record (of
-a batch consume queue) with the same bytes as its body.
+A plain batch is stored as one record per message. An inner batch is stored as one record (of a
+batch consume queue), with unchanged bytes as its body.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import Final, NamedTuple
-
-import msgspec
 
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message import sysflag
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
-from tieredstore.message.encoding import Message
-from tieredstore.message.properties import MAX_PROPERTIES_BYTES
 from tieredstore.message.record import StoredMessage
 
 _HEAD: Final = struct.Struct(">iiiii")
@@ -26,7 +21,7 @@ _MIN_SIZE: Final = _HEAD.size + _LENGTH.size
 
 
 class BatchItem(NamedTuple):
-    """One message of a batch; properties are encoded as in a record."""
+    """One message of a batch. Properties are encoded as in a record."""
 
     flag: int
     body: Buffer
@@ -42,27 +37,9 @@ class InnerMessage(NamedTuple):
     properties: bytes
 
 
-def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """Encode the body of a batch. Raises Invalid for properties that are too long."""
-    parts: list[Buffer] = []
-    for flag, body, properties in items:
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise Invalid(
-                f"properties in a batch: expected at most {MAX_PROPERTIES_BYTES} bytes, "
-                f"found {len(properties)}"
-            )
-        size = _MIN_SIZE + len(body) + len(properties)
-        try:
-            head = _HEAD.pack(size, 0, 0, flag, len(body))
-        except struct.error as error:
-            raise Invalid(f"message of {size} bytes in a batch: {error}") from error
-        parts += (head, body, _LENGTH.pack(len(properties)), properties)
-    return b"".join(parts)
-
-
 def decode_batch(body: Buffer) -> list[BatchItem]:
-    """Decode the messages of a batch, in order; their bodies are views. Raises Corrupt, with the
-    position in the body, when sizes do not fit; magic and CRC are not looked at, as in Java."""
+    """Decode the messages of a batch, in order. Their bodies are views. Raises Corrupt, with the
+    position in the body, if sizes do not fit. Magic and CRC are not checked, as in Java."""
     view = memoryview(body)
     end = len(view)
     items: list[BatchItem] = []
@@ -97,23 +74,11 @@ def _make_corrupt_error(position: int, field: str, expected: str, found: int) ->
     )
 
 
-def expand_batch(message: Message) -> list[Message]:
-    """Make the messages to put for a plain batch: those of its body, with everything else from the
-    batch. Raises Corrupt."""
-    return [
-        msgspec.structs.replace(message, body=item.body, flag=item.flag, properties=item.properties)
-        for item in decode_batch(message.body)
-    ]
-
-
 def inner_messages(
     message: StoredMessage, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES
 ) -> list[InnerMessage]:
-    """Decode the messages of a stored inner batch with their queue offsets.
-
-    Raises Invalid when the record is no inner batch, Corrupt when INNER_NUM or INNER_BASE does not
-    fit its body.
-    """
+    """Decode the messages of a stored inner batch, with their queue offsets. Raises Invalid if the
+    record is not an inner batch, Corrupt if INNER_NUM or INNER_BASE does not fit the body."""
     if not message.sys_flag & sysflag.INNER_BATCH:
         raise Invalid(f"record at {message.position}: no inner batch", offset=message.position)
     items = decode_batch(message.decode_body(limit_bytes))

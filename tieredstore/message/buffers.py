@@ -1,25 +1,41 @@
-"""What the functions of this package read from, and unaligned views over it."""
+"""Contiguous buffers: their type, unaligned views, and minimum, maximum and sum of columns."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Contiguous bytes; a memoryview has format B."""
+"""Contiguous bytes. If it is a memoryview, its format is B."""
 
 
 def view_unaligned(
     buffer: Buffer, dtype: npt.DTypeLike, *, end: int | None = None
 ) -> npt.NDArray[Any]:
-    """View a buffer so that element i is the value that starts at byte i (stride 1), for gathers
-    and scatters at any position. Element numbers run while the value ends within [0, end).
-
-    The view keeps the buffer exported: drop it before a mapped file is closed.
-    """
+    """View a buffer so that element i is the value that starts at byte i (stride 1), to read or
+    write values at any position. Only elements whose value ends within [0, end) exist. The view
+    keeps the buffer exported. Drop the view before a mapped file is closed."""
     kind = np.dtype(dtype)
     limit = len(buffer) if end is None else end
     count = max(limit - kind.itemsize + 1, 0)
     return np.ndarray((count,), kind, buffer=buffer, strides=(1,))
+
+
+_FEW_ROWS: Final = 32
+
+
+def find_least(column: npt.NDArray[Any]) -> int:
+    """Return the minimum of at least one integer."""
+    return min(column.tolist()) if len(column) < _FEW_ROWS else int(column.min())
+
+
+def find_greatest(column: npt.NDArray[Any]) -> int:
+    """Return the maximum of at least one integer."""
+    return max(column.tolist()) if len(column) < _FEW_ROWS else int(column.max())
+
+
+def add_up(column: npt.NDArray[Any]) -> int:
+    """Return the sum of integers. The sum must fit 64 bits."""
+    return sum(column.tolist()) if len(column) < _FEW_ROWS else int(column.sum())

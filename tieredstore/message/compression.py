@@ -1,6 +1,6 @@
 """Compressed bodies: zlib, LZ4 frames and ZSTD (`docs/formats/record.md`).
 
-Every inflation has a cap in bytes, held while inflating: no input makes more than that.
+Decompression stops at a size limit, so no input can use more memory.
 """
 
 from __future__ import annotations
@@ -10,35 +10,22 @@ import zlib
 import lz4.frame
 import zstandard
 
-from tieredstore.errors import Corrupt, Invalid
+from tieredstore.errors import Corrupt
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.sysflag import CompressionType, compression_type
 
 DEFAULT_BODY_LIMIT_BYTES = 64 * 1024 * 1024
-"""Largest body after decompression, unless a caller says otherwise."""
-DEFAULT_LEVEL = 5
-"""Java's compressLevel."""
+"""Default limit of a decompressed body."""
 
 _ZSTD_MAX_WINDOW_BYTES = 8 * 1024 * 1024
 _ZSTD_BLOCK_HEADER = 3
 _PIECE_BYTES = 256 * 1024
 
 
-def compress(data: Buffer, compression: CompressionType, level: int = DEFAULT_LEVEL) -> bytes:
-    """Compress a body as a producer would; mark it with `sysflag.set_compression`."""
-    if compression is CompressionType.ZLIB:
-        return zlib.compress(data, level)
-    if compression is CompressionType.LZ4:
-        return bytes(lz4.frame.compress(data))
-    if compression is CompressionType.ZSTD:
-        return zstandard.ZstdCompressor(level=level).compress(data)
-    raise Invalid(f"compression: expected ZLIB, LZ4 or ZSTD, found {compression!r}")
-
-
 def decompress(data: Buffer, sys_flag: int, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES) -> bytes:
-    """Inflate a compressed body; the type comes from `sys_flag` (its bit 0 is not looked at).
-    Raises Corrupt when the data are not whole and exactly what the flag says, or when they inflate
-    to more than `limit_bytes`."""
+    """Decompress a body. The compression type is read from `sys_flag`, whose bit 0 is ignored.
+    Raises Corrupt if the data are truncated, have another type, or decompress to more than
+    `limit_bytes`."""
     compression = compression_type(sys_flag)
     try:
         if compression is CompressionType.ZLIB:
@@ -58,7 +45,7 @@ def _make_size_error(limit_bytes: int) -> Corrupt:
 
 def _inflate_zlib(data: Buffer, limit_bytes: int) -> bytes:
     inflater = zlib.decompressobj()
-    # One byte more than allowed tells "exactly full" from "too large" (0 would mean no limit).
+    # One byte above the limit tells an exact fit from an excess. A limit of 0 would mean no limit.
     body = inflater.decompress(data, limit_bytes + 1)
     if len(body) > limit_bytes:
         raise _make_size_error(limit_bytes)
@@ -70,7 +57,7 @@ def _inflate_zlib(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def _inflate_lz4(data: Buffer, limit_bytes: int) -> bytes:
-    """One or more frames: Java's stream reads them as one."""
+    """Decompress one or more LZ4 frames. Java's stream reads several frames as one."""
     rest = bytes(data)
     body = bytearray()
     while True:
@@ -109,8 +96,8 @@ def _inflate_zstd(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def _zstd_frame_size(data: memoryview) -> int:
-    """Length of the frame at the start, from its block headers (the library's streams end quietly
-    on a frame that is cut)."""
+    """Return the length of the first frame, computed from its block headers. The library's streams
+    end without an error in a truncated frame."""
     has_checksum = zstandard.get_frame_parameters(data).has_checksum
     position = zstandard.frame_header_size(data)
     is_last = False

@@ -1,8 +1,6 @@
-"""Whether the compiled core is there (`docs/adr/0007-compiled-core.md`).
-
-Whoever uses it asks `IS_COMPILED`, and does the same in Python when a function of `_core` answers
-None. TIEREDSTORE_PURE=1 in the environment: as if it was not built.
-"""
+"""Detection of the compiled core (`docs/adr/0007-compiled-core.md`). Callers check `IS_COMPILED`,
+and use the Python version if a function of `_core` returns None. TIEREDSTORE_PURE=1 in the
+environment disables the core."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from importlib import import_module
 from typing import Final
 
 CORE_VERSION: Final = 6
-"""Of the extension that this code calls."""
+"""Version of the compiled extension that this Python code can call."""
 
 
 def _find() -> bool:
@@ -21,7 +19,7 @@ def _find() -> bool:
         found = import_module("tieredstore.message._core")
     except ImportError:
         return False
-    return bool(found.VERSION == CORE_VERSION)  # an older one may lie there after an update
+    return bool(found.VERSION == CORE_VERSION)  # an update may leave an older one there
 
 
 IS_COMPILED: Final = _find()

@@ -1,7 +1,7 @@
-"""Messages on their way in, and the records that they become (`docs/formats/record.md`).
+"""Messages to put, and their records (`docs/formats/record.md`).
 
-The commit log calls `RecordEncoder.append` once per message and copies the parts of many messages
-in one go: one header struct, no dictionary, no copy of the body.
+The commit log calls `RecordEncoder.append` once per message, and copies the parts of many messages
+together. Each message costs one header struct, no dictionary and no copy of the body.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tieredstore.message.hosts import LOCALHOST, V4_SIZE, V6_SIZE, encode_host
 from tieredstore.message.layout import HOSTLESS_SIZE, MAGIC_V1, MAGIC_V2
 
 DEFAULT_MAX_BODY_BYTES = 4 * 1024 * 1024
-"""Java's maxMessageSize."""
+"""Default limit of a body: Java's maxMessageSize."""
 RECORD_SLACK_BYTES = 64 * 1024
-"""By how much a whole record may exceed the largest body."""
+"""Number of bytes by which a whole record may exceed the largest body."""
 DIRECT_COPY_BYTES = 32 * 1024
-"""Parts of at least this size are copied straight to their place instead of being joined first;
-below, one join and one copy are faster than three copies (measured)."""
+"""Minimum size of parts that are copied straight to their position. Below this size, one join and
+one copy are faster than three copies (measured)."""
 
 _TOPICS_KEPT: Final = 65_536
 _MAX_PROPERTIES: Final = props.MAX_PROPERTIES_BYTES
@@ -46,15 +46,15 @@ _V6_FLAGS: Final = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
 
 
 class BodyTooLarge(Invalid):
-    """Body or record beyond the largest message (MESSAGE_ILLEGAL)."""
+    """Error for a body or record above the size limit (MESSAGE_ILLEGAL)."""
 
 
 class PropertiesTooLarge(Invalid):
-    """More properties than their i16 length can say (PROPERTIES_SIZE_EXCEEDED)."""
+    """Error for properties above the limit of their i16 length (PROPERTIES_SIZE_EXCEEDED)."""
 
 
 def _join_keys(keys: str | Sequence[str]) -> str:
-    """The value of KEYS. Raises Invalid for a key with a space in it."""
+    """Return the value of KEYS. Raises Invalid for a key that contains a space."""
     if isinstance(keys, str):
         return " ".join([key for key in keys.split(" ") if key])
     if len(keys) == 1 and " " not in keys[0]:
@@ -69,11 +69,12 @@ def _join_keys(keys: str | Sequence[str]) -> str:
 
 
 class Message(msgspec.Struct, gc=False):
-    """A message to put.
+    """Message to put.
 
-    properties: encoded as in the record (`encode_properties`); born_host: as in the record
-    (`encode_host`); prepared_transaction_offset: bytes in the commit log. The host bits of sys_flag
-    follow from the hosts when the record is made.
+    `properties`: encoded as in the record (`encode_properties`).
+    `born_host`: as in the record (`encode_host`).
+    `prepared_transaction_offset`: position in the commit log (bytes). The host bits of `sys_flag`
+    are set from the hosts when the record is made.
     """
 
     topic: str
@@ -105,14 +106,14 @@ class Message(msgspec.Struct, gc=False):
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> Message:
-        """Make a message from ordinary values. Raises Invalid for a body that is a str, and for
-        text that properties cannot hold (a key with a space in it, too)."""
+        """Create a message from ordinary values. Raises Invalid for a body of type str, and for
+        text that properties cannot contain, such as a key with a space."""
         given: object = body
         if isinstance(given, str):
-            raise Invalid("body of a message: expected bytes, found a str; encode it first")
+            raise Invalid("body of a message: expected bytes, found a str: encode it first")
         table = {**properties} if properties else {}
         if keys:
-            # One key in a tuple, as most have it, goes without the call.
+            # Most messages have one key in a tuple: skip the call.
             if keys.__class__ is tuple and len(keys) == 1 and " " not in keys[0]:
                 joined = keys[0]
             else:
@@ -142,7 +143,7 @@ class Message(msgspec.Struct, gc=False):
 
     @property
     def tags_code(self) -> int:
-        """What the consume queue unit gets (but for delayed messages)."""
+        """Tags code for the consume queue unit, except for delayed messages."""
         return tags_code(self.tags)
 
     @property
@@ -154,13 +155,24 @@ class Message(msgspec.Struct, gc=False):
         return props.find_text(self.properties, b"UNIQ_KEY")
 
 
+class OwnMessage(Message, gc=False):
+    """Message that the broker itself puts: a delivery, a retry, a dead letter, a half or op
+    message, or a topic deletion. Producers' limits do not apply, because the message was accepted
+    before or no client sent it. Its topic may be a system topic."""
+
+
+class DueMessage(Message, gc=False):
+    """Message whose delivery time has passed. Any delay in its TIMER properties is ignored."""
+
+
 create_in_python: Final = Message.create
 """`Message.create` without the compiled core."""
 
 if IS_COMPILED:
     from tieredstore.message import _core
 
-    # Without messages that it can read the core appends nothing, and all goes through Python.
+    # Until the core has messages that it can read, it appends nothing, and Python does all the
+    # work.
     with contextlib.suppress(TypeError):
         _core.configure(Message, raw_crc32, large_crc32, create_in_python, LOCALHOST)
         Message.create = _core.create_message  # type: ignore[method-assign]
@@ -171,16 +183,16 @@ def _header(born_size: int, store_size: int) -> struct.Struct:
 
 
 V4_HEADER: Final = _header(V4_SIZE, V4_SIZE)
-"""What stands in front of the body of a record with IPv4 hosts: 88 bytes."""
+"""Header for records with IPv4 hosts: the 88 bytes before the body."""
 
 
 class PlainTemplate(NamedTuple):
-    """The constant parts of the plain records of one topic: IPv4 hosts, no property CRC.
+    """Constant parts of a topic's plain records, which have IPv4 hosts and no property CRC.
 
     A record is `pack(size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag
     (no host bits), born timestamp, born host (8 bytes), store timestamp, store_host, reconsume
     times, prepared transaction offset, body length)`, body, topic_field, i16 length of the
-    properties, properties: `fixed_bytes` and the lengths of body and properties make its size.
+    properties, properties. Its size is `fixed_bytes` plus the lengths of body and properties.
     """
 
     pack: Callable[..., bytes]
@@ -190,8 +202,8 @@ class PlainTemplate(NamedTuple):
     store_host: bytes
 
     def make_record(self, queue_id: int) -> bytes:
-        """Make head and topic field of a queue's records, zeros where messages differ: what the
-        compiled core fills in."""
+        """Return the head and the topic field of a queue's records. The compiled core fills in the
+        fields that differ between messages, which are zeros here."""
         head = V4_HEADER.pack(
             0, self.magic, 0, queue_id, 0, 0, 0, 0, 0, b"", 0, self.store_host, 0, 0, 0
         )
@@ -199,8 +211,8 @@ class PlainTemplate(NamedTuple):
 
 
 def topic_field(topic: str, *, auto_version: bool = True) -> tuple[int, bytes]:
-    """Encode the magic of a topic's records and its field in them, length included. Raises Invalid
-    for more than 127 bytes (32,767 with `auto_version`)."""
+    """Encode the magic of a topic's records and the topic field, including its length. Raises
+    Invalid for more than 127 bytes (32,767 with `auto_version`)."""
     encoded = topic.encode("utf-8", "replace")
     length = len(encoded)
     if length <= 127:
@@ -212,7 +224,7 @@ def topic_field(topic: str, *, auto_version: bool = True) -> tuple[int, bytes]:
 
 
 def find_unfit_number(*messages: Message) -> str:
-    """Say which number of the messages its field in the record cannot hold."""
+    """Return the name of a number of the message that does not fit its field in the record."""
     for message in messages:
         for name, bits in _NUMBERS:
             value = getattr(message, name)
@@ -225,11 +237,12 @@ def find_unfit_number(*messages: Message) -> str:
 
 
 class RecordEncoder:
-    """Makes the records of one store.
+    """Encoder for the records of one store.
 
-    store_host: address of this store as in the record; append_prop_crc: add the `__CRC32#`
-    property; auto_message_version: V2 records for topics of more than 127 bytes (else Invalid).
-    One encoder may be used by many threads under one lock.
+    `store_host`: address of this store as in the record. `append_prop_crc`: add the `__CRC32#`
+    property. `auto_message_version`: write V2 records for topics of more than 127 bytes, instead of
+    raising Invalid. `max_body_bytes`: limit for clients' messages, not for an `OwnMessage`. Threads
+    that share an encoder need one lock.
     """
 
     __slots__ = (
@@ -272,13 +285,14 @@ class RecordEncoder:
         self._topics: dict[str, tuple[int, bytes]] = {}
 
     def limit_bodies(self, max_body_bytes: int) -> None:
-        """Take no larger bodies from now on."""
+        """Set the body limit."""
         self.max_body_bytes = max_body_bytes
         self._max_record = max_body_bytes + RECORD_SLACK_BYTES
 
     def plain_template(self, topic: str) -> PlainTemplate | None:
-        """Make what a caller needs to encode a topic's plain records in its own loop; None when
-        this encoder makes none (IPv6 store host, property CRC). Raises Invalid for a bad topic."""
+        """Return the template for a caller that encodes a topic's plain records in its own loop.
+        Return None if this encoder cannot use one (IPv6 store host, property CRC). Raises Invalid
+        for a bad topic."""
         header, host_flags, fixed_bytes = self._headers[V4_SIZE]
         if host_flags or self._prop_crc:
             return None
@@ -295,8 +309,9 @@ class RecordEncoder:
         physical_offset: int,
         store_timestamp_ms: int,
     ) -> int:
-        """Append the record of a message to `parts` (their concatenation is the record); returns
-        its size in bytes. Raises Invalid, and then `parts` is as before."""
+        """Append the parts of a message's record to `parts`. Their concatenation is the record.
+        Returns its size in bytes. If a value is invalid, raises Invalid and leaves `parts`
+        unchanged."""
         body = message.body
         properties = message.properties
         body_length = len(body)
@@ -312,10 +327,9 @@ class RecordEncoder:
             properties = _room_for_crc(properties)
             properties_length = len(properties) + CRC_BLOCK_SIZE
         size += body_length + len(topic[1]) + properties_length
-        if (
-            body_length > self.max_body_bytes
-            or properties_length > _MAX_PROPERTIES
-            or size > self._max_record
+        if properties_length > _MAX_PROPERTIES or (
+            (body_length > self.max_body_bytes or size > self._max_record)
+            and not isinstance(message, OwnMessage)
         ):
             self._refuse(body_length, properties_length, size)
         try:
@@ -366,7 +380,6 @@ class RecordEncoder:
 
 
 def _room_for_crc(properties: bytes) -> bytes:
-    """The properties to which the CRC block can be added."""
     properties = props.remove_property(properties, b"__CRC32#")
     if properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
@@ -391,8 +404,8 @@ def encode_record(
 
 
 def copy_parts(parts: Sequence[Buffer], target: memoryview, position: int) -> int:
-    """Write the concatenation of `parts` into `target` from `position` on, large parts without
-    joining them first; returns the position behind. The target has to be large enough."""
+    """Write the concatenation of `parts` into `target` from `position` on. Large parts are not
+    joined first. Returns the end position. `target` must be large enough."""
     joined: list[Buffer] = []
     size = 0
     for part in parts:

@@ -1,8 +1,8 @@
-"""Java's String.hashCode and what RocketMQ makes of it (`docs/formats/ids-and-hashes.md`).
+"""Java's String.hashCode and RocketMQ's hashes based on it (`docs/formats/ids-and-hashes.md`).
 
-A hash over n UTF-16 code units is sum(unit[i] * 31^(n-1-i)) modulo 2^32. The batch form computes
-prefix sums of unit[i] * 31^-i over all texts at once (31 is odd, so it has an inverse modulo 2^32);
-each hash is then the difference of two of them times one power of 31.
+The hash of n UTF-16 code units is sum(unit[i] * 31^(n-1-i)) modulo 2^32. The batch form computes
+prefix sums of unit[i] * 31^-i over all texts together. (31 is odd, so it has an inverse modulo
+2^32.) Each hash is the difference of two prefix sums, times one power of 31.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+MAX_CACHED_CHARACTERS: Final = 255
+"""Maximum length of a text whose hash is kept. A client may send a text of any length."""
 SCALAR_LIMIT = 16
-"""Below this number of texts the loop is faster than the columns."""
+"""Number of texts below which a loop over the texts is faster than numpy's columns."""
 
-_UNITS: Final = 1 << 17  # code units hashed in one go
+_UNITS: Final = 1 << 17  # code units hashed together
 _MASK: Final = 0xFFFFFFFF
 _INT_MIN: Final = -(2**31)
 
@@ -40,7 +42,7 @@ def _to_signed(value: int) -> int:
 
 
 def java_string_hash(text: str, before: int = 0) -> int:
-    """Compute String.hashCode: an i32. before: the hash of text in front of it, modulo 2^32."""
+    """Return String.hashCode: an i32. `before`: hash of the preceding text, modulo 2^32."""
     if text.isascii():
         units: Sequence[int] = text.encode("ascii")
     else:
@@ -56,7 +58,7 @@ def java_string_hash(text: str, before: int = 0) -> int:
 
 
 def _utf16(text: str) -> bytes:
-    # memoryview.cast("H") and numpy's uint16 are native, so the units have to be native as well.
+    # memoryview.cast("H") and numpy's uint16 are native, so the units must be native too.
     return text.encode(_NATIVE_UTF16, "surrogatepass")
 
 
@@ -68,7 +70,7 @@ def _utf16_length(text: str) -> int:
 
 
 def java_string_hashes(texts: Sequence[str]) -> npt.NDArray[np.int32]:
-    """Compute String.hashCode of each text: int32[n]."""
+    """Return String.hashCode of each text: int32[n]."""
     if len(texts) < SCALAR_LIMIT:
         return np.array([java_string_hash(text) for text in texts], dtype=np.int32)
     hashes, _ = _hash_many(texts)
@@ -76,7 +78,7 @@ def java_string_hashes(texts: Sequence[str]) -> npt.NDArray[np.int32]:
 
 
 def _hash_many(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Hashes (modulo 2^32) and lengths in code units."""
+    """Return the hashes (modulo 2^32) of texts, and the lengths of the texts in code units."""
     joined = "".join(texts)
     if joined.isascii():
         units: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
@@ -91,7 +93,7 @@ def _hash_many(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArra
     first, start = 0, 0
     while first < len(texts):
         last = int(np.searchsorted(ends, start + _UNITS, side="right"))
-        if last == first:  # one text longer than the tables
+        if last == first:  # one text is longer than the tables
             hashes[first] = java_string_hash(texts[first]) & _MASK
             last = first + 1
         else:
@@ -109,19 +111,23 @@ def _hash_block(
     at_ends = sums[ends]
     hashes = at_ends.copy()
     hashes[1:] -= at_ends[:-1]
-    # An empty text has equal sums, so whatever power it meets, its hash is 0.
+    # An empty text has equal sums, so its hash is 0 with any power.
     hashes *= _POWERS[np.maximum(ends - 1, 0)]
     return hashes
 
 
-@functools.lru_cache(maxsize=8192)
 def topic_prefix_hash(topic: str) -> int:
-    """Compute the hash of `topic#`, modulo 2^32."""
+    """Return the hash of `topic#`, modulo 2^32."""
+    is_short = len(topic) <= MAX_CACHED_CHARACTERS
+    return _short_prefix_hash(topic) if is_short else java_string_hash(topic + "#") & _MASK
+
+
+@functools.lru_cache(maxsize=8192)
+def _short_prefix_hash(topic: str) -> int:
     return java_string_hash(topic + "#") & _MASK
 
 
 def _hash_topic_keys(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
-    """String.hashCode of `topic#key` for each key."""
     if len(keys) < SCALAR_LIMIT:
         before = topic_prefix_hash(topic)
         return np.array([java_string_hash(key, before) for key in keys], dtype=np.int32)
@@ -135,57 +141,53 @@ def _hash_topic_keys(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
 
 
 def index_hash(java_hash: int) -> int:
-    """Compute what both kinds of index store: the absolute value of a hash, 0 for -2^31."""
+    """Return the value that an index file (local or tiered) stores: the absolute value of a hash,
+    or 0 for -2^31."""
     return 0 if java_hash == _INT_MIN else abs(java_hash)
 
 
 def index_hashes(java_hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Compute `index_hash` of each: int32[n]."""
+    """Return `index_hash` of each hash: int32[n]."""
     hashes = np.abs(java_hashes)
     hashes[hashes < 0] = 0
     return hashes
 
 
 def local_key_hash(topic: str, key: str) -> int:
-    """Compute what a local index stores for a key of a topic: 0 to 2^31 - 1."""
+    """Return the hash that a local index stores for a key of a topic: 0 to 2^31 - 1."""
     return index_hash(java_string_hash(key, topic_prefix_hash(topic)))
 
 
-def local_key_hashes(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
-    """Compute `local_key_hash` of each key: int32[n]."""
-    return index_hashes(_hash_topic_keys(topic, keys))
-
-
 def tiered_key_hash(topic: str, key: str) -> int:
-    """Compute what a tiered index stores for a key of a topic: 0 to 2^31 - 1.
+    """Return the hash that a tiered index stores for a key of a topic: 0 to 2^31 - 1.
 
-    Java 5.5.0 keeps -2^31 as it is, fails on the negative slot and does not index that key (defect
-    D13). Here it is 0, as in the local index and as `hash & 0x7fffffff` of later versions.
+    Java 5.5.0 keeps -2^31, fails on the negative slot and does not index that key (defect D13).
+    This function returns 0, as in the local index and as `hash & 0x7fffffff` of later versions.
     """
     return index_hash(java_string_hash(key, topic_prefix_hash(topic)))
 
 
 def tiered_key_hashes(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
-    """Compute `tiered_key_hash` of each key: int32[n]."""
+    """Return `tiered_key_hash` of each key: int32[n]."""
     return index_hashes(_hash_topic_keys(topic, keys))
 
 
 def tiered_key_hash_candidates(topic: str, key: str) -> tuple[int, ...]:
-    """List the hashes under which a key can be in a tiered index, ours first.
-
-    Versions after 5.5.0 are said to store `hash & 0x7fffffff`, another value for a negative hash.
-    """
+    """Return the hashes that a tiered index may store for a key, with the hash of this project
+    first. Versions after 5.5.0 may store `hash & 0x7fffffff`, which differs for a negative hash."""
     java_hash = java_string_hash(key, topic_prefix_hash(topic))
     ours, later = index_hash(java_hash), java_hash & 0x7FFFFFFF
     return (ours,) if ours == later else (ours, later)
 
 
 def tags_code(tags: str | None) -> int:
-    """Compute the tags code of a consume queue unit: the hash of the whole TAGS value, 0 for
-    none."""
-    return _compute_tags_code(tags) if tags else 0
+    """Return the tags code of a consume queue unit: the hash of the whole TAGS value, or 0 without
+    tags."""
+    if not tags:
+        return 0
+    return _short_tags_code(tags) if len(tags) <= MAX_CACHED_CHARACTERS else java_string_hash(tags)
 
 
 @functools.lru_cache(maxsize=8192)
-def _compute_tags_code(tags: str) -> int:
+def _short_tags_code(tags: str) -> int:
     return java_string_hash(tags)

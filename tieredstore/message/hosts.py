@@ -1,4 +1,5 @@
-"""Addresses as records hold them: 4 or 16 bytes of IP, then the port as an i32."""
+"""Addresses in records: 4 or 16 bytes of IP, then the port as an i32. Also offset message ids,
+which consist of an address and a position (`docs/formats/ids-and-hashes.md`)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _GROUPS = struct.Struct(">8H")
 
 @functools.lru_cache(maxsize=4096)
 def encode_host(address: str, port: int) -> bytes:
-    """Encode an address: 8 bytes for IPv4, 20 for IPv6. Raises Invalid (names are not resolved)."""
+    """Encode an address: 8 bytes for IPv4, 20 for IPv6. Raises Invalid for a host name."""
     if not 0 <= port <= 0x7FFFFFFF:
         raise Invalid(f"port of host {address!r}: expected 0 to {0x7FFFFFFF}, found {port}")
     v6 = ":" in address
@@ -32,8 +33,8 @@ def encode_host(address: str, port: int) -> bytes:
 
 
 def decode_host(host: bytes) -> tuple[str, int]:
-    """Decode address and port; IPv6 in eight groups without `::`, as Java prints it. Raises
-    Corrupt."""
+    """Decode address and port. An IPv6 address has eight groups without `::`, as Java prints it.
+    Raises Corrupt."""
     if len(host) == V4_SIZE:
         packed, port = _V4.unpack(host)
         return "{}.{}.{}.{}".format(*packed), port
@@ -45,25 +46,25 @@ def decode_host(host: bytes) -> tuple[str, int]:
 
 @functools.lru_cache(maxsize=4096)
 def format_host(host: bytes) -> str:
-    """Write a host as `ip:port`, `[ip]:port` for IPv6. Raises Corrupt."""
+    """Format a host as `ip:port`, or `[ip]:port` for IPv6. Raises Corrupt."""
     address, port = decode_host(host)
     return f"[{address}]:{port}" if len(host) == V6_SIZE else f"{address}:{port}"
 
 
 def join_address(host: str, port: int) -> str:
-    """Write a host, a name or an IP with or without brackets, and a port as clients take it: IPv6
-    in brackets."""
+    """Join a host (name, or IP with or without brackets) and a port into the form that clients
+    accept: IPv6 in brackets."""
     bare = strip_brackets(host)
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
 def strip_brackets(host: str) -> str:
-    """Take the brackets off an IPv6 address; Java writes it with them."""
+    """Remove the brackets that Java writes around an IPv6 address."""
     return host.removeprefix("[").removesuffix("]")
 
 
 def parse_host(text: str) -> bytes:
-    """Parse what `format_host` writes (a leading `/`, as Java prints, is accepted). Raises
+    """Parse the output of `format_host`. A leading `/`, as Java prints it, is allowed. Raises
     Invalid."""
     address, separator, port = text.removeprefix("/").rpartition(":")
     if not separator or not port.isascii() or not port.isdigit():
@@ -71,3 +72,45 @@ def parse_host(text: str) -> bytes:
     if address.startswith("[") and address.endswith("]"):
         address = address[1:-1]
     return encode_host(address, int(port))
+
+
+_OFFSET = struct.Struct(">q")
+_LENGTHS = (2 * (V4_SIZE + 8), 2 * (V6_SIZE + 8))
+
+
+def offset_message_id(host: bytes, physical_offset: int) -> str:
+    """Return an offset message id: 32 (IPv4) or 56 (IPv6) upper-case hex digits.
+
+    `host`: the store host as in a record (IP and port, 8 or 20 bytes).
+    `physical_offset`: position of the record in the commit log of that host (bytes). Raises
+    Invalid.
+    """
+    if len(host) not in (V4_SIZE, V6_SIZE):
+        raise Invalid(f"host: expected {V4_SIZE} or {V6_SIZE} bytes, found {len(host)}")
+    try:
+        return (host + _OFFSET.pack(physical_offset)).hex().upper()
+    except struct.error as error:
+        raise Invalid(f"physical offset: expected an i64, found {physical_offset}") from error
+
+
+def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
+    """Parse an offset message id into (address, port, physical offset). Raises Invalid unless the
+    id has 32 or 56 hex digits."""
+    if len(message_id) not in _LENGTHS or not message_id.isascii() or not message_id.isalnum():
+        raise Invalid(f"offset message id: expected 32 or 56 hex digits, found {message_id!r}")
+    try:
+        raw = bytes.fromhex(message_id)
+    except ValueError as error:
+        raise Invalid(f"offset message id: {message_id!r} is not hexadecimal") from error
+    address, port = decode_host(raw[:-8])
+    return address, port, _OFFSET.unpack(raw[-8:])[0]
+
+
+def is_offset_message_id(message_id: str) -> bool:
+    """Return whether `parse_offset_message_id` accepts a text. A UNIQ_KEY of 32 digits has the same
+    form, so True proves nothing."""
+    try:
+        parse_offset_message_id(message_id)
+    except Invalid:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""Where the fields of a commit log record are (`docs/formats/record.md`)."""
+"""Positions of the fields of a commit log record (`docs/formats/record.md`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 MAGICS = (MAGIC_V1, MAGIC_V2)
 MAGIC_BLANK = 0xCBD43194
-"""Ends a commit log file, and the coda of old tiered segments."""
+"""Magic of the record that ends a commit log file, and of the coda of old tiered segments."""
 
-SIZE_POSITION = 0
 MAGIC_POSITION = 4
 BODY_CRC_POSITION = 8
 QUEUE_ID_POSITION = 12
@@ -26,28 +25,32 @@ PHYSICAL_OFFSET_POSITION = 28
 SYS_FLAG_POSITION = 36
 BORN_TIMESTAMP_POSITION = 40
 BORN_HOST_POSITION = 48
-# From here on with IPv4 hosts; each IPv6 host in front moves a field V6_EXTRA bytes.
+# From here on for IPv4 hosts. Each IPv6 host in front moves a field by V6_EXTRA bytes.
 STORE_TIMESTAMP_POSITION = 56
 STORE_HOST_POSITION = 64
 RECONSUME_TIMES_POSITION = 72
 PREPARED_TRANSACTION_OFFSET_POSITION = 76
 BODY_LENGTH_POSITION = 84
 FIXED_SIZE = 88
-"""Bytes in front of the body with two IPv4 hosts, body length included: the body's position."""
+"""Position of the body for IPv4 hosts: the number of bytes before it, body length included."""
 
 V6_EXTRA = 12
-"""Bytes by which an IPv6 host is longer than an IPv4 one."""
+"""Bytes by which an IPv6 host is longer than an IPv4 host."""
 HOSTLESS_SIZE = FIXED_SIZE - 16
-"""Bytes in front of the body without the two hosts."""
+"""Number of bytes before the body, without the two hosts."""
 MAX_STORE_TIMESTAMP_END = STORE_TIMESTAMP_POSITION + V6_EXTRA + 8
-"""Bytes of a record in which its store timestamp is, whatever its born host."""
+"""Number of a record's first bytes that always contain its store timestamp, even with an IPv6 born
+host."""
 MIN_RECORD_SIZE = FIXED_SIZE + 3
-"""V1, IPv4 hosts, no body, no topic, no properties."""
+"""Size of the smallest record: V1, IPv4 hosts, no body, no topic, no properties."""
 BLANK_SIZE = 8
-"""Size and magic of the blank record; a record leaves at least this much behind it in a file."""
+"""Size of the blank record: size and magic. A message's record leaves at least this much room in a
+file."""
 CODA_SIZE = 16
-"""Bytes of a coda: size 16, MAGIC_BLANK, i64 largest store timestamp."""
+"""Size of a coda: size 16, MAGIC_BLANK, i64 largest store timestamp."""
 
+_SECTOR_BYTES = 512
+"""Unit that a disk writes as a whole or not at all."""
 _LAST_OF_MAGIC_V2 = MAGIC_V2 & 0xFF
 _HOSTS_V6 = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
 _BLANK_BYTES = MAGIC_BLANK.to_bytes(4, "big")
@@ -57,7 +60,7 @@ _I2 = struct.Struct(">h")
 
 
 class Sections(msgspec.Struct, gc=False, frozen=True):
-    """Positions (absolute in the buffer) and lengths of what varies in a record, in bytes."""
+    """Positions in the buffer, and lengths, of the variable parts of a record (bytes)."""
 
     born_host_size: int
     store_host_size: int
@@ -70,7 +73,7 @@ class Sections(msgspec.Struct, gc=False, frozen=True):
 
 
 def store_timestamp_position(sys_flag: int) -> int:
-    """Compute the position of the store timestamp in a record, bytes: 56, or 68 behind an IPv6 born
+    """Return the position of the store timestamp in a record (bytes): 56, or 68 with an IPv6 born
     host."""
     if sys_flag & sysflag.BORN_HOST_V6:
         return STORE_TIMESTAMP_POSITION + V6_EXTRA
@@ -78,7 +81,7 @@ def store_timestamp_position(sys_flag: int) -> int:
 
 
 def host_sizes(sys_flag: int) -> tuple[int, int]:
-    """Tell the sizes of born host and store host: 8 or 20 bytes each."""
+    """Return the sizes of born host and store host: 8 or 20 bytes each."""
     return (
         20 if sys_flag & sysflag.BORN_HOST_V6 else 8,
         20 if sys_flag & sysflag.STORE_HOST_V6 else 8,
@@ -86,15 +89,14 @@ def host_sizes(sys_flag: int) -> tuple[int, int]:
 
 
 def make_corrupt_error(position: int, field: str, expected: str, found: object) -> Corrupt:
-    """Make the error of a bad record: it names the position in the buffer, and has it as
-    `offset`."""
+    """Return the error of a bad record, with its position in the buffer as `offset`."""
     return Corrupt(
         f"record at {position}: {field}: expected {expected}, found {found}", offset=position
     )
 
 
 def size_and_magic(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Read the first eight bytes of a record. Raises Corrupt when they are not within [0, end)."""
+    """Read the first eight bytes of a record. Raises Corrupt if they are not within [0, end)."""
     if position < 0 or position + BLANK_SIZE > end:
         raise make_corrupt_error(
             position, "size and magic", f"8 bytes before {end}", max(end - position, 0)
@@ -104,22 +106,54 @@ def size_and_magic(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def is_head_of_message(head: Buffer, size: int) -> bool:
-    """Tell whether a message's record of that size begins so; False for fewer than 8 bytes."""
+    """Return whether `head` is the beginning of a message's record of this size. False for fewer
+    than 8 bytes."""
     return len(head) >= BLANK_SIZE and _SIZE_AND_MAGIC.unpack_from(head) in (
         (size, MAGIC_V1),
         (size, MAGIC_V2),
     )
 
 
+def was_head_written(head: Buffer, size: int, position: int) -> bool:
+    """Return whether the first 8 bytes of a message's record of this size were written. False if an
+    interrupted write may have left them: all zeros, or zeros on one side of a sector's border. Any
+    other bytes were written, and are damaged if they are no record head. `position`: position of
+    the record in its file (bytes)."""
+    if is_head_of_message(head, size):
+        return True
+    left = bytes(head[:BLANK_SIZE])
+    if left == bytes(BLANK_SIZE):
+        return False
+    border = -position % _SECTOR_BYTES
+    if not 0 < border < BLANK_SIZE:
+        return True
+    before, behind = bytes(border), bytes(BLANK_SIZE - border)
+    wholes = [_SIZE_AND_MAGIC.pack(size, magic) for magic in (MAGIC_V1, MAGIC_V2)]
+    return all(left not in (before + whole[border:], whole[:border] + behind) for whole in wholes)
+
+
+def has_magic(head: Buffer) -> bool:
+    """Return whether `head` is the beginning of a message's record of any size."""
+    return int.from_bytes(head[MAGIC_POSITION:BODY_CRC_POSITION]) in MAGICS
+
+
+def names_place(head: Buffer, queue_offset: int, physical_offset: int) -> bool:
+    """Return whether the fields of a record contain this queue offset or this position in its
+    commit log."""
+    queue = int.from_bytes(head[QUEUE_OFFSET_POSITION:PHYSICAL_OFFSET_POSITION])
+    return queue == queue_offset or physical_offset == int.from_bytes(
+        head[PHYSICAL_OFFSET_POSITION:SYS_FLAG_POSITION]
+    )
+
+
 def is_blank_record(buffer: Buffer, position: int) -> bool:
-    """Tell whether a record that ends a commit log file begins here; False behind the buffer's
-    end."""
+    """Return whether a record that ends a commit log file begins at the position. False at the
+    buffer's end."""
     return bytes(buffer[position + MAGIC_POSITION : position + BLANK_SIZE]) == _BLANK_BYTES
 
 
 def check_size(buffer: Buffer, position: int, end: int) -> int:
-    """Return the size of the record at a position, with its magic and bounds checked. Raises
-    Corrupt."""
+    """Check magic and bounds of the record at a position, and return its size. Raises Corrupt."""
     size, magic = size_and_magic(buffer, position, end)
     if magic not in MAGICS:
         raise make_corrupt_error(position, "magic", "daa320a7 or daa320ab", f"{magic:08x}")
@@ -133,8 +167,8 @@ def check_size(buffer: Buffer, position: int, end: int) -> int:
 
 
 def locate(buffer: Buffer, position: int, size: int) -> Sections:
-    """Find the sections of a record whose size and magic were checked. Raises Corrupt when a length
-    leads out of the record or the lengths do not add up to `size`."""
+    """Return the sections of a record whose size and magic were checked. Raises Corrupt if a length
+    exceeds the record, or if the lengths do not add up to `size`."""
     end = position + size
     sys_flag = _I4.unpack_from(buffer, position + SYS_FLAG_POSITION)[0]
     born, store = host_sizes(sys_flag) if sys_flag & _HOSTS_V6 else (8, 8)

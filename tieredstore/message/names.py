@@ -1,7 +1,5 @@
-"""RocketMQ's own topics and prefixes, and logical paths in a tier.
-
-Paths: `docs/formats/tier-layout.md`; file names are the providers'.
-"""
+"""RocketMQ's own topics and prefixes, and logical paths in a tier (`docs/formats/tier-layout.md`).
+The names of files are defined by the providers."""
 
 from __future__ import annotations
 
@@ -9,7 +7,8 @@ import re
 from typing import Final
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""Delayed messages, a queue for each level; their units hold a time in place of a tags code."""
+"""Topic of delayed messages, with one queue for each level. Its units hold a time instead of a tags
+code."""
 SYSTEM_TOPICS: Final = frozenset(
     {
         "TBW102",
@@ -26,33 +25,40 @@ SYSTEM_TOPICS: Final = frozenset(
         "CHECKPOINT_TOPIC",
     }
 )
-"""Topics of the broker itself, beside those that begin with SYSTEM_PREFIX."""
+"""Topics of the broker itself, besides the topics that begin with SYSTEM_PREFIX."""
 
 SYSTEM_PREFIX: Final = "rmq_sys_"
 TIMER_TOPIC: Final = SYSTEM_PREFIX + "wheel_timer"
-"""Messages that are delivered at a time of their own, in queue 0."""
+"""Topic of messages with an individual delivery time, in queue 0."""
 RETRY_PREFIX: Final = "%RETRY%"
-"""In front of a consumer group: messages to deliver to it once more."""
+"""Prefix of the topic in which a consumer group's messages wait for their redelivery."""
 DLQ_PREFIX: Final = "%DLQ%"
-"""In front of a consumer group: messages that it failed to consume too often."""
+"""Prefix of the topic of messages that a consumer group failed to consume too often."""
 LMQ_PREFIX: Final = "%LMQ%"
-"""Light message queues: consume queues over messages of other topics."""
+"""Prefix of light message queues: consume queues over messages of other topics."""
 
 INDEX_TOPIC: Final = SYSTEM_PREFIX + "INDEX"
-"""The topic under which the index segments of a broker are, in queue 0."""
+"""Topic of the index segments of a broker, in queue 0."""
 
 DELETION_TOPIC: Final = SYSTEM_PREFIX + "DELETED_TOPICS"
-"""The topic, in queue 0, whose messages say that a topic of a local store was deleted
+"""Topic whose messages, in queue 0, record deletions of topics in a local store
 (`docs/formats/topic-deletion.md`)."""
 
+
+TRACE_PREFIX: Final = SYSTEM_PREFIX + "TRACE_DATA_"
+"""Prefix of a region's trace topic, which clients of a cloud's access channel use."""
+REVIVE_PREFIX: Final = SYSTEM_PREFIX + "REVIVE_LOG_"
+"""Prefix of a cluster's topic in which a Java broker keeps popped messages. The only system topic
+whose messages have a timer."""
+_OPEN_SYSTEM_TOPICS: Final = frozenset({"BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})
 
 MAX_NAME_BYTES: Final = 255
 _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 def find_name_fault(name: str) -> str | None:
-    """Tell why a name cannot be one component of a path, in a local store or in a tier; None when
-    it can. The answer goes on after the name: "is empty", "starts with a dot", …"""
+    """Return why a name cannot be a component of a path, in a local store or in a tier, or None for
+    a valid name. The text continues after the name: "is empty", "starts with a dot", …"""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -65,21 +71,54 @@ def find_name_fault(name: str) -> str | None:
     if found is not None:
         return f"contains {found[0]!r}"
     if name.startswith("."):
-        # "." and ".." leave the folder; other dot names are this project's own files
+        # "." and ".." leave the folder. Other names with a dot are this project's own files.
         return "starts with a dot"
     return None
 
 
 def is_system_topic(topic: str) -> bool:
-    """Tell whether a topic is one of the broker's own."""
+    """Return whether a topic is a system topic."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
+def is_closed_topic(topic: str) -> bool:
+    """Return whether only the broker itself may put messages in a topic. True for system topics,
+    except the trace topics and the benchmark topic."""
+    return (
+        is_system_topic(topic)
+        and topic not in _OPEN_SYSTEM_TOPICS
+        and not topic.startswith(TRACE_PREFIX)
+    )
+
+
 def queue_path(broker_name: str, topic: str, queue_id: int) -> str:
-    """Join `broker/topic/queue`: the path of a queue's segments."""
+    """Return `broker/topic/queue`: the path of a queue's segments."""
     return f"{broker_name}/{topic}/{queue_id}"
 
 
 def index_path(broker_name: str) -> str:
-    """Join the path of a broker's index segments."""
+    """Return the path of a broker's index segments."""
     return queue_path(broker_name, INDEX_TOPIC, 0)
+
+
+MAX_TOPIC_BYTES: Final = 127
+MAX_RETRY_TOPIC_BYTES: Final = 255
+MAX_QUEUE_ID: Final = 65_535
+
+
+def illegal_topic(topic: str, queue_id: int) -> str | None:
+    """Return why no message may be put in this queue, or None for a valid queue. The length limits
+    are RocketMQ's. A topic is a folder's name, in the store and in a tier."""
+    try:
+        length = len(topic.encode())
+    except UnicodeEncodeError:
+        return f"topic {topic!r}: expected text"
+    limit = MAX_RETRY_TOPIC_BYTES if topic.startswith(RETRY_PREFIX) else MAX_TOPIC_BYTES
+    if not 0 < length <= limit:
+        return f"topic: expected 1 to {limit} bytes, found {length}"
+    fault = find_name_fault(topic)
+    if fault is not None:
+        return f"topic {topic!r}: expected a name that can be a folder's: it {fault}"
+    if not 0 <= queue_id <= MAX_QUEUE_ID:
+        return f"queue id: expected 0 to {MAX_QUEUE_ID}, found {queue_id}"
+    return None

@@ -1,4 +1,4 @@
-"""The properties of a record: `name 0x01 value 0x02` repeated (`docs/formats/properties.md`)."""
+"""Properties of a record: `name 0x01 value 0x02` repeated (`docs/formats/properties.md`)."""
 
 from __future__ import annotations
 
@@ -15,53 +15,36 @@ NAME_VALUE_SEPARATOR = b"\x01"
 PROPERTY_SEPARATOR = b"\x02"
 KEY_SEPARATOR = " "
 MAX_PROPERTIES_BYTES = 32_767
-"""Length that the i16 in front of the properties can say."""
+"""Limit of the properties in bytes: the maximum of their i16 length field."""
+
+_MAX_DIGITS = 1_000
+"""Maximum number of digits of a parsed number, including leading zeros."""
 
 KEYS = "KEYS"
 TAGS = "TAGS"
-WAIT = "WAIT"
 DELAY = "DELAY"
 RETRY_TOPIC = "RETRY_TOPIC"
 REAL_TOPIC = "REAL_TOPIC"
-REAL_QID = "REAL_QID"
 TRAN_MSG = "TRAN_MSG"
 PGROUP = "PGROUP"
-MIN_OFFSET = "MIN_OFFSET"
-MAX_OFFSET = "MAX_OFFSET"
-ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-RECONSUME_TIME = "RECONSUME_TIME"
-MSG_REGION = "MSG_REGION"
-TRACE_ON = "TRACE_ON"
 UNIQ_KEY = "UNIQ_KEY"
-MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
-INNER_NUM = "INNER_NUM"
-INNER_BASE = "INNER_BASE"
-DUP_INFO = "DUP_INFO"
 CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
-TRANSACTION_ID = "__transactionId__"
-TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-CLUSTER = "CLUSTER"
-POP_CK = "POP_CK"
-FIRST_POP_TIME = "1ST_POP_TIME"
 SHARDING_KEY = "__SHARDINGKEY"
 INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
-TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+PRIORITY = "_SYS_MSG_PRIORITY_"
+LITE_TOPIC = "__LITE_TOPIC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 TIMER_OUT_MS = "TIMER_OUT_MS"
-TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
-TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
-TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
-TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
 BORN_HOST = "__BORNHOST"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
+ORIGIN_GROUP = "ORIGIN_GROUP"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
-CRC32 = "__CRC32#"
 
-# What Character.isWhitespace accepts: no no-break spaces, unlike str.strip().
+# Characters that Character.isWhitespace accepts. Unlike str.strip(), no no-break spaces.
 _JAVA_WHITESPACE = (
     " \t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2008\u2009"
     "\u200a\u2028\u2029\u205f\u3000"
@@ -69,8 +52,8 @@ _JAVA_WHITESPACE = (
 
 
 def decode_properties(buffer: Buffer) -> dict[str, str]:
-    """Decode all properties, by Java's rules: a pair without a name, separator or value is dropped,
-    the last 0x02 may be missing, the last of equal names wins, bytes that are no UTF-8 become
+    """Decode all properties by Java's rules. A pair without a name, separator or value is dropped.
+    The last 0x02 may be missing. The last of equal names is used. Bytes that are not UTF-8 become
     U+FFFD."""
     text = str(buffer, "utf-8", "replace")
     properties: dict[str, str] = {}
@@ -82,11 +65,9 @@ def decode_properties(buffer: Buffer) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Encode properties as the bytes that `decode_properties` reads back, in the mapping's order.
-
-    Empty values are not written, since no reader would see them. Raises Invalid for a name or value
-    that would change the meaning of its neighbours, and for more than MAX_PROPERTIES_BYTES.
-    """
+    """Encode properties, in the mapping's order, as the bytes that `decode_properties` reads. Empty
+    values are not written, because no reader would see them. Raises Invalid for a name or value
+    that would change the meaning of its neighbours, and for more than MAX_PROPERTIES_BYTES."""
     if IS_COMPILED:
         compiled = _core.encode_properties(properties)
         if compiled is not None:
@@ -108,7 +89,8 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def find_property(buffer: Buffer, name: bytes) -> bytes | None:
-    """Find the bytes of one value, without decoding the others; None when it is absent or empty."""
+    """Return the bytes of one value without decoding the other properties, or None if the value is
+    absent or empty."""
     data = buffer if isinstance(buffer, bytes) else bytes(buffer)
     marked = name + b"\x01"
     start = data.rfind(marked)
@@ -120,19 +102,45 @@ def find_property(buffer: Buffer, name: bytes) -> bytes | None:
                 end = len(data)
             if end > begin:
                 return data[begin:end]
-        # A name may overlap itself ("AA" in "AAA"), so look again from one byte earlier.
+        # A name may overlap itself, so search again from one byte earlier.
         start = data.rfind(marked, 0, start + len(marked) - 1)
     return None
 
 
+def find_integer(buffer: Buffer, name: bytes, bits: int = 64) -> int | None:
+    """Return one value as a number, by the rules of Java's `parseInt` (32 bits) or `parseLong`
+    (64): a sign, decimal digits, and no other character. None if the value is absent or not such a
+    number."""
+    value = find_property(buffer, name)
+    return None if value is None else parse_integer(value, bits)
+
+
+def parse_integer(value: bytes, bits: int = 64) -> int | None:
+    """Parse a number as `find_integer` does. Return None for any other text, of any length."""
+    digits = value[1:] if value[:1] in (b"+", b"-") else value
+    if not digits.isdigit() or len(digits) > _MAX_DIGITS:
+        return None
+    number = int(value)
+    return number if -(1 << bits - 1) <= number < 1 << bits - 1 else None
+
+
+def parse_number(text: str | bytes | None, bits: int = 64) -> int | None:
+    """Parse a value that must be a number of digits only, not negative. Return None for any other
+    text of any length, because a client may have written the value."""
+    value = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    if not value or not value.isdigit():
+        return None
+    return parse_integer(value, bits)
+
+
 def find_text(buffer: Buffer, name: bytes) -> str | None:
-    """Find one value as text, as `find_property` does."""
+    """Return one value as text, as `find_property` does."""
     value = find_property(buffer, name)
     return None if value is None else value.decode("utf-8", "replace")
 
 
 def remove_property(data: bytes, name: bytes) -> bytes:
-    """Remove a name (every occurrence) from the properties; what is left keeps its bytes."""
+    """Remove every occurrence of a name from the properties. The other bytes do not change."""
     marked = name + b"\x01"
     if marked not in data:
         return data
@@ -140,7 +148,8 @@ def remove_property(data: bytes, name: bytes) -> bytes:
 
 
 def set_property(data: bytes, name: bytes, value: bytes) -> bytes:
-    """Give a name one value, behind the other properties; they keep their bytes."""
+    """Set a name to one value, after the other properties. The bytes of the other properties do not
+    change."""
     data = remove_property(data, name)
     if data and not data.endswith(PROPERTY_SEPARATOR):
         data += PROPERTY_SEPARATOR
@@ -155,10 +164,8 @@ def _pairs_with_separator(data: bytes) -> list[bytes]:
 
 
 def split_keys(value: str | None) -> list[str]:
-    """Split a KEYS value into its keys: parted by single spaces, empty ones dropped, order kept.
-
-    A value of nothing but white space (as Java sees it) holds no key.
-    """
+    """Split a KEYS value into its keys at single spaces, in order. Empty keys are dropped. A value
+    of white space only (by Java's rules) has no key."""
     if value is None or is_blank(value):
         return []
     if KEY_SEPARATOR not in value:
@@ -167,12 +174,13 @@ def split_keys(value: str | None) -> list[str]:
 
 
 def has_empty_key(value: str) -> bool:
-    """Tell whether Java's `split` finds an empty key in a KEYS value: in front of a key, never
-    behind the last one."""
+    """Return whether Java's `split` finds an empty key in a KEYS value: before another key, never
+    after the last one."""
     return not is_blank(value) and "" in value.rstrip(KEY_SEPARATOR).split(KEY_SEPARATOR)
 
 
 def is_blank(value: str | None) -> bool:
-    """Tell whether a text is blank, as Java's StringUtils.isBlank says."""
-    # isspace() knows more white space than Java, and answers at the first other character.
+    """Return whether a text is blank by Java's StringUtils.isBlank."""
+    # isspace() accepts more characters than Java, and is fast: it stops at the first other
+    # character.
     return not value or (value.isspace() and not value.strip(_JAVA_WHITESPACE))

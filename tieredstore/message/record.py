@@ -1,9 +1,8 @@
-"""One commit log record at a time (`docs/formats/record.md`); many at once: `columns`."""
+"""Decoding of one commit log record (`docs/formats/record.md`). For many records see `columns`."""
 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 import msgspec
 
@@ -12,65 +11,33 @@ from tieredstore.message import layout, sysflag
 from tieredstore.message import properties as props
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES, decompress
-from tieredstore.message.crc import crc32, property_crc_matches
-from tieredstore.message.encoding import (
-    BodyTooLarge,
-    Message,
-    PropertiesTooLarge,
-    RecordEncoder,
-    copy_parts,
-    encode_record,
+from tieredstore.message.crc import (
+    CRC_BLOCK_SIZE,
+    crc32,
+    crc_block,
+    property_crc,
+    stored_property_crc,
 )
-from tieredstore.message.hosts import format_host
-from tieredstore.message.ids import offset_message_id
-from tieredstore.message.layout import (
-    BLANK_SIZE,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    MIN_RECORD_SIZE,
-    Sections,
-    check_size,
-    locate,
-    size_and_magic,
-)
-
-__all__ = [
-    "BLANK_SIZE",
-    "MAGIC_BLANK",
-    "MAGIC_V1",
-    "MAGIC_V2",
-    "MIN_RECORD_SIZE",
-    "BodyTooLarge",
-    "Message",
-    "PropertiesTooLarge",
-    "RecordCheck",
-    "RecordEncoder",
-    "StoredMessage",
-    "blank_record",
-    "check_record",
-    "copy_parts",
-    "decode_record",
-    "encode_record",
-]
+from tieredstore.message.hosts import format_host, offset_message_id
+from tieredstore.message.layout import MAGIC_BLANK, Sections, check_size, locate
 
 _I4 = struct.Struct(">i")
 _I8 = struct.Struct(">q")
 _SYS_FLAG_AND_TIME = struct.Struct(">i16xq")
-"""From the system flags to the store timestamp behind an IPv4 born host."""
+"""Fields from the system flags to the store timestamp after an IPv4 born host."""
 _BLANK = struct.Struct(">iI")
-# Seen from the body, whatever the hosts.
+# Positions relative to the body, for all kinds of hosts.
 _RECONSUME_TIMES = layout.RECONSUME_TIMES_POSITION - layout.FIXED_SIZE
 _PREPARED_TRANSACTION_OFFSET = layout.PREPARED_TRANSACTION_OFFSET_POSITION - layout.FIXED_SIZE
 
 
 class StoredMessage(msgspec.Struct, gc=False, eq=False):
-    """A record in a buffer, decoded as far as it is asked for.
+    """Record in a buffer, decoded lazily. `position`, `size`: bytes in `buffer`. `tags_code`: from
+    the consume queue unit, 0 without one.
 
-    position and size: bytes in `buffer`; tags_code: from the consume queue unit, 0 when there was
-    none. It keeps the whole buffer alive: `copy_out()` for a message that is kept alone. Made by
-    `decode_record` and `split_messages`, which check size, magic and bounds; the properties that
-    need the variable part raise Corrupt when its lengths are wrong.
+    The object keeps the whole buffer alive. Use `copy_out()` to keep one message. `decode_record`
+    and `split_messages` create it, and check size, magic and bounds. The properties that need the
+    variable part raise Corrupt if its lengths are wrong.
     """
 
     buffer: Buffer
@@ -92,7 +59,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def sections(self) -> Sections:
-        """Where the variable parts are."""
+        """Positions of the variable parts."""
         sections = self._sections
         if sections is None:
             sections = self._sections = locate(self.buffer, self.position, self.size)
@@ -100,11 +67,11 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def raw(self) -> memoryview:
-        """The whole record."""
+        """Whole record."""
         return memoryview(self.buffer)[self.position : self.position + self.size]
 
     def copy_out(self) -> StoredMessage:
-        """Return the same message on a copy of its own bytes."""
+        """Return the same message with a copy of its own bytes."""
         return StoredMessage(bytes(self.raw), 0, self.size, self.tags_code)
 
     @property
@@ -113,7 +80,6 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def body_crc(self) -> int:
-        """Of the stored body."""
         return self._i4(layout.BODY_CRC_POSITION)
 
     @property
@@ -132,8 +98,8 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def physical_offset(self) -> int:
-        """Bytes in the commit log that the record was read from: the broker's, or the queue's own
-        one in the tier."""
+        """Position of the record in its commit log (bytes): the broker's log, or the queue's log in
+        the tier."""
         value: int = _I8.unpack_from(self.buffer, self.position + layout.PHYSICAL_OFFSET_POSITION)[
             0
         ]
@@ -153,7 +119,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def born_host(self) -> str:
-        """`ip:port`, `[ip]:port` for IPv6."""
+        """Address of the producer: `ip:port`, or `[ip]:port` for IPv6."""
         return format_host(self.born_host_bytes)
 
     @property
@@ -174,7 +140,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def store_host(self) -> str:
-        """`ip:port`, `[ip]:port` for IPv6."""
+        """Address of the store: `ip:port`, or `[ip]:port` for IPv6."""
         return format_host(self.store_host_bytes)
 
     @property
@@ -191,21 +157,21 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def body_length(self) -> int:
-        """Of the stored body, bytes."""
+        """Length of the stored body (bytes)."""
         return self.sections.body_length
 
     @property
     def body(self) -> memoryview:
-        """The stored body: still compressed if the producer compressed it."""
+        """Stored body. Still compressed if the producer compressed it."""
         sections = self.sections
         start = sections.body_offset
         return memoryview(self.buffer)[start : start + sections.body_length]
 
     def decode_body(self, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES) -> bytes | memoryview:
-        """Decode the body as the producer gave it. Raises Corrupt, also for one that inflates to
-        more than `limit_bytes`."""
+        """Decompress the body. Raises Corrupt, also for a body that decompresses to more than
+        `limit_bytes`."""
         sys_flag = self.sys_flag
-        # Java inflates nothing either when there is nothing.
+        # Java does not decompress an empty body either.
         if not sys_flag & sysflag.COMPRESSED or not self.body_length:
             return self.body
         try:
@@ -220,13 +186,12 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def properties_bytes(self) -> bytes:
-        """The properties as stored."""
         sections = self.sections
         return self._slice(sections.properties_offset, sections.properties_length)
 
     @property
     def properties(self) -> dict[str, str]:
-        """Decoded anew on each use."""
+        """Properties, decoded on each use."""
         return props.decode_properties(self.properties_bytes)
 
     def get_property(self, name: str) -> str | None:
@@ -251,11 +216,12 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def msg_id(self) -> str:
-        """The UNIQ_KEY, which is what clients call msgId; without one the offset message id."""
+        """UNIQ_KEY, which clients call msgId, or the offset message id if the message has no
+        UNIQ_KEY."""
         return self.uniq_key or self.offset_message_id
 
     def check_body(self) -> None:
-        """Raise Corrupt when the body does not have its CRC."""
+        """Raise Corrupt if the body does not match its CRC."""
         found = crc32(self.body)
         if found != self.body_crc:
             raise layout.make_corrupt_error(
@@ -264,67 +230,25 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
 
 def decode_record(buffer: Buffer, position: int = 0, *, tags_code: int = 0) -> StoredMessage:
-    """Decode the record that starts at a byte of a buffer, checked but for its CRCs.
-
-    Raises Corrupt, which names the position, when it is no whole record.
-    """
+    """Decode the record that starts at a byte of a buffer. Its CRCs are not checked. Raises
+    Corrupt, which names the position, for anything but a whole record."""
     size = check_size(buffer, position, len(buffer))
     sections = locate(buffer, position, size)
     return StoredMessage(buffer, position, size, tags_code, sections)
 
 
-class RecordCheck(NamedTuple):
-    """What is at a position of a log, as recovery sees it.
-
-    size > 0: bytes to go on by, a good record if `ok`; size 0 and ok: a blank record, the file ends
-    here; size -1: no record. `reason` says what is wrong, empty when ok.
-    """
-
-    size: int
-    ok: bool
-    reason: str = ""
-
-
-_BLANK_FOUND = RecordCheck(0, True)
-
-
-def check_record(
-    buffer: Buffer,
-    position: int,
-    *,
-    end: int | None = None,
-    check_crc: bool = True,
-    check_property_crc: bool = False,
-) -> RecordCheck:
-    """Check the record at a position of a log whose readable bytes are [0, end). Never raises for
-    bad bytes.
-
-    check_crc: check the body; check_property_crc: check the whole record by its `__CRC32#` property
-    in place of the body (a record without one fails).
-    """
-    limit = len(buffer) if end is None else min(end, len(buffer))
-    try:
-        size, magic = size_and_magic(buffer, position, limit)
-        if magic == MAGIC_BLANK and BLANK_SIZE <= size <= limit - position:
-            return _BLANK_FOUND
-        size = check_size(buffer, position, limit)
-    except Corrupt as error:
-        return RecordCheck(-1, False, str(error))
-    try:
-        message = StoredMessage(buffer, position, size, 0, locate(buffer, position, size))
-    except Corrupt as error:
-        return RecordCheck(size, False, str(error))
-    if check_property_crc:
-        if not property_crc_matches(buffer, position, size):
-            return RecordCheck(-1, False, f"record at {position}: wrong or missing __CRC32#")
-    elif check_crc:
-        try:
-            message.check_body()
-        except Corrupt as error:
-            return RecordCheck(-1, False, str(error))
-    return RecordCheck(size, True)
+def copy_with_reconsume_times(message: StoredMessage, times: int) -> bytearray:
+    """Return a copy of a record with another number of redeliveries. The CRC of the whole record is
+    computed again. The CRC of the body does not cover this number and stays."""
+    record = bytearray(message.raw)
+    position = message.sections.body_offset - message.position + _RECONSUME_TIMES
+    _I4.pack_into(record, position, times)
+    if stored_property_crc(record, 0, len(record)) is not None:
+        record[-CRC_BLOCK_SIZE:] = crc_block(property_crc(record, 0, len(record)))
+    return record
 
 
 def blank_record(remaining_bytes: int) -> bytes:
-    """Make the 8 bytes that end a commit log file with `remaining_bytes` left, these included."""
+    """Return the 8 bytes that end a commit log file. `remaining_bytes`: free bytes of the file,
+    including these 8."""
     return _BLANK.pack(remaining_bytes, MAGIC_BLANK)

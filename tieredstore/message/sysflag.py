@@ -1,4 +1,4 @@
-"""The bits of a record's sysFlag (`docs/formats/record.md`)."""
+"""Bits of a record's sysFlag (`docs/formats/record.md`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPRESSION_TYPE_SHIFT = 8
 
 
 class CompressionType(enum.IntEnum):
-    """How a body is compressed. Producers before RocketMQ 5 left the field 0 and meant zlib."""
+    """Compression of a body. Producers before RocketMQ 5 left the field 0 for zlib."""
 
     LZ4 = 1
     ZSTD = 2
@@ -28,7 +28,8 @@ class CompressionType(enum.IntEnum):
 
 
 def compression_type(sys_flag: int) -> CompressionType | None:
-    """Return the compression of a *compressed* body; None for a value that no RocketMQ writes."""
+    """Return the compression of a *compressed* body, or None for a value that RocketMQ does not
+    write."""
     value = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
     if value == 0:
         return CompressionType.ZLIB
@@ -39,11 +40,10 @@ def compression_type(sys_flag: int) -> CompressionType | None:
 
 
 def set_compression(sys_flag: int, compression: CompressionType) -> int:
-    """Return the flag of a body that was compressed that way."""
+    """Return the flag with the bits of this compression."""
     flag = sys_flag & ~COMPRESSION_TYPE_MASK
     return flag | COMPRESSED | (compression << COMPRESSION_TYPE_SHIFT)
 
 
 def transaction_type(sys_flag: int) -> int:
-    """Return one of the TRANSACTION_ values."""
     return sys_flag & TRANSACTION_MASK

@@ -1,4 +1,4 @@
-"""Tag subscriptions as consume queues see them: by the hash of the tags, never by their text."""
+"""Tag subscriptions over consume queues, by the hash of the tags."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ SUBSCRIBE_ALL = "*"
 
 
 def parse_tags(expression: str | None) -> frozenset[str]:
-    """Parse an expression such as `TagA || TagB` into its tags; none of them for `*`, for nothing
-    and for None, which mean all messages."""
+    """Parse an expression such as `TagA || TagB` into its tags. The result is empty for `*`, an
+    empty text and None, which mean all messages."""
     tags = frozenset(tag.strip() for tag in (expression or "").split("||")) - {""}
     return frozenset() if SUBSCRIBE_ALL in tags else tags
 
 
 class TagFilter:
-    """Accepts the messages whose tags code is in `codes`; `None` accepts every message.
+    """Filter that accepts the messages whose tags code is in `codes`. `None` accepts every message.
 
-    Two tags may share a hash, so a consumer compares the text itself, as Java's clients do.
-    A tags code is a 64-bit number of which only the low 32 bits are compared: the rest belongs
-    to other uses of the field (`docs/formats/consume-queue.md`).
+    Two tags may share a hash, so a consumer compares the text itself, as Java's clients do. A tags
+    code has 64 bits. Only the low 32 bits are compared, because the other bits have other uses
+    (`docs/formats/consume-queue.md`).
     """
 
     __slots__ = ("codes",)
@@ -35,20 +35,19 @@ class TagFilter:
 
     @classmethod
     def parse(cls, expression: str | None) -> TagFilter:
-        """Parse the filter of a subscription such as `TagA || TagB`; `*`, empty and None mean
-        all."""
+        """Parse the filter of a subscription such as `TagA || TagB`. `*`, an empty text and None
+        accept all messages."""
         tags = parse_tags(expression)
         return cls(java_string_hash(tag) for tag in tags) if tags else cls(None)
 
     def is_matched_by_consume_queue(self, tags_code: int | None) -> bool:
-        """Tell whether a unit with this tags code may be wanted; an unknown code (None) always
-        may."""
+        """Return whether a unit with this tags code may match. True for an unknown code (None)."""
         if self.codes is None or tags_code is None:
             return True
         return ((tags_code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 in self.codes
 
     def is_matched_by_commit_log(self, message: StoredMessage) -> bool:  # noqa: ARG002
-        """Return True: the record says nothing about tags that its unit does not."""
+        """Return True: the record adds nothing to the tags code of its unit."""
         return True
 
     def __repr__(self) -> str:

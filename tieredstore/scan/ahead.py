@@ -1,4 +1,4 @@
-"""Works on several things at once where each waits for a network."""
+"""Concurrent work on several items, each of which waits for a network."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ R = TypeVar("R")
 
 MOST_THREADS = 128
 _WINDOWS = 4
-"""Items that are begun before they are asked for, in times of those that are worked on at once."""
+"""Number of items that are begun before they are requested, as a multiple of the number of
+concurrent items."""
 
 
 class _Here(threading.local):
-    """pool: whose thread this is, while it works on an item."""
+    """State of a thread. `pool`: the pool of the thread while it works on an item."""
 
     pool: ThreadPoolExecutor | None = None
 
@@ -29,13 +30,13 @@ _here = _Here()
 
 
 def waits_for_network(provider: SegmentProvider) -> bool:
-    """Tell whether a provider's reads wait for a network: bytes of an object store are never
-    rewritten."""
+    """Return whether reads wait for a network. Object stores are recognised because they never
+    rewrite bytes."""
     return not provider.capabilities.rewritable
 
 
 def width_of(provider: SegmentProvider) -> int:
-    """Return how many things are worked on at once over a network."""
+    """Return how many items are processed concurrently over a network."""
     return min(max(provider.capabilities.concurrent_reads, 1), MOST_THREADS)
 
 
@@ -46,10 +47,11 @@ def map_ahead(
     *,
     waits: Callable[[T], bool] = lambda _: True,
 ) -> Iterator[R]:
-    """Yield what `function` makes of each item, in their order; over a network of as many at once
-    as the provider answers together, a bounded number of them before they are asked for. A call
-    within an item shares the threads of the one around it. waits: tells items that ask for nothing
-    and are not worth a thread. Raises what `function` raises."""
+    """Yield the result of `function` for each item, in order. Over a network it processes as many
+    items concurrently as the provider can answer, and begins a bounded number of items before they
+    are requested. If `function` itself calls `map_ahead`, both calls share the same threads.
+    `waits`: recognises items that send no request and need no thread. Raises the errors of
+    `function`."""
     if not waits_for_network(provider) or (isinstance(items, Sequence) and len(items) < 2):
         yield from map(function, items)
         return
@@ -83,8 +85,8 @@ def _work(pool: ThreadPoolExecutor, function: Callable[[T], R], item: T) -> R:
 def _map_within(
     pool: ThreadPoolExecutor, width: int, function: Callable[[T], R], items: Iterable[T]
 ) -> Iterator[R]:
-    """`map_ahead` from a thread of the pool. What no thread has begun when it is asked for is done
-    here, so threads that wait for one another's items never wait for ever."""
+    """Run `map_ahead` in a thread of the pool. If no thread has begun a requested item, this call
+    computes it. Threads therefore never deadlock."""
     window: deque[tuple[T, Future[R]]] = deque()
     following = iter(items)
     try:

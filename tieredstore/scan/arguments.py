@@ -1,16 +1,20 @@
-"""Checks what callers give a scan, so that a wrong type is told by its name at once."""
+"""Checks of the arguments of a scan. A wrong type is reported immediately, with the name of the
+argument."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 from operator import index
-from typing import SupportsIndex
+from typing import SupportsIndex, TypeVar
 
 from tieredstore.errors import Invalid
 
+E = TypeVar("E", bound=StrEnum)
+
 
 def take_texts(name: str, value: object) -> tuple[str, ...] | None:
-    """Return one text, or several, as a tuple; None for None. Raises Invalid."""
+    """Return one text, or several, as a tuple, or None for None. Raises Invalid."""
     if value is None:
         return None
     values = (value,) if isinstance(value, str) else _list(value)
@@ -19,15 +23,30 @@ def take_texts(name: str, value: object) -> tuple[str, ...] | None:
     return tuple(map(str, values))
 
 
+def take_tags(name: str, value: object) -> tuple[str, ...] | None:
+    """Return tags from single tags or from expressions such as `TagA || TagB`. Return None for `*`
+    and for None: all messages. Raises Invalid, also for a text without a tag."""
+    found = take_texts(name, value)
+    if found is None:
+        return None
+    tags: list[str] = []
+    for text in found:
+        parts = [part.strip() for part in text.split("||")]
+        if not any(parts):
+            raise _make_error(name, "a tag, `A || B`, or * for all", text)
+        tags += filter(None, parts)
+    return None if "*" in tags else tuple(dict.fromkeys(tags))
+
+
 def take_text(name: str, value: object) -> str | None:
-    """Return a text or None. Raises Invalid."""
+    """Return a text, or None for None. Raises Invalid for another type."""
     if value is None or isinstance(value, str):
         return value
     raise _make_error(name, "a text", value)
 
 
 def take_numbers(name: str, value: object) -> tuple[int, ...] | None:
-    """Return one whole number, or several, as a tuple; None for None. Raises Invalid."""
+    """Return one whole number, or several, as a tuple, or None for None. Raises Invalid."""
     if value is None:
         return None
     one = _number(value)
@@ -41,7 +60,7 @@ def take_numbers(name: str, value: object) -> tuple[int, ...] | None:
 def take_number(
     name: str, value: object, expected: str = "a number", *, least: int | None = None
 ) -> int | None:
-    """Return a whole number, `least` at least, or None for None. Raises Invalid."""
+    """Return a whole number of at least `least`, or None for None. Raises Invalid."""
     if value is None:
         return None
     number = _number(value)
@@ -51,7 +70,7 @@ def take_number(
 
 
 def require_size(name: str, value: object) -> int:
-    """Return a number above 0. Raises Invalid."""
+    """Return a number above 0. Raises Invalid for other values."""
     found = take_number(name, value, "a number above 0", least=1)
     if found is None:
         raise _make_error(name, "a number above 0", value)
@@ -59,20 +78,29 @@ def require_size(name: str, value: object) -> int:
 
 
 def require_flags(**flags: object) -> None:
-    """Raise Invalid for what is neither True nor False."""
+    """Raise Invalid for a value other than True and False."""
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise _make_error(name, "True or False", value)
 
 
+def require_choice(name: str, choices: type[E], value: object) -> E:
+    """Return a choice, given as the choice itself or as its text. Raises Invalid."""
+    try:
+        return choices(str(value))
+    except ValueError:
+        raise _make_error(name, " or ".join(map(str, choices)), value) from None
+
+
 def require_function(name: str, value: object) -> None:
-    """Raise Invalid for what cannot be called."""
+    """Raise Invalid for an object that cannot be called."""
     if not callable(value):
         raise _make_error(name, "a function", value)
 
 
 def _list(value: object) -> list[object] | None:
-    """Items of a sequence, a set, an array, an iterator; None for a text, bytes or a mapping."""
+    """Return the items of a sequence, a set, an array or an iterator. Return None for a text, bytes
+    or a mapping."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | dict):
         return list(value)
     return None

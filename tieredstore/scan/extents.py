@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -15,24 +14,25 @@ from tieredstore.contracts.block_checksums import BlocksDamaged, read_as_found
 from tieredstore.contracts.segment import FileSegment, SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
-from tieredstore.message.layout import CODA_SIZE
+from tieredstore.message.layout import BLANK_SIZE, CODA_SIZE, MAGIC_BLANK, MAGIC_POSITION
+from tieredstore.message.time_records import TimedRange
 from tieredstore.scan.ahead import waits_for_network
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at, list_again
+from tieredstore.scan.catalogue import Interval, QueueFiles, SegmentExtent, extent_at
 from tieredstore.scan.findings import Finding, damage
-from tieredstore.scan.intervals import Interval
+from tieredstore.scan.listing import list_again
 
 _REMEMBERED_BYTES = 64 << 10
-"""Bytes of a read, at most, that are kept for the next ones."""
+"""Maximum bytes of a read that are cached for the next reads."""
 _UNITS_PER_READ = 1 << 14
 _SURE_UNITS = 4 * _UNITS_PER_READ
-"""So many more units that can be read than others settle that the expired ones end before."""
+"""Number of readable units in a row that end the search for the last expired unit."""
 Units = npt.NDArray[np.void]
 """Consume queue units: an array of `message.consume_queue.UNIT_DTYPE`."""
 
 
 class ExtentReader:
-    """Reads one file, given as its segments. Segments are opened on first use. A small read that
-    lies in the one before it asks for nothing."""
+    """Reader of one file through its segments. Segments are opened on first use. A small read
+    within the previous read sends no request."""
 
     def __init__(self, provider: SegmentProvider, extents: tuple[SegmentExtent, ...]) -> None:
         self._provider = provider
@@ -44,14 +44,11 @@ class ExtentReader:
         return extent_at(self._extents, offset)
 
     def read(self, offset: int, length: int, *, along_bytes: int = 0) -> memoryview:
-        """Read exactly `length` bytes from `offset` (of the file) on, over any number of segments.
-        along_bytes: so many behind them are read with them, as far as their segment has them, for
-        the reads to come.
-
-        Bytes in damaged blocks are given as they are: for who compares them with others, or looks
-        for structure. Who serves them prepares a read that tells of the damage. Raises Corrupt
-        where no segment covers the range, Unavailable on a backend error.
-        """
+        """Read exactly `length` bytes from `offset` of the file on, over any number of segments.
+        `along_bytes`: also read up to this number of following bytes of the same segment, for later
+        reads. Bytes in damaged blocks are returned unchanged, for callers that compare bytes or
+        search for structure. Callers that serve bytes use `prepare_checked`. Raises Corrupt if no
+        segment covers the range, Unavailable on a backend error."""
         found = self._find_remembered(offset, length)
         if found is not None:
             return found
@@ -66,14 +63,14 @@ class ExtentReader:
             except Corrupt:
                 if end - start == length:
                     raise
-                # The segment became shorter: what is asked for may be left.
+                # The segment became shorter. The requested bytes may still be there.
         return self.prepare(offset, length)()
 
     def _choose_piece(
         self, extent: SegmentExtent, offset: int, length: int, along_bytes: int
     ) -> tuple[int, int]:
-        """What is read, and remembered, for a small read: a request for a few bytes takes as long
-        as one for a small object."""
+        """Return the range of bytes that a small read fetches and caches. A request for a few bytes
+        takes as long as a request for a small object."""
         if (
             extent.size_bytes <= _REMEMBERED_BYTES
             and offset + length <= extent.end_offset
@@ -88,8 +85,8 @@ class ExtentReader:
     def prepare(
         self, offset: int, length: int, damaged: list[BlocksDamaged] | None = None
     ) -> Callable[[], memoryview]:
-        """Prepare `read` for another thread: what is returned reads, or raises as `read` does.
-        damaged: told what touches damaged blocks."""
+        """Prepare `read` for another thread. The returned function reads, or raises the errors of
+        `read`. `damaged`: receives the damaged blocks of the read."""
         found = self._find_remembered(offset, length, is_checked=damaged is not None)
         if found is not None:
             return lambda: found
@@ -114,8 +111,8 @@ class ExtentReader:
         return read
 
     def prepare_checked(self, offset: int, length: int) -> Callable[[], memoryview]:
-        """Prepare a read whose bytes are served: it raises BlocksDamaged for what it finds of
-        damaged blocks in the first segment that has some, and as `read` does."""
+        """Prepare a read whose bytes are served. It raises BlocksDamaged for the damaged blocks of
+        the first segment with damage, and raises the errors of `read`."""
         damaged: list[BlocksDamaged] = []
         read = self.prepare(offset, length, damaged)
 
@@ -143,8 +140,8 @@ class ExtentReader:
         return damage(
             "bytes-missing",
             "no segment covers these bytes",
-            segment=None if nearest is None else nearest.id,
-            position=None if nearest is None else offset - nearest.base_offset,
+            None if nearest is None else nearest.id,
+            None if nearest is None else offset - nearest.base_offset,
             expected=f"{length} bytes at offset {offset}",
             found="none" if nearest is None else f"a segment that ends at {nearest.end_offset}",
         )
@@ -163,8 +160,8 @@ class ExtentReader:
 
 
 class QueueReader:
-    """Both files of one queue. A context manager that closes what it opened. least: its
-    `min_offset`, where that is known."""
+    """Reader of both files of one queue. A context manager that closes opened segments. `least`:
+    the queue's `min_offset`, if known."""
 
     def __init__(
         self, provider: SegmentProvider, queue: QueueFiles, least: int | None = None
@@ -173,18 +170,15 @@ class QueueReader:
         self._least = least
         self.commit_log = ExtentReader(provider, queue.commit_log)
         self._consume_queue = ExtentReader(provider, queue.consume_queue)
-        self._provider = provider
+        self.provider = provider
         self._has_looked = False
+        self.recorded_times: list[TimedRange] | None = None
+        """Recorded times of the queue's messages. None until they are loaded."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -195,8 +189,8 @@ class QueueReader:
         self, offset: int, count: int, damaged: list[BlocksDamaged] | None = None
     ) -> Units:
         """Read the units of the queue offsets [offset, offset + count), which one span covers.
-        damaged: told which of them are in damaged blocks. What a unit names tells whether it is
-        right, but for its tags code."""
+        `damaged`: receives the units in damaged blocks. A matching record proves all fields of a
+        unit except its tags code."""
         if damaged is None:
             data = self._consume_queue.read(offset * UNIT_SIZE, count * UNIT_SIZE)
         else:
@@ -207,32 +201,30 @@ class QueueReader:
         """Prepare the read of the bytes of some units for another thread."""
         return self._consume_queue.prepare(offset * UNIT_SIZE, count * UNIT_SIZE)
 
-    @property
-    def provider(self) -> SegmentProvider:
-        return self._provider
-
     def see_growth(self) -> bool:
-        """List the queue's commit log again; whether it has grown since. Once a reader, since the
-        consume queue stays as it was: what it names was there before it."""
+        """List the queue's commit log again, and return whether it has grown. Later calls of a
+        reader do nothing: its consume queue stays the same, and refers only to bytes that were
+        written before the first call."""
         if self._has_looked:
             return False
         self._has_looked = True
-        grown = list_again(self._provider, self.queue).commit_log
+        grown = list_again(self.provider, self.queue).commit_log
         if sum(e.size_bytes for e in grown) <= sum(e.size_bytes for e in self.queue.commit_log):
             return False
         self.commit_log.close()
         self.queue = replace(self.queue, commit_log=grown)
-        self.commit_log = ExtentReader(self._provider, grown)
+        self.commit_log = ExtentReader(self.provider, grown)
         return True
 
     def read_log_start_now(self) -> int:
-        """Find where the queue's commit log begins at this moment: segments may expire
-        meanwhile, also all of them."""
-        now = list_again(self._provider, self.queue)
+        """Return where the queue's commit log begins at this moment. Some or all segments may
+        expire in the meantime."""
+        now = list_again(self.provider, self.queue)
         return now.commit_log_min_offset if now.commit_log else self.queue.commit_log_max_offset
 
     def unit_place(self, offset: int) -> tuple[SegmentId | None, int | None]:
-        """Find segment and byte position of a unit, for messages to people."""
+        """Return the segment of a unit and the unit's byte position in it, for a finding. Both are
+        None if no segment has the unit."""
         extent = self._consume_queue.extent_at(offset * UNIT_SIZE)
         if extent is None:
             return None, None
@@ -247,12 +239,9 @@ class QueueReader:
         return self.queue.lost_units()
 
     def min_offset(self) -> int:
-        """Find the first queue offset whose message the commit log still holds, or whose unit is
-        lost: what the metadata speaks of has not expired.
-
-        Commit log and consume queue expire separately: the first units may name bytes that are
-        gone. Reads O(log n) units, once a reader.
-        """
+        """Return the first queue offset whose message is in the commit log, or whose unit is lost.
+        Messages recorded in the metadata have not expired. The first units may refer to deleted
+        bytes. The search reads O(log n) units, once per reader."""
         if self._least is None:
             self._least = self._find_min_offset()
         return self._least
@@ -267,25 +256,32 @@ class QueueReader:
                 return first  # the commit log has what they named, or the last of it
         if not self._spans:
             return 0
-        low, high = self._spans[0]
         if start == 0:
-            return low
+            return self._spans[0][0]
+        # Behind a hole, the units may have expired as well.
+        for span in self._spans:
+            low = self._find_alive_in(span)
+            if low < span[1]:
+                break
+        return low
+
+    def _find_alive_in(self, span: Interval) -> int:
+        """Return the first unit of a span whose message has not expired, or the span's end."""
+        start, (low, high) = self.queue.commit_log_min_offset, span
         while low < high:
             middle = (low + high) // 2
             if int(self.read_units(middle, 1)[0]["physical_offset"]) < start:
                 low = middle + 1
             else:
                 high = middle
-        if low > self._spans[0][0] and not self._is_border(low, self._spans[0][1]):
-            low = self._step_back(self.find_first_alive(*self._spans[0]))
-        if low == self._spans[0][1] and len(self._spans) > 1:
-            return self._spans[1][0]
+        if low > span[0] and not self._is_border(low, span[1]):
+            low = self._step_back(self._find_first_alive(*span), span)
         return low
 
-    def _step_back(self, low: int) -> int:
-        """Return the first unit alive where damage lies around the border: units right in front of
-        `low` may be damaged, not expired."""
-        start, (begin, end) = self.queue.commit_log_min_offset, self._spans[0]
+    def _step_back(self, low: int, span: Interval) -> int:
+        """Return the first unit of an existing message at or before `low`. The units just before
+        `low` may look expired because they are damaged."""
+        start, (begin, end) = self.queue.commit_log_min_offset, span
         if low == begin or (
             low < end and int(self.read_units(low, 1)[0]["physical_offset"]) == start
         ):
@@ -299,23 +295,35 @@ class QueueReader:
         borders = np.flatnonzero(may_be_expired & is_last)
         if len(borders):
             return first + int(borders[-1]) + 1
-        # Else behind the last one that has expired and goes on where the one before it ended.
+        # Else behind the last expired unit that continues where the one before it ended.
         goes_on = np.isin(positions[1:] - (positions + sizes)[:-1], (0, CODA_SIZE))
         expired = np.flatnonzero(may_be_expired[1:] & may_be_expired[:-1] & goes_on)
         return first + int(expired[-1]) + 2 if len(expired) else first
 
     def _is_border(self, offset: int, end: int) -> bool:
-        """Whether the unit in front of one names the bytes in front of it: then a damaged unit has
-        not led the search astray."""
+        """Return whether the unit at `offset` (or the first unit after a hole at `offset`) and the
+        unit before it refer to adjacent bytes. If so, no damaged unit has misled the search for the
+        first unit that has not expired."""
         start = self.queue.commit_log_min_offset
         before = self.read_units(offset - 1, 1)[0]
-        if offset < end:
-            start = int(self.read_units(offset, 1)[0]["physical_offset"])
+        behind = offset if offset < end else next((low for low, _ in self._spans if low > end), end)
+        if behind > end or offset < end:
+            start = int(self.read_units(behind, 1)[0]["physical_offset"])
         return start - (int(before["physical_offset"]) + int(before["size"])) in (0, CODA_SIZE)
 
-    def find_first_alive(self, start: int, end: int) -> int:
-        """Find where expired units end, by all units [start, end): the border that the fewest
-        contradict. Raises Unavailable."""
+    def find_first_alive(self) -> int:
+        """Return the queue offset at which the expired units end, judged by all units and not by a
+        few. The result is the border that the fewest units contradict. 0 for a queue without units.
+        Raises Unavailable."""
+        low = 0
+        for span in self._spans:
+            low = self._find_first_alive(*span)
+            if low < span[1]:
+                break
+        return low
+
+    def _find_first_alive(self, start: int, end: int) -> int:
+        """Run `find_first_alive` for one span."""
         log_start = self.queue.commit_log_min_offset
         if log_start == 0:
             return start
@@ -336,6 +344,49 @@ class QueueReader:
         return best
 
     def max_offset(self) -> int:
-        """Return the queue offset behind the last message: of which there is a unit, or of which
-        the metadata says so."""
+        """Return the queue offset after the last message, according to the units or the
+        metadata."""
         return max((end for _, end in (*self._spans[-1:], *self._lost[-1:])), default=0)
+
+
+# A coda is the 16 bytes that old writers put at the end of a segment. The unit of the next message
+# may name it (`docs/formats/record.md`).
+
+
+def is_coda(reader: QueueReader, low: int, high: int) -> bool:
+    """Return whether the commit log bytes [low, high) are the coda that old writers put at the
+    end of a segment. Raises Unavailable."""
+    extent = reader.commit_log.extent_at(low)
+    if high - low != CODA_SIZE or extent is None or high != extent.end_offset:
+        return False
+    try:
+        head = reader.commit_log.read(low, CODA_SIZE)
+    except Corrupt:  # the segment became shorter
+        return False
+    return _begins_coda(head)
+
+
+def skip_last_codas(queue: QueueFiles, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the start positions of messages from the positions in their units. If a unit points to
+    the coda at the end of an old segment, the message starts in the next segment."""
+    offsets = offsets.copy()
+    for extent in queue.commit_log:
+        for border in (extent.base_offset, extent.end_offset):  # the segment in front may be lost
+            offsets[offsets == border - CODA_SIZE] += CODA_SIZE
+    return offsets
+
+
+def find_message(reader: QueueReader, offset: int, size: int = 0) -> int:
+    """Return the start of the message whose unit refers to a byte of the commit log. The message
+    begins at that byte, or after the coda of an old writer. `size`: size of the message in bytes,
+    so that the next read is already cached. Raises Unavailable."""
+    place = int(skip_last_codas(reader.queue, np.array([offset]))[0])
+    try:
+        head = reader.commit_log.read(place, BLANK_SIZE, along_bytes=max(size - BLANK_SIZE, 0))
+    except Corrupt:
+        return place
+    return place + CODA_SIZE * _begins_coda(head)
+
+
+def _begins_coda(head: memoryview) -> bool:
+    return int.from_bytes(head[MAGIC_POSITION : MAGIC_POSITION + 4], "big") == MAGIC_BLANK

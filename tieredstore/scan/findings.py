@@ -1,18 +1,25 @@
-"""What a scan finds wrong in a tier: one record per piece of damage, with its place."""
+"""Findings of a scan about a tier. Each finding describes one piece of damage, with its
+position."""
 
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import Final, TypeAlias
 
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Corrupt
 
+WRONG_TIMES: Final = "recorded-times"
+"""Kind of finding about a record of store times. The messages of the record may be intact."""
+
 
 class Severity(enum.Enum):
-    """DAMAGE: bytes are lost or wrong. NOTE: unusual, and every message can still be read."""
+    """Severity of a finding. DAMAGE: bytes are lost or wrong. NOTE: unusual, but every message can
+    be read."""
 
     DAMAGE = "damage"
     NOTE = "note"
@@ -20,11 +27,9 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found.
-
-    kind: a stable word for programs (listed in `docs/cli.md`). position: byte in the segment.
-    queue_offset: the message concerned, the first of `messages`. expected and found: as text.
-    """
+    """One finding. `kind`: a stable word for programs (listed in `docs/cli.md`). `position`: byte
+    in the segment. `queue_offset`: offset of the message, or of the first of several (`messages`).
+    `expected`, `found`: as text."""
 
     severity: Severity
     kind: str
@@ -64,7 +69,7 @@ class Finding:
         }
 
     def to_error(self) -> Corrupt:
-        """Return the same as an error, for callers that stop at the first damage."""
+        """Return the finding as an error, for callers that stop at the first damage."""
         path = None if self.segment is None else str(self.segment)
         parts = [] if self.segment is None else self.segment.path.split("/")
         topic = parts[1] if len(parts) == 3 else None
@@ -75,20 +80,83 @@ class Finding:
 
 
 OnFinding: TypeAlias = Callable[[Finding], None]
-"""Receives findings as they come."""
+"""Function that receives each finding."""
 
 
 def raise_on_damage(finding: Finding) -> None:
-    """Raise Corrupt at the first damage and let notes pass: an `OnFinding`."""
+    """Raise Corrupt at the first damage and ignore notes (an `OnFinding`)."""
     if finding.severity is Severity.DAMAGE:
         raise finding.to_error()
 
 
-def damage(kind: str, message: str, **place: object) -> Finding:
-    """Make a finding of severity DAMAGE; `place` are the other fields of Finding."""
-    return Finding(Severity.DAMAGE, kind, message, **place)  # type: ignore[arg-type]
+def _make(
+    severity: Severity,
+    kind: str,
+    message: str,
+    segment: SegmentId | None = None,
+    position: int | None = None,
+    queue_offset: int | None = None,
+    *,
+    expected: object = None,
+    found: object = None,
+    messages: int = 1,
+) -> Finding:
+    right = None if expected is None else str(expected)
+    wrong = None if found is None else str(found)
+    return Finding(severity, kind, message, segment, position, queue_offset, right, wrong, messages)
 
 
-def note(kind: str, message: str, **place: object) -> Finding:
-    """Make a finding of severity NOTE; `place` are the other fields of Finding."""
-    return Finding(Severity.NOTE, kind, message, **place)  # type: ignore[arg-type]
+damage = partial(_make, Severity.DAMAGE)
+"""Create a finding of severity DAMAGE."""
+note = partial(_make, Severity.NOTE)
+"""Create a finding of severity NOTE."""
+
+
+MOST_FINDINGS = 20
+
+
+class OnDamage(enum.StrEnum):
+    """Reaction to damage. FAIL ends the read. SKIP leaves damaged messages out and counts them. The
+    command line, Python and Spark use the same names."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class LeftOut:
+    """An `OnFinding` that counts damage and keeps the first descriptions. `count`: number of
+    damages. `messages`: number of messages left out, each counted once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.messages = 0
+        self.texts: list[str] = []
+        self._last: tuple[str, int | None] | None = None
+
+    def __call__(self, finding: Finding) -> None:
+        if finding.severity is not Severity.DAMAGE:
+            return
+        self.count += 1
+        queue = finding.message if finding.segment is None else finding.segment.path
+        place = queue, finding.queue_offset
+        if finding.queue_offset is None or place != self._last:
+            self.messages += finding.messages
+        self._last = place
+        if len(self.texts) < MOST_FINDINGS:
+            self.texts.append(f"{finding.kind}: {finding}")
+
+    def describe(self) -> str:
+        """Return one line about the messages that were left out."""
+        pieces = "1 piece" if self.count == 1 else f"{self.count} pieces"
+        messages = "1 message" if self.messages == 1 else f"{self.messages} messages"
+        return f"left out for damage: {messages} ({pieces} of it). The first: {self.texts[0]}"
+
+    def warn(self, log: logging.Logger) -> None:
+        """Log a warning if messages were left out."""
+        if self.count:
+            log.warning("%s", self.describe())
+
+
+def make_on_finding(on_damage: OnDamage, left_out: LeftOut) -> OnFinding:
+    """Return the receiver of findings: FAIL raises Corrupt, SKIP counts them in `left_out`."""
+    return left_out if on_damage is OnDamage.SKIP else raise_on_damage

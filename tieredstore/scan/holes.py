@@ -1,10 +1,8 @@
-"""Queue offsets without consume queue units: holes that the dispatcher left, and lost units.
-
-A broker that deleted messages before they were uploaded leaves a hole: nothing is lost in the tier,
-and its commit log goes on without a gap. Units are lost where the metadata speaks of a segment that
-has them, or where the commit log has bytes that they must have named. `verify` and all readers
-judge by what stands here. What has expired is neither.
-"""
+"""Queue offsets without consume queue units: holes that the dispatcher left, and lost units. A
+broker that deleted messages before their upload leaves a hole. The tier has lost no messages there,
+and its commit log continues without a gap. Units are lost if the metadata has a segment for them,
+or if the commit log has bytes that only these units can refer to. `verify` and all readers use
+these rules. Expired messages are neither a hole nor lost units."""
 
 from __future__ import annotations
 
@@ -13,24 +11,21 @@ from itertools import pairwise
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.scan.catalogue import QueueFiles, extent_at
-from tieredstore.scan.codas import find_message, is_coda
-from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.catalogue import Interval, QueueFiles, add_interval, extent_at
+from tieredstore.scan.extents import QueueReader, find_message, is_coda
 from tieredstore.scan.findings import Finding, damage, note
-from tieredstore.scan.intervals import Interval, add_interval
 
 
 def find_lost_units(reader: QueueReader) -> list[Interval]:
-    """Find the runs of queue offsets [from, until) whose units are lost, in rising order.
-
-    Reads two units for each hole, none for a queue without holes. Raises Corrupt, Unavailable.
-    """
+    """Return the ranges of queue offsets [from, until) whose units are lost, in ascending order.
+    The search reads two units per hole, and none if the queue has no holes. Raises Corrupt,
+    Unavailable."""
     queue = reader.queue
     known, lost = queue.lost_units(), list[Interval]()
     spans = queue.unit_spans()
     for (_, before), (after, _) in pairwise(spans):
         if any(low < after and before < high for low, high in known):
-            continue  # the metadata tells what of it is lost
+            continue  # the metadata has the lost part
         if not _is_left_by_dispatcher(reader, before, after):
             known.append((before, after))
     alive = reader.min_offset() if known else 0
@@ -41,8 +36,8 @@ def find_lost_units(reader: QueueReader) -> list[Interval]:
 
 
 def _is_left_by_dispatcher(reader: QueueReader, before: int, after: int) -> bool:
-    """Whether the commit log has nothing between the messages beside the hole [before, after), or
-    it has expired."""
+    """Return whether the commit log has no bytes between the messages beside a hole, or those bytes
+    have expired."""
     log_start = reader.queue.commit_log_min_offset
     last, first = reader.read_units(before - 1, 1)[0], reader.read_units(after, 1)[0]
     start = int(first["physical_offset"])
@@ -54,34 +49,34 @@ def _is_left_by_dispatcher(reader: QueueReader, before: int, after: int) -> bool
 
 
 def find_log_gaps(queue: QueueFiles) -> Iterator[Finding]:
-    """Find the commit log segments behind which bytes are missing."""
+    """Yield a finding for each commit log segment after which bytes are missing."""
     for before, after in pairwise(queue.commit_log):
         if before.end_offset < after.base_offset:
             yield damage(
                 "segment-truncated",
                 f"commit log segment ends before the next one's start ({after.id})",
-                segment=before.id,
-                position=before.size_bytes,
+                before.id,
+                before.size_bytes,
                 expected=f"{after.base_offset - before.base_offset} bytes",
                 found=f"{before.size_bytes} bytes",
             )
 
 
 def make_hole_finding(queue: QueueFiles, before: int, after: int) -> Finding:
-    """Note that the messages [before, after) never came into the tier."""
+    """Return the note that the messages [before, after) never reached the tier."""
     extent = extent_at(queue.consume_queue, after * UNIT_SIZE)
     return note(
         "queue-hole",
         f"messages {before} to {after - 1} were never uploaded: the broker had deleted them before",
-        segment=None if extent is None else extent.id,
+        None if extent is None else extent.id,
         queue_offset=before,
         messages=after - before,
     )
 
 
 def make_lost_finding(queue: QueueFiles, before: int, after: int) -> Finding:
-    """Tell that the units of the messages [before, after) are lost, with the name of the segment
-    that must have had the first of them."""
+    """Return the finding that the units of the messages [before, after) are lost. It names the
+    segment that must have had the first of these units."""
     low, high = before * UNIT_SIZE, after * UNIT_SIZE
     name = SegmentId(queue.path, FileSegmentType.CONSUME_QUEUE, low)
     for extent in queue.consume_queue:
@@ -92,7 +87,7 @@ def make_lost_finding(queue: QueueFiles, before: int, after: int) -> Finding:
     return damage(
         "units-missing",
         f"no consume queue segment has the units of messages {before} to {after - 1}",
-        segment=name,
+        name,
         queue_offset=before,
         expected=f"a segment from byte {low}",
         found=found,

@@ -1,4 +1,4 @@
-"""Values as people read them on a terminal: sizes in units, times to the second."""
+"""Values for people on a terminal: sizes in units, times to the second."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TIMES: Final = frozenset(
         "until_ms",
     }
 )
-"""Fields that are times though their names do not end so."""
+"""Names of fields with times that do not end like the names of other times."""
 _SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 
 def human_size(size_bytes: int) -> str:
-    """Return a size in decimal units, with two digits at least: `999 B`, `2.8 kB`, `268 MB`."""
+    """Return a size in decimal units, with at least two digits: `999 B`, `2.8 kB`, `268 MB`."""
     size: float = abs(size_bytes)
     if size < 1000:
         return f"{size_bytes} B"
@@ -44,7 +44,7 @@ def human_time(time_ms: int) -> str:
 
 
 def human_age(age_ms: int) -> str:
-    """Return a span as a whole number of its largest unit: `3d`, `12m`."""
+    """Return a duration as a whole number of its largest unit: `3d`, `12m`."""
     for unit, unit_ms in _SPANS:
         if age_ms >= unit_ms:
             return f"{age_ms // unit_ms}{unit}"
@@ -52,10 +52,10 @@ def human_age(age_ms: int) -> str:
 
 
 def is_size(name: str) -> bool:
-    """Tell whether a field of this name is a size in bytes."""
+    """Return whether a field of this name is a size in bytes."""
     return name == "bytes" or name.endswith("_bytes")
 
 
 def is_time(name: str) -> bool:
-    """Tell whether a field of this name is a time in epoch ms."""
+    """Return whether a field of this name is a time in epoch ms."""
     return name.endswith(("timestamp", "timestamp_ms")) or name in _TIMES

@@ -1,5 +1,5 @@
-"""Where a tier is, without a connection to it: what a process needs to read it, or to send to
-another one that shall."""
+"""Location of a tier, without a connection. A location is enough to read the tier in any
+process."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ METADATA_FILE = "config/tieredStoreMetadata.json"
 
 @dataclass(frozen=True, slots=True)
 class TierLocation:
-    """A tier to read. Picklable, access keys in the configuration included.
-
-    broker: the only one that is wanted, None for all. state: the state directory, if known.
-    """
+    """Location of a tier to read. Picklable, including access keys in the configuration. `broker`:
+    the only broker to read, or None for all brokers. `state`: the state directory, if known."""
 
     url: str
     config: StoreConfig
@@ -39,12 +37,11 @@ class TierLocation:
     state: Path | None = None
 
     def connect(self) -> SegmentProvider:
-        """Make a new provider, for the caller to close. Raises Invalid, Unavailable."""
+        """Create a new provider, which the caller closes. Raises Invalid, Unavailable."""
         return cast("SegmentProvider", registry.segment_provider(self.config))
 
     def metadata(self) -> MetadataStore | None:
-        """Open read-only what the state directory knows; None without a state directory. Raises
-        Invalid."""
+        """Open the state directory's metadata read-only, or return None. Raises Invalid."""
         if self.state is None:
             return None
         return cast("MetadataStore", registry.metadata_store(self.config, read_only=True))
@@ -62,12 +59,9 @@ def locate(
     config: Path | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TierLocation:
-    """Locate the tier at a URL or in a folder. Cluster and broker may be left out where the tier
-    has one cluster.
-
-    config: a broker.conf; properties: settings of one that beat it. Raises Invalid or
-    Unavailable with a line that says what to do.
-    """
+    """Locate the tier at a URL or in a folder. Cluster and broker are optional if the tier has one
+    cluster. `config`: a broker.conf. `properties`: settings that override it. Raises Invalid or
+    Unavailable with the remedy in the message."""
     url = as_url(url)
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
     placed_config = place_tier(loaded.config, url, state=state)
@@ -89,8 +83,8 @@ def load_config(
     broker: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
-    """Load a configuration file, beaten by what is given here. properties: as `PluginProperties`
-    where messages shall say what they are from. What loading it warned of is logged. Raises
+    """Load a configuration file, with overrides. `properties`: settings that override the file. If
+    they are PluginProperties, messages name the origin of each key. Warnings are logged. Raises
     Invalid."""
     given = PluginProperties(properties, "properties")
     if isinstance(properties, PluginProperties):
@@ -110,7 +104,7 @@ def load_config(
 
 
 def place_tier(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
-    """Return the configuration with tier and state in those places. Raises Invalid."""
+    """Return the configuration with the given locations of tier and state. Raises Invalid."""
     config = registry.tier_at(config, url)
     if state is None:
         return config
@@ -118,13 +112,13 @@ def place_tier(config: StoreConfig, url: str, *, state: Path | None) -> StoreCon
 
 
 def require_state(state: Path) -> None:
-    """Raise Invalid unless a directory looks like a state directory."""
+    """Raise Invalid if a directory does not look like a state directory."""
     if not state.is_dir():
         raise Invalid(f"state {state}: no such directory", path=str(state))
     main = state / METADATA_FILE
     if not main.exists() and not main.with_name(main.name + ".bak").exists():
         raise Invalid(
-            f"state {state}: no {METADATA_FILE} in it; give the directory that `offload --state` "
+            f"state {state}: no {METADATA_FILE} in it. Give the directory that `offload --state` "
             "wrote or a broker's storePathRootDir, or leave --state out",
             path=str(state),
         )
@@ -136,7 +130,7 @@ def _find_only_cluster(config: StoreConfig, url: str) -> str:
         return clusters[0]
     if clusters:
         raise Unnamed(
-            f"tier {show_url(url)}: several clusters ({', '.join(clusters)}); choose one with "
+            f"tier {show_url(url)}: several clusters ({', '.join(clusters)}). Choose one with "
             "--cluster"
         )
     raise Invalid(
@@ -150,11 +144,11 @@ def _require_cluster(config: StoreConfig, url: str) -> None:
     cluster = config.broker_cluster_name
     if cluster not in clusters:
         known = ", ".join(clusters) or "none"
-        raise Unnamed(f"tier {show_url(url)}: no cluster {cluster!r} in it; there are: {known}")
+        raise Unnamed(f"tier {show_url(url)}: no cluster {cluster!r} in it. There are: {known}")
 
 
 def find_conf_beside(store: Path) -> Path | None:
-    """Find the broker.conf that lies where one often does, beside a store."""
+    """Return the broker.conf at one of the usual locations beside a store."""
     folder = store.absolute().parent
     for path in (folder / "broker.conf", folder / "conf" / "broker.conf"):
         if path.is_file():
@@ -163,8 +157,8 @@ def find_conf_beside(store: Path) -> Path | None:
 
 
 def refuse_memory(url: str) -> None:
-    """Raise Invalid for a tier that ends with the process that made it."""
+    """Raise Invalid for a tier in memory, which ends with the process that created it."""
     if url.startswith("memory:"):
         raise Invalid(
-            f"tier {url!r}: a tier in memory is gone when the command ends; use file:///dir"
+            f"tier {url!r}: a tier in memory is gone when the command ends. Use file:///dir"
         )

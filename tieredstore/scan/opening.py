@@ -1,4 +1,4 @@
-"""Opens a tier for reading, with what its state directory knows."""
+"""Opening of a tier for reading, with the metadata of its state directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tieredstore.config import StoreConfig
-from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
+from tieredstore.scan.catalogue import TierCatalogue
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ INDEX_DIRECTORY = "tiered_index_file"
 
 @dataclass(frozen=True, slots=True)
 class OpenTier:
-    """A tier to read, and what its state directory knows (None without one)."""
+    """A tier to read, and the content of its state directory (None without a state directory)."""
 
     provider: SegmentProvider
     metadata: MetadataStore | None
@@ -31,7 +32,7 @@ class OpenTier:
     state: Path | None
 
     def catalogue(self) -> TierCatalogue:
-        """Make a catalogue of a fresh listing, and of the metadata as it is after it. Raises
+        """Return the catalogue of a new listing, and of the metadata loaded after it. Raises
         Unavailable, Corrupt, Invalid for the metadata of another tier."""
         catalogue = load_catalogue(self.provider, self.metadata, broker=self.broker)
         if self.broker is not None and not catalogue.brokers:
@@ -41,24 +42,25 @@ class OpenTier:
         return catalogue
 
     def find_unsealed_index(self) -> UnsealedFiles | None:
-        """Find where the state directory keeps index files that are not uploaded yet."""
+        """Return the index files of the state directory that are not uploaded yet."""
         if self.state is None:
             return None
         from tieredstore.scan.keys.search import UnsealedFiles
+        from tieredstore.tier.index.watermarks import load_file_states
 
+        directory = self.state / INDEX_DIRECTORY
         return UnsealedFiles(
-            self.state / INDEX_DIRECTORY,
+            directory,
             self.config.index_file_max_hash_slot_num,
             self.config.index_file_max_index_num,
+            load_file_states(directory),
         )
 
 
 @contextmanager
 def open_location(location: TierLocation) -> Iterator[OpenTier]:
-    """Open a tier for reading. Nothing is written, neither in the tier nor in the state directory.
-
-    Raises Invalid, Corrupt or Unavailable with a line that says what to do.
-    """
+    """Open a tier for reading. The call writes neither to the tier nor to the state directory.
+    Raises Invalid, Corrupt or Unavailable with the remedy in the message."""
     metadata = location.metadata()
     provider = location.connect()
     try:

@@ -1,8 +1,8 @@
-"""Plans a scan: which queue offsets to read, cut into ranges that can be read apart."""
+"""Plan of a scan: the queue offsets to read, cut into independent ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,28 +10,35 @@ import numpy as np
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.message.layout import MIN_RECORD_SIZE
-from tieredstore.message.record import StoredMessage
+from tieredstore.message.layout import BLANK_SIZE, MIN_RECORD_SIZE
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
-from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.expired import open_queue
+from tieredstore.scan.extents import QueueReader, find_message
 from tieredstore.scan.findings import damage
 from tieredstore.scan.holes import find_lost_units
-from tieredstore.scan.time_search.search import is_read_whole, narrow_by_time
+from tieredstore.scan.time_search.exact import Window
+from tieredstore.scan.time_search.modes import SearchTimes
+from tieredstore.scan.time_search.search import (
+    Unrecorded,
+    find_runs,
+    is_read_whole,
+    narrow_by_time,
+    warn_unrecorded,
+)
+from tieredstore.scan.time_search.store_times import read_times
 
 RANGE_BYTES = 128 << 20
-"""Commit log bytes of one range, about."""
+"""Approximate commit log bytes of one range."""
 _WITNESSES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """Messages [from_offset, until_offset) of one queue. Picklable.
-
-    since_ms and until_ms: store times [since, until) that messages must have besides; None for no
-    bound. size_bytes: commit log bytes that the range covers. is_searched: whether the times were
-    searched for, or need not be; else that is for the reader to do.
-    """
+    """Messages [from_offset, until_offset) of one queue. Picklable. `since_ms`, `until_ms`: store
+    times [since, until) of the wanted messages. None means no bound. `size_bytes`: commit log bytes
+    that the range covers. `is_searched`: whether the search for these times is done or not needed.
+    If false, the reader has to search."""
 
     queue: QueueFiles
     from_offset: int
@@ -47,21 +54,18 @@ class ScanRange:
 
     @property
     def is_lost(self) -> bool:
-        """Whether no segment has its units: reading it tells so."""
+        """Whether no segment has the units. A read of the range reports this."""
         first = self.from_offset
         return not any(start <= first < end for start, end in self.queue.unit_spans())
 
 
 @dataclass(frozen=True, slots=True)
 class ScanBounds:
-    """Which messages of each queue are planned, and how they are cut into ranges.
-
-    Queue offsets [from_offset, until_offset) and store times [since_ms, until_ms), None for no
-    bound. range_bytes: commit log bytes of a range, about. narrow: whether a range knows only the
-    segments that it needs, so that it is small to send. search_times: whether the plan searches for
-    the bounds by time; else all messages are read and compared. leave_small: whether it leaves that
-    to the reader of a queue of up to 8 MiB.
-    """
+    """Bounds of the messages of each queue, and the size of the ranges. None means no bound. Queue
+    offsets [from_offset, until_offset) and store times [since_ms, until_ms). `range_bytes`:
+    approximate commit log bytes of a range. `narrow`: a range has only the segments that it needs,
+    so that it is small to send. `search_times`: the search for bounds by time. `leave_search`:
+    leave the search to the reader of a range if every head has to be read."""
 
     from_offset: int | None = None
     until_offset: int | None = None
@@ -69,8 +73,8 @@ class ScanBounds:
     until_ms: int | None = None
     range_bytes: int = RANGE_BYTES
     narrow: bool = False
-    search_times: bool = True
-    leave_small: bool = True
+    search_times: SearchTimes = SearchTimes.EXACT
+    leave_search: bool = True
 
     @property
     def has_offsets(self) -> bool:
@@ -80,47 +84,81 @@ class ScanBounds:
     def has_times(self) -> bool:
         return self.since_ms is not None or self.until_ms is not None
 
+    @property
+    def is_searched(self) -> bool:
+        """Whether times are bounded and the search is exact."""
+        return self.has_times and self.search_times is SearchTimes.EXACT
+
 
 ALL: Final = ScanBounds()
-"""All messages."""
+"""Bounds of all messages."""
 
 
 def plan(
     provider: SegmentProvider, queues: Iterable[QueueFiles], bounds: ScanBounds = ALL
 ) -> Iterator[ScanRange]:
     """Yield ranges over the messages of `queues` within bounds, in the order of the queues and of
-    their offsets. Over a network several queues are planned at once; a queue of one range of which
-    nothing has expired is planned without a read.
-
-    Messages whose units are lost are ranges of their own, the reading of which tells so.
-
-    Ranges with time bounds hold messages of other times as well, which are left out where they are
-    read. The search in a large queue costs a few hundred small reads at most (`narrow_by_time`).
-    Raises Corrupt, Unavailable.
-    """
+    their offsets. Over a network several queues are planned concurrently. A queue of one range
+    without expired messages is planned without a read. Messages with lost units are separate
+    ranges, and reading one reports the loss. Ranges with time bounds also contain messages of other
+    times, which the reader leaves out. If time bounds are exact, large queues are searched first,
+    see `plan_each`. Raises Corrupt, Unavailable."""
 
     def plan_one(queue: QueueFiles) -> list[ScanRange]:
-        with QueueReader(provider, queue) as reader:
+        with open_queue(provider, queue) as reader:
             return list(plan_queue(reader, bounds))
 
-    is_timed = bounds.search_times and bounds.has_times
     is_part = bounds.narrow and bounds.has_offsets
 
     def waits(queue: QueueFiles) -> bool:
-        if is_timed and not (bounds.leave_small and is_read_whole(queue)):
+        if bounds.has_times and not (bounds.leave_search and is_read_whole(queue)):
             return True
         return needs_reads(queue, range_bytes=bounds.range_bytes, is_part=is_part)
 
-    for ranges in map_ahead(provider, plan_one, queues, waits=waits):
+    warns = bounds.is_searched and bounds.leave_search
+    yield from plan_each(provider, list(queues), plan_one, warns=warns, waits=waits)
+
+
+def plan_each(
+    provider: SegmentProvider,
+    queues: Sequence[QueueFiles],
+    plan_one: Callable[[QueueFiles], list[ScanRange]],
+    *,
+    warns: bool,
+    waits: Callable[[QueueFiles], bool],
+) -> Iterator[ScanRange]:
+    """Yield the ranges of each queue. `warns`: first plan the queues that need no complete read,
+    and warn about queues without recorded times. `waits`: recognises queues whose plan needs reads.
+    Raises the errors of `plan_one`."""
+    begun: dict[str, list[ScanRange]] = {}
+    if warns:
+        large = [queue for queue in queues if not is_read_whole(queue)]
+        planned = map_ahead(provider, plan_one, large)
+        begun = {queue.path: ranges for queue, ranges in zip(large, planned, strict=True)}
+        warn_unrecorded(
+            Unrecorded(path, one.count, one.size_bytes)
+            for path, ranges in begun.items()
+            for one in ranges
+            if not one.is_searched
+        )
+
+    def plan_rest(queue: QueueFiles) -> list[ScanRange]:
+        ranges = begun.get(queue.path)
+        return plan_one(queue) if ranges is None else ranges
+
+    def waits_still(queue: QueueFiles) -> bool:
+        return queue.path not in begun and waits(queue)
+
+    for ranges in map_ahead(provider, plan_rest, queues, waits=waits_still):
         yield from ranges
 
 
 def needs_reads(
     queue: QueueFiles, *, range_bytes: int, is_part: bool, has_least: bool = False
 ) -> bool:
-    """Tell whether planning a queue, but for the search for times, may read anything of it.
-    is_part: whether ranges are part of it, and know only the segments that they need. has_least:
-    whether its min offset is known."""
+    """Return whether the plan of a queue needs reads, apart from the search for times. `is_part`:
+    whether a range may be a part of the queue, with only the segments that it needs. `has_least`:
+    whether the min offset of the queue is known."""
     starts_late = queue.commit_log_min_offset > 0 and not has_least
     has_segments = len(queue.commit_log) > 1 or len(queue.consume_queue) > 1
     log_bytes = queue.commit_log_max_offset - queue.commit_log_min_offset
@@ -129,31 +167,50 @@ def needs_reads(
 
 
 def plan_queue(reader: QueueReader, bounds: ScanBounds = ALL) -> Iterator[ScanRange]:
-    """Do `plan` for one queue, through a reader that the caller has."""
+    """Run `plan` for one queue, with a reader of the caller."""
     queue = reader.queue
     begin, behind = reader.min_offset(), reader.max_offset()
     since_ms, until_ms = bounds.since_ms, bounds.until_ms
     low = max(begin, bounds.from_offset or 0)
     high = behind if bounds.until_offset is None else min(behind, bounds.until_offset)
     lost = find_lost_units(reader)
-    is_left = False
-    if bounds.search_times and not _are_within(queue, since_ms, until_ms):
-        is_left = bounds.leave_small and not lost and is_read_whole(queue)
-        if not is_left:
-            low, high = narrow_by_time(reader, low, high, since_ms=since_ms, until_ms=until_ms)
+    wanted = _find_wanted(reader, low, high, bounds, has_lost=bool(lost))
     for first, last in sorted([*queue.unit_spans(), *lost]):
-        start, end = max(first, low), min(last, high)
-        if start < end and (first, last) in lost:
-            yield ScanRange(queue, start, end, 0, since_ms, until_ms)
-        elif start < end:
-            for piece in _cut_range(reader, start, end, bounds):
-                is_part = piece.from_offset > begin or piece.until_offset < behind
-                needed = _narrow_queue(reader, piece) if bounds.narrow and is_part else queue
-                yield replace(piece, queue=needed, is_searched=not is_left)
+        for low, high, is_searched in wanted:
+            start, end = max(first, low), min(last, high)
+            if start < end and (first, last) in lost:
+                yield ScanRange(queue, start, end, 0, since_ms, until_ms)
+            elif start < end:
+                for piece in _cut_range(reader, start, end, bounds):
+                    is_part = piece.from_offset > begin or piece.until_offset < behind
+                    needed = _narrow_queue(reader, piece) if bounds.narrow and is_part else queue
+                    yield replace(piece, queue=needed, is_searched=is_searched)
+
+
+def _find_wanted(
+    reader: QueueReader, low: int, high: int, bounds: ScanBounds, *, has_lost: bool
+) -> list[tuple[int, int, bool]]:
+    """Return the runs of [low, high) that may have messages within the time bounds, each with a
+    flag: False if the reader must still search the run for the exact bounds."""
+    since_ms, until_ms = bounds.since_ms, bounds.until_ms
+    if _are_within(reader.queue, since_ms, until_ms):
+        return [(low, high, True)]
+    is_small = is_read_whole(reader.queue)
+    if is_small and bounds.leave_search and not has_lost:
+        return [(low, high, False)]
+    if is_small or has_lost or bounds.search_times is SearchTimes.SAMPLED:
+        first, end = narrow_by_time(
+            reader, low, high,
+            since_ms=since_ms, until_ms=until_ms, search_times=bounds.search_times,
+        )  # fmt: skip
+        return [(first, end, True)]
+    runs = find_runs(reader, low, high, Window(since_ms, until_ms))
+    return [(run.start, run.end, run.times is not None or not bounds.leave_search) for run in runs]
 
 
 def _are_within(queue: QueueFiles, since_ms: int | None, until_ms: int | None) -> bool:
-    """Whether there are no bounds, or the metadata say that all messages are within them."""
+    """Return whether no bounds exist, or the metadata shows that all messages are within the
+    bounds."""
     if since_ms is None and until_ms is None:
         return True
     return all(
@@ -181,15 +238,16 @@ def _cut_range(
 
 
 def _estimate_bytes(queue: QueueFiles, start: int, end: int, most_bytes: int) -> int | None:
-    """Commit log bytes of some messages, about, where all of the queue are one range."""
+    """Return the approximate commit log bytes of some messages, or None if the queue is larger than
+    one range."""
     total = queue.commit_log_max_offset - queue.commit_log_min_offset
     units = sum(extent.size_bytes for extent in queue.consume_queue) // UNIT_SIZE
     return None if total > most_bytes else total * (end - start) // max(units, 1)
 
 
 def _narrow_queue(reader: QueueReader, piece: ScanRange) -> QueueFiles:
-    """The queue with the segments of a range alone. Several units speak for each end: one may be
-    damaged, and messages beside it are not lost for that."""
+    """Return the queue with only the segments of a range. Each end is determined by several units,
+    because one unit may be damaged, and its neighbours must stay in the range."""
     if len(reader.queue.commit_log) < 2 and len(reader.queue.consume_queue) < 2:
         return reader.queue
     count = min(_WITNESSES, piece.count)
@@ -203,8 +261,8 @@ def _narrow_queue(reader: QueueReader, piece: ScanRange) -> QueueFiles:
 def narrow_to(
     queue: QueueFiles, from_offset: int, until_offset: int, low: int, high: int
 ) -> QueueFiles:
-    """Return the queue with the segments alone that have the units of [from_offset, until_offset)
-    or the bytes [low, high) of its commit log."""
+    """Return the queue with only the segments that have the units of [from_offset, until_offset) or
+    the bytes [low, high) of its commit log."""
     low_unit, high_unit = from_offset * UNIT_SIZE, until_offset * UNIT_SIZE
     return replace(
         queue,
@@ -216,7 +274,8 @@ def narrow_to(
 def _select_within(
     extents: tuple[SegmentExtent, ...], low: int, high: int
 ) -> tuple[SegmentExtent, ...]:
-    """Those that have bytes of [low, high), or all if the bounds make no sense."""
+    """Return the segments with bytes of [low, high), or all segments if the bounds are not
+    plausible."""
     found = tuple(e for e in extents if e.base_offset < high and e.end_offset > low)
     return found or extents
 
@@ -230,19 +289,26 @@ def _log_bytes(reader: QueueReader, start: int, end: int) -> int:
 
 
 def store_time(reader: QueueReader, offset: int) -> int:
-    """Store time of one message, epoch ms. Raises Corrupt when its unit names no record."""
+    """Return the store time of one message, epoch ms. Raises Corrupt if its unit refers to no
+    record, or its head is damaged."""
     unit = reader.read_units(offset, 1)[0]
     size = int(unit["size"])
     if size < MIN_RECORD_SIZE:
         segment, position = reader.unit_place(offset)
+        text = "a consume queue unit with an impossible message size"
+        expected = f"at least {MIN_RECORD_SIZE}"
         raise damage(
-            "unit-invalid",
-            "a consume queue unit with an impossible message size",
-            segment=segment,
-            position=position,
-            queue_offset=offset,
-            expected=f"at least {MIN_RECORD_SIZE}",
-            found=str(size),
+            "unit-invalid", text, segment, position, offset, expected=expected, found=size
         ).to_error()
-    head = reader.commit_log.read(int(unit["physical_offset"]), MIN_RECORD_SIZE)
-    return StoredMessage(head, 0, size).store_timestamp_ms
+    found = read_times(reader, offset, 1)
+    if found.known[0]:
+        return int(found.times[0])
+    place = find_message(reader, int(unit["physical_offset"]), size)
+    head = reader.commit_log.read(place, MIN_RECORD_SIZE)
+    extent = reader.commit_log.extent_at(place)
+    assert extent is not None  # as the read found it
+    position, expected = place - extent.base_offset, f"size {size} and magic of its unit's message"
+    text, bytes_found = "no message here", bytes(head[:BLANK_SIZE]).hex()
+    raise damage(
+        "record-magic", text, extent.id, position, offset, expected=expected, found=bytes_found
+    ).to_error()

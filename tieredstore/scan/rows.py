@@ -1,4 +1,4 @@
-"""One message as a row: the same names in the command line, in Arrow and in Spark."""
+"""Rows of messages, with the same names in the command line, in Arrow and in Spark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import enum
 import hashlib
 
+from tieredstore.errors import Corrupt
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
 from tieredstore.message.properties import KEYS, TAGS, UNIQ_KEY, split_keys
 from tieredstore.message.record import StoredMessage
@@ -33,13 +34,18 @@ COLUMNS = (
     "born_host",
     "store_host",
 )
-"""All fields of a row, in order. Times in epoch ms; lengths in bytes: body_length after
-decompression, stored_length and body_crc before it."""
+"""Fields of every row, in order. Times in epoch ms. Lengths in bytes: body_length after
+decompression, stored_length before it. body_crc is computed before decompression."""
+BODY_ERROR = "body_error"
+"""Reason why a body does not decompress. body and body_length are then null. This is the last
+field, and only rows with an error have it."""
+ALL_COLUMNS = (*COLUMNS, BODY_ERROR)
+"""Fields that a caller may request."""
 
 
 class BodyForm(enum.StrEnum):
-    """How a row shows the decompressed body: TEXT as UTF-8 (other bytes become U+FFFD), BASE64,
-    SHA256 in hex, NONE as null; BYTES as they are, which JSON cannot have."""
+    """Form of the decompressed body in a row: TEXT as UTF-8 (other bytes become U+FFFD),
+    BASE64, SHA256 in hex, NONE as null. BYTES unchanged, which JSON does not support."""
 
     TEXT = "text"
     BASE64 = "base64"
@@ -55,12 +61,17 @@ def message_row(
     *,
     body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES,
 ) -> dict[str, object]:
-    """Return the row of one message, JSON-ready unless its body is bytes. Raises Corrupt when a
-    compressed body is damaged or inflates to more than `body_limit_bytes`."""
-    body = message.decode_body(body_limit_bytes)
+    """Return the row of one message, JSON-ready unless its body is bytes. A message whose body does
+    not decompress, or inflates to more than `body_limit_bytes`, has BODY_ERROR."""
+    body: bytes | memoryview | None = None
+    problem: str | None = None
+    try:
+        body = message.decode_body(body_limit_bytes)
+    except Corrupt as error:
+        problem = describe_body_error(error)
     properties = message.properties  # decoded once for all fields that are in it
     offset_message_id = message.offset_message_id
-    return {
+    row: dict[str, object] = {
         "topic": message.topic,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
@@ -70,8 +81,8 @@ def message_row(
         "tags": properties.get(TAGS),
         "born_timestamp": message.born_timestamp_ms,
         "store_timestamp": message.store_timestamp_ms,
-        "body": show_body(body, body_form),
-        "body_length": len(body),
+        "body": None if body is None else show_body(body, body_form),
+        "body_length": None if body is None else len(body),
         "properties": properties,
         "stored_length": message.body_length,
         "body_crc": message.body_crc,
@@ -83,10 +94,19 @@ def message_row(
         "born_host": message.born_host,
         "store_host": message.store_host,
     }
+    if problem is not None:
+        row[BODY_ERROR] = problem
+    return row
+
+
+def describe_body_error(error: Corrupt) -> str:
+    """Return why a body does not decompress, without the position of its record."""
+    cause = error.__cause__ if isinstance(error.__cause__, Corrupt) else error
+    return str(cause)
 
 
 def show_body(body: bytes | memoryview, form: BodyForm) -> str | bytes | None:
-    """Return a decompressed body as a row has it."""
+    """Return a decompressed body in the given form."""
     match form:
         case BodyForm.TEXT:
             return str(body, "utf-8", "replace")

@@ -1,30 +1,27 @@
-"""Which messages a scan is of, and the plan of them without an index."""
+"""Selection of the messages of a scan."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
-from tieredstore.scan.plan import RANGE_BYTES, ScanBounds, ScanRange, plan
+from tieredstore.scan.plan import RANGE_BYTES, ScanBounds
+from tieredstore.scan.time_search.modes import SearchTimes
 
 T = TypeVar("T")
-_WHOLE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages. None means no bound.
-
-    topics: by name; topic_pattern: a regular expression that a whole name matches; brokers and
-    queue_ids: only these. Queue offsets [from, until), store times [since, until) in epoch ms.
-    tags: TAGS values; keys: UNIQ_KEYs and single keys of KEYS.
-    """
+    """Selection of messages. None means no bound. `topics`: topic names. `topic_pattern`: a regular
+    expression that matches a whole name. `brokers`, `queue_ids`: names and ids to select. Offsets
+    [from, until), times [since, until) in epoch ms. `tags`: TAGS values. `keys`: UNIQ_KEYs and
+    single keys of KEYS."""
 
     topics: tuple[str, ...] | None = None
     topic_pattern: str | None = None
@@ -39,19 +36,29 @@ class Selection:
 
     @property
     def begins_late(self) -> bool:
-        """Whether messages at the beginning of a queue are not chosen."""
+        """Whether messages at the beginning of a queue are excluded."""
         return self.from_offset is not None or self.since_ms is not None
 
+    def bounds(
+        self, range_bytes: int = RANGE_BYTES, search_times: SearchTimes = SearchTimes.EXACT
+    ) -> ScanBounds:
+        """Return the selection's bounds of offsets and times, for a plan with ranges of about
+        `range_bytes`."""
+        return ScanBounds(
+            self.from_offset, self.until_offset, self.since_ms, self.until_ms,
+            range_bytes=range_bytes, narrow=True, search_times=search_times,
+        )  # fmt: skip
+
     def queues(self, catalogue: TierCatalogue) -> list[QueueFiles]:
-        """Select the queues of a catalogue. Raises Invalid for a topic or broker that the tier has
-        not, and for a bad pattern."""
+        """Return the selected queues of a catalogue. Raises Invalid for a topic or broker missing
+        in the tier, and for a bad pattern."""
         try:
             pattern = None if self.topic_pattern is None else re.compile(self.topic_pattern)
         except re.error as error:
             raise Invalid(f"topic pattern {self.topic_pattern!r}: {error}") from error
         topics, brokers = _to_set(self.topics), _to_set(self.brokers)
         for topic in sorted((topics or set()).difference(q.topic for q in catalogue.queues)):
-            catalogue.select(topic)  # says which there are
+            catalogue.select(topic)  # the error names the existing ones
         for broker in sorted((brokers or set()).difference(q.broker for q in catalogue.queues)):
             catalogue.select(broker=broker)
         queue_ids = _to_set(self.queue_ids)
@@ -65,58 +72,46 @@ class Selection:
         ]
 
 
+def require_match(selection: Selection, catalogue: TierCatalogue) -> None:
+    """Raise Invalid for a pattern without a matching topic, and for a queue id that no selected
+    topic has, if the tier has topics."""
+    names, pattern = catalogue.topic_names(), selection.topic_pattern
+    if not names:
+        return
+    if pattern is not None:
+        selection.queues(catalogue)  # tells a bad pattern
+        if not any(re.fullmatch(pattern, name) for name in names):
+            raise Invalid(f"{catalogue.url}: no topic matches the pattern {pattern!r}")
+    if selection.queue_ids is not None:
+        there = {queue.queue_id for queue in replace(selection, queue_ids=None).queues(catalogue)}
+        for queue_id in sorted(set(selection.queue_ids) - there):
+            raise Invalid(
+                f"{catalogue.url}: no selected topic has a queue {queue_id}. They have "
+                + ", ".join(map(str, sorted(there))),
+                queue_id=queue_id,
+            )
+
+
 def split_topics(topics: Sequence[str]) -> tuple[tuple[str, ...] | None, str | None]:
-    """Return what `Selection` takes as topics and as topic_pattern for names and shell patterns;
-    without any, for all topics."""
+    """Split names and shell patterns into the topics and the topic_pattern of `Selection`. Without
+    names, the result selects all topics."""
     if any(map(is_pattern, topics)):
         return None, "|".join(fnmatch.translate(topic) for topic in topics)
     return tuple(topics) or None, None
 
 
 def is_pattern(topic: str) -> bool:
-    """Tell whether a text is a shell pattern, and no name of a topic."""
+    """Return whether a text is a shell pattern and not a topic name."""
     return re.search(r"[*?\[]", topic) is not None
 
 
 def require_topics(catalogue: TierCatalogue, topics: Iterable[str]) -> None:
-    """Raise Invalid for a name or shell pattern that no topic of a tier matches."""
+    """Raise Invalid for a name or shell pattern that matches no topic of a tier."""
     names = catalogue.topic_names()
     for pattern in topics:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            catalogue.select(pattern)  # says which there are
+            catalogue.select(pattern)  # the error names the existing ones
 
 
 def _to_set(values: Iterable[T] | None) -> set[T] | None:
     return None if values is None else set(values)
-
-
-@dataclass(frozen=True, slots=True)
-class ScanQuery:
-    """How a selection is planned. range_bytes: of one range, about. search_times: whether bounds by
-    time narrow what is read."""
-
-    selection: Selection
-    range_bytes: int = RANGE_BYTES
-    search_times: bool = True
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return self.selection.keys or ()
-
-    def plan_all(
-        self, provider: SegmentProvider, queues: Sequence[QueueFiles], *, cut: bool = True
-    ) -> Iterator[ScanRange]:
-        """Plan the reading of all messages within the bounds; without `cut`, to see how much that
-        is."""
-        chosen = self.selection
-        bounds = ScanBounds(
-            chosen.from_offset,
-            chosen.until_offset,
-            chosen.since_ms,
-            chosen.until_ms,
-            range_bytes=self.range_bytes if cut else _WHOLE,
-            narrow=cut,
-            search_times=self.search_times,
-            leave_small=cut,
-        )
-        return plan(provider, queues, bounds)

@@ -1,8 +1,9 @@
-"""A scan over a tier, cut into tasks that any process can do: Python, the command line and Spark
-plan with it."""
+"""Scan of a tier, cut into tasks that any process can run. Python, the command line and Spark use
+these tasks."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,14 +11,18 @@ from typing import TYPE_CHECKING
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.scan.catalogue import TierCatalogue
-from tieredstore.scan.findings import OnFinding, raise_on_damage
+from tieredstore.scan.findings import LeftOut, OnFinding, make_on_finding, raise_on_damage
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.plan import RANGE_BYTES, ScanRange
+from tieredstore.scan.plan import RANGE_BYTES, ScanRange, plan
 from tieredstore.scan.read.options import ReadOptions
-from tieredstore.scan.selection import ScanQuery, Selection
+from tieredstore.scan.selection import Selection
+from tieredstore.scan.time_search.modes import SearchTimes
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +34,23 @@ class ScanTask:
     columns: tuple[str, ...]
     options: ReadOptions
 
-    def read(self, *, on_finding: OnFinding = raise_on_damage) -> Iterator[pa.RecordBatch]:
-        """Read record batches of the range, through a connection of its own.
-
-        Damage goes to `on_finding`, which by default raises Corrupt. Raises Invalid, Unavailable.
-        """
+    def read(self, *, on_finding: OnFinding | None = None) -> Iterator[pa.RecordBatch]:
+        """Read record batches of the range, through the task's own connection. Damage is passed to
+        `on_finding`. Without it, `on_damage` of the scan applies: Corrupt is raised, or a warning
+        about omitted messages is logged. Raises Invalid, Unavailable, Expired."""
+        left_out = LeftOut()
+        tell = on_finding or make_on_finding(self.options.on_damage, left_out)
         provider = self.location.connect()
         try:
-            yield from self.read_through(provider, on_finding=on_finding)
+            yield from self.read_through(provider, on_finding=tell)
+            left_out.warn(_log)
         finally:
             provider.close()
 
     def read_through(
         self, provider: SegmentProvider, *, on_finding: OnFinding = raise_on_damage
     ) -> Generator[pa.RecordBatch]:
-        """Do `read` over a connection that the caller has."""
+        """Run `read` over the caller's connection."""
         from tieredstore.scan.arrow.read import arrow_batches
 
         return arrow_batches(
@@ -58,25 +65,21 @@ def plan_ranges(
     *,
     range_bytes: int = RANGE_BYTES,
     use_index: bool = True,
-    search_times: bool = True,
+    search_times: SearchTimes = SearchTimes.EXACT,
 ) -> Iterator[ScanRange]:
-    """Yield ranges that hold every message selected, and others, which reading leaves out by tags,
-    keys and times. At most about `range_bytes` of commit log each.
-
-    Keys are looked for in the index files of each broker, and in the messages that these do not
-    name; `use_index=False` looks at all messages. Times are searched for, so that few messages of
-    others are read; `search_times=False` reads and compares all. Raises Invalid, Corrupt,
-    Unavailable.
-    """
+    """Yield ranges that contain every selected message, and others that the read leaves out by
+    tags, keys and times. Each range has at most about `range_bytes` of commit log. Keys are
+    searched in the index files of each broker, and in messages that are not indexed.
+    `use_index=False` reads all messages. Times are searched for. Raises Invalid, Corrupt,
+    Unavailable."""
     queues = selection.queues(catalogue)
-    query = ScanQuery(selection, range_bytes, search_times)
+    bounds = selection.bounds(range_bytes, search_times)
     if selection.keys is None or not use_index:
-        yield from query.plan_all(provider, queues)
+        yield from plan(provider, queues, bounds)
         return
     # With it comes the tier's index, which every other plan would wait for.
     from tieredstore.scan.keys.plan import plan_by_keys
 
     for broker, group in groupby(queues, key=lambda queue: queue.broker):
-        yield from plan_by_keys(
-            provider, broker, catalogue.indexes.get(broker, ()), list(group), query
-        )
+        index = catalogue.indexes.get(broker, ())
+        yield from plan_by_keys(provider, broker, index, list(group), selection.keys, bounds)

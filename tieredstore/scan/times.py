@@ -1,4 +1,4 @@
-"""Times as people give them: epoch milliseconds, ISO 8601, or relative to now."""
+"""Times in user input: epoch milliseconds, ISO 8601, or relative to now."""
 
 from __future__ import annotations
 
@@ -8,29 +8,27 @@ from typing import TYPE_CHECKING, TypeAlias
 from zoneinfo import ZoneInfo
 
 from tieredstore.errors import Invalid
-from tieredstore.timestamps import format_time
+from tieredstore.timestamps import UNITS_MS, format_time
 
 if TYPE_CHECKING:
     import numpy as np
 
 Time: TypeAlias = "int | str | date | np.datetime64"
-"""Epoch ms, a text as `--since` takes it (`2026-11-21T13:05:16Z`, `-2h`), a datetime (pandas' too),
-a date (its first moment) or numpy's datetime64. Without a zone: UTC."""
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+"""A time: epoch ms, a text for `--since` (`2026-11-21T13:05:16Z`, `-2h`), a datetime (pandas' too),
+a date (its first moment) or numpy's datetime64. Times without a zone are UTC."""
+MOST_SPAN_MS = 36_525 * 86_400_000
+"""Maximum duration: a hundred years. The system does not support longer waits."""
 _DAYS_AGO = {"today": 0, "yesterday": 1}
 _LEAST_SECONDS = 100_000_000
 _RELATIVE = re.compile(r"([+-])(\d{1,15})(ms|s|m|h|d|w)", re.ASCII)
-_EPOCH_MS = re.compile(r"\d{1,18}", re.ASCII)
+_EPOCH_MS = re.compile(r"\d{1,19}", re.ASCII)
 
 
 def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
-    """Return epoch ms of `1795266316182`, `2026-11-21T13:05:16Z` (of `zone` unless it says
-    otherwise, a date alone is its first moment), `-2h` (units ms, s, m, h, d, w), `now`, and of the
-    first moment of `today` or `yesterday` in `zone`.
-
-    What is finer than a millisecond is rounded up: store times are whole ones, so both `since` and
-    `until` keep their meaning. Raises Invalid.
-    """
+    """Return epoch ms of `1795266316182`, `2026-11-21T13:05:16Z` (without a zone in `zone`, a date
+    means its first moment), `-2h` (units ms, s, m, h, d, w), `now`, and of the first moment of
+    `today` or `yesterday` in `zone`. Fractions of a millisecond are rounded up. Store times are
+    whole, so both `since` and `until` keep their meaning. Raises Invalid."""
     value = text.strip()
     if value == "now":
         return now_ms
@@ -39,10 +37,12 @@ def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
         return _to_epoch_ms(datetime(day.year, day.month, day.day, tzinfo=zone), zone)
     relative = _RELATIVE.fullmatch(value)
     if relative:
-        distance = int(relative[2]) * _UNITS_MS[relative[3]]
+        distance = int(relative[2]) * UNITS_MS[relative[3]]
         return _require_i64(now_ms + distance if relative[1] == "+" else now_ms - distance, text)
-    if _EPOCH_MS.fullmatch(value) and not _is_compact_date(value):
-        return _require_no_seconds(int(value))
+    # `20261121` is read as a date: as epoch ms it would be six hours into 1970.
+    is_date = len(value) == 8 and value[:2] in {"19", "20"}
+    if _EPOCH_MS.fullmatch(value) and not is_date:
+        return _require_no_seconds(_require_i64(int(value), text))
     try:
         moment = datetime.fromisoformat(value)
         return _to_epoch_ms(moment, zone)
@@ -53,20 +53,41 @@ def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
         ) from None
 
 
-def parse_span(text: str, name: str) -> int:
-    """Return the milliseconds of a span such as `30s`, `12h` or `4w`. Raises Invalid, with the
-    option's name."""
-    found = _RELATIVE.fullmatch(f"+{text.strip()}")
-    if found is None:
-        raise Invalid(f"{name}: expected a time such as 30s, 12h, 30d or 4w, found {text!r}")
-    return int(found[2]) * _UNITS_MS[found[3]]
+def parse_span(span: str | timedelta, name: str, *, least_ms: int = 0) -> int:
+    """Return the milliseconds of a duration such as `30s`, `12h` or `4w`, or of a timedelta. All
+    durations use this parser. Raises Invalid, with the option's name, also for less than `least_ms`
+    and for more than MOST_SPAN_MS."""
+    if isinstance(span, timedelta):
+        span_ms = span // timedelta(milliseconds=1)
+    else:
+        found = _RELATIVE.fullmatch(f"+{span.strip()}")
+        if found is None:
+            raise Invalid(f"{name}: expected a time such as 30s, 12h, 30d or 4w, found {span!r}")
+        span_ms = int(found[2]) * UNITS_MS[found[3]]
+    if not least_ms <= span_ms <= MOST_SPAN_MS:
+        raise Invalid(
+            f"{name}: expected a time from {least_ms // 1000}s to {MOST_SPAN_MS // 86_400_000}d, "
+            f"found {str(span)!r}"
+        )
+    return span_ms
 
 
 def require_order(since_ms: int | None, until_ms: int | None) -> None:
-    """Raise Invalid for a begin behind the end: such a window would be empty without a word."""
+    """Raise Invalid for a start after the end, since such a window would be silently empty."""
     if since_ms is not None and until_ms is not None and since_ms > until_ms:
         raise Invalid(
             f"since {since_ms} (epoch ms) is behind until {until_ms}: no message is stored then"
+        )
+
+
+def require_offsets(from_offset: int | None, until_offset: int | None) -> None:
+    """Raise Invalid for offsets that no message has, and for a start after the end."""
+    for name, offset in (("from_offset", from_offset), ("until_offset", until_offset)):
+        if offset is not None and not 0 <= offset < 1 << 63:
+            raise Invalid(f"{name}: expected a queue offset from 0 to 2**63 - 1, found {offset}")
+    if from_offset is not None and until_offset is not None and from_offset > until_offset:
+        raise Invalid(
+            f"from_offset {from_offset} is behind until_offset {until_offset}: no message is there"
         )
 
 
@@ -79,7 +100,7 @@ def parse_zone(name: str) -> tzinfo:
 
 
 def epoch_ms(time: Time | None, now_ms: int) -> int | None:
-    """Return epoch ms of a time, None for none; finer times are rounded up. Raises Invalid."""
+    """Return a time in epoch ms, or None for None. Finer times are rounded up. Raises Invalid."""
     if time is None:
         return None
     if isinstance(time, str):
@@ -96,7 +117,7 @@ def epoch_ms(time: Time | None, now_ms: int) -> int | None:
             whole = given.astype("datetime64[ms]")
             return int(whole.astype(np.int64)) + bool(whole < given)
         if isinstance(given, int | np.integer) and not isinstance(given, bool):
-            return _require_i64(int(given), given)
+            return _require_no_seconds(_require_i64(int(given), given))
     except (ValueError, OverflowError):  # pandas' NaT is a datetime
         pass
     raise Invalid(
@@ -120,17 +141,12 @@ def _require_i64(time_ms: int, given: object) -> int:
 
 
 def _require_no_seconds(time_ms: int) -> int:
-    """Raise Invalid for what is epoch seconds, of 1973 to 2286: taken for milliseconds it would be
-    a time within four months of 1970, where no message is."""
+    """Raise Invalid for epoch seconds of 1973 to 2286. Read as milliseconds, they would be within
+    four months of 1970, where no messages are."""
     if not _LEAST_SECONDS <= time_ms < 100 * _LEAST_SECONDS:
         return time_ms
     raise Invalid(
         f"time '{time_ms}': expected epoch milliseconds, found what looks like seconds: "
-        f"{time_ms}000 is {format_time(time_ms * 1000)}; 1970 is written as "
+        f"{time_ms}000 is {format_time(time_ms * 1000)}. 1970 is written as "
         f"{format_time(time_ms)}"
     )
-
-
-def _is_compact_date(value: str) -> bool:
-    """`20261121` is read as a date: as epoch ms it would be six hours into 1970."""
-    return len(value) == 8 and value[:2] in {"19", "20"}

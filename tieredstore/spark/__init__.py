@@ -1,4 +1,4 @@
-"""A tier in Apache Spark: the data source `rocketmq_tiered`, and a runner for the jobs."""
+"""Apache Spark: the data source `rocketmq_tiered`, and a runner for the jobs."""
 
 from tieredstore.spark.direct_read import read
 from tieredstore.spark.sessions.registration import enable

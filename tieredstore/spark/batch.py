@@ -1,9 +1,10 @@
-"""Batch reads: what is there when the query is planned, in partitions."""
+"""Batch reads: the content of the tier at planning time, in partitions."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -15,15 +16,18 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.arrow.read import needs_records
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
+from tieredstore.scan.expired import open_queue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
-from tieredstore.scan.plan import ScanBounds, ScanRange, needs_reads, plan_queue
+from tieredstore.scan.plan import ScanBounds, ScanRange, needs_reads, plan_each, plan_queue
 from tieredstore.scan.selection import Selection
 from tieredstore.scan.tasks import plan_ranges
+from tieredstore.scan.time_search.modes import SearchTimes
+from tieredstore.scan.times import require_order
 from tieredstore.spark.offsets import EARLIEST, LATEST
 from tieredstore.spark.options import LISTED_AGAIN, STREAM_ONLY, Bound, SourceOptions
 from tieredstore.spark.partitions import TieredPartition, partitions_of
-from tieredstore.spark.push_down import Narrowing, narrow_by_filters
+from tieredstore.spark.push_down import Narrowing, least, most, narrow_by_filters
 from tieredstore.spark.reading import PartitionReader, data_loss, warn_of_loss
 from tieredstore.spark.schema import Shape
 from tieredstore.spark.selection import (
@@ -38,19 +42,12 @@ _log = logging.getLogger(__name__)
 
 
 class TieredBatchReader(DataSourceReader):
-    """Plans in the driver's planner process, reads in the executors."""
+    """Reader that plans in the driver's planner process and reads in the executors."""
 
     def __init__(self, options: SourceOptions, shape: Shape) -> None:
         self._options = options
         self._narrowing = Narrowing()
-        self._reader = PartitionReader(
-            options.tier(),
-            shape,
-            options.read,
-            options.fail_on_data_loss,
-            options.skip_corrupt,
-            options.corrupt_report_path,
-        )
+        self._reader = PartitionReader.of(options, shape)
         for name in (*STREAM_ONLY, LISTED_AGAIN):
             if name in options.given:
                 _log.warning("%s means nothing in a batch query", name)
@@ -66,19 +63,22 @@ class TieredBatchReader(DataSourceReader):
         for finding in catalogue.findings:
             if finding.severity is Severity.DAMAGE:
                 _log.warning("%s", finding)
-        provider = location.connect()
-        try:
+        with closing(location.connect()) as provider:
             ranges = list(_ranges(provider, catalogue, options, self._narrowing))
-        finally:
-            provider.close()
-        found: list[InputPartition] = []
-        found += partitions_of(
-            [_measure_range(one, self._reader) for one in ranges],
-            partition_bytes=options.max_partition_bytes,
-            min_partitions=options.min_partitions,
-            max_messages=options.max_records_per_partition,
+        # A task has costs of its own, which the few bytes of units alone would not justify.
+        read, how = self._reader.shape.read, self._reader.options
+        sized = (
+            one if needs_records(read, one, how) else replace(one, size_bytes=one.count * UNIT_SIZE)
+            for one in ranges
         )
-        return found
+        return [
+            *partitions_of(
+                list(sized),
+                partition_bytes=options.max_partition_bytes,
+                min_partitions=options.min_partitions,
+                max_messages=options.max_records_per_partition,
+            )
+        ]
 
     @property
     def partition_reader(self) -> PartitionReader:
@@ -86,16 +86,17 @@ class TieredBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a partition. Raises Corrupt, Invalid for lost data, Unavailable."""
-        if isinstance(partition, TieredPartition):  # Spark makes one of its own where there is none
+        if isinstance(partition, TieredPartition):  # Spark makes one of its own if there is none
             yield from self._reader.batches(partition)
 
 
 class PushDownReader(TieredBatchReader):
-    """The same for sessions that push filters down; in others Spark refuses such a class."""
+    """Batch reader for sessions that push filters down. Other sessions of Spark reject such a
+    class."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Plan by the filters, and give all of them back: Spark uses what was planned here for
-        other queries over the same DataFrame too, which so get no row that they exclude."""
+        """Use the filters for the plan, and return all of them. Spark reuses the plan for other
+        queries over the same DataFrame, so Spark must apply the filters itself."""
         self._narrowing = narrow_by_filters(self._narrowing, filters)
         if self._narrowing.tags is not None:
             tags = self._narrowing.tags.intersection(
@@ -107,15 +108,9 @@ class PushDownReader(TieredBatchReader):
         return filters
 
 
-def _measure_range(one: ScanRange, reader: PartitionReader) -> ScanRange:
-    """The range with the bytes that reading it takes: those of its units where no column needs the
-    commit log. A task has costs of its own, which so few bytes would not be worth."""
-    if needs_records(reader.shape.read, one, reader.options):
-        return one
-    return replace(one, size_bytes=one.count * UNIT_SIZE)
-
-
 def _check_bounds(options: SourceOptions) -> None:
+    if options.starting is not None and options.ending is not None:
+        require_order(options.starting.time_ms, options.ending.time_ms)
     for bound, not_this, name in (
         (options.starting, LATEST, "startingOffsets: latest"),
         (options.ending, EARLIEST, "endingOffsets: earliest"),
@@ -137,7 +132,7 @@ def _ranges(
     if options.read.keys is None:
 
         def plan_one(queue: QueueFiles) -> list[ScanRange]:
-            with QueueReader(provider, queue) as reader:
+            with open_queue(provider, queue) as reader:
                 window = _window(reader, options, narrowing)
                 bounds = ScanBounds(
                     window.low,
@@ -150,18 +145,21 @@ def _ranges(
                 )
                 return list(plan_queue(reader, bounds))
 
+        has_times = narrowing.has_times or any(
+            bound is not None and bound.has_times for bound in (options.starting, options.ending)
+        )
         is_whole = narrowing == Narrowing() and options.starting is None and options.ending is None
 
         def waits(queue: QueueFiles) -> bool:
-            most = options.max_partition_bytes
-            return not is_whole or needs_reads(queue, range_bytes=most, is_part=False)
+            size = options.max_partition_bytes
+            return not is_whole or needs_reads(queue, range_bytes=size, is_part=False)
 
-        for ranges in map_ahead(provider, plan_one, kept, waits=waits):
-            yield from ranges
+        warns = has_times and options.search_times is SearchTimes.EXACT
+        yield from plan_each(provider, kept, plan_one, warns=warns, waits=waits)
         return
 
     def find_window(queue: QueueFiles) -> _Window:
-        with QueueReader(provider, queue) as reader:
+        with open_queue(provider, queue) as reader:
             return _window(reader, options, narrowing)
 
     windows = dict(zip(map(key_of, kept), map_ahead(provider, find_window, kept), strict=True))
@@ -186,7 +184,7 @@ def _ranges(
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Queue offsets [low, high) and store times [since, until) of a queue; None for no bound."""
+    """Queue offsets [low, high) and store times [since, until) of a queue. None means no bound."""
 
     low: int
     high: int | None
@@ -194,44 +192,32 @@ class _Window:
     until_ms: int | None
 
     def cut(self, whole: ScanRange) -> ScanRange:
-        """Return what of a range is within."""
+        """Return the part of a range that is within the window."""
         return replace(
             whole,
             from_offset=max(whole.from_offset, self.low),
-            until_offset=_least([whole.until_offset, self.high]) or 0,
-            since_ms=_most([whole.since_ms, self.since_ms]),
-            until_ms=_least([whole.until_ms, self.until_ms]),
+            until_offset=least(whole.until_offset, self.high) or 0,
+            since_ms=most(whole.since_ms, self.since_ms),
+            until_ms=least(whole.until_ms, self.until_ms),
         )
 
 
-def _most(values: Sequence[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _least(values: Sequence[int | None]) -> int | None:
-    return min((value for value in values if value is not None), default=None)
-
-
 def _window(reader: QueueReader, options: SourceOptions, narrowing: Narrowing) -> _Window:
-    """What options and filters together leave of a queue."""
+    """Return the window of a queue, given by the options and the filters."""
     queue = reader.queue
 
-    def out_of_range(wanted: int, least: int, most: int) -> int:
-        if wanted < least:
+    def out_of_range(wanted: int, first: int, end: int) -> int:
+        if wanted < first:
             if options.fail_on_data_loss:
-                raise data_loss(queue, wanted, least, "(or never were there)")
-            warn_of_loss(queue, wanted, least)
-            return least
-        message = f"{queue.path}: offset {wanted} is out of range: the queue has [{least}, {most})"
+                raise data_loss(queue, wanted, first, "(or never were there)")
+            warn_of_loss(queue, wanted, first)
+            return first
+        message = f"{queue.path}: offset {wanted} is out of range: the queue has [{first}, {end})"
         if options.fail_on_data_loss:
-            raise Invalid(
-                f"{message}; failOnDataLoss=false takes what is there",
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                offset=wanted,
-            )
+            text = f"{message}. failOnDataLoss=false reads the existing ones"
+            raise Invalid(text, topic=queue.topic, queue_id=queue.queue_id, offset=wanted)
         _log.warning("failOnDataLoss=false: %s", message)
-        return most
+        return end
 
     key = key_of(queue)
 
@@ -245,7 +231,7 @@ def _window(reader: QueueReader, options: SourceOptions, narrowing: Narrowing) -
 
     return _Window(
         max(offset_of(options.starting) or 0, narrowing.from_offset),
-        _least([offset_of(options.ending), narrowing.until_offset]),
-        _most([time_of(options.starting), narrowing.since_ms]),
-        _least([time_of(options.ending), narrowing.until_ms]),
+        least(offset_of(options.ending), narrowing.until_offset),
+        most(time_of(options.starting), narrowing.since_ms),
+        least(time_of(options.ending), narrowing.until_ms),
     )

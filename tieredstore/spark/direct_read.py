@@ -1,4 +1,5 @@
-"""A tier as a DataFrame without the data source: planned here, read by `mapInArrow`."""
+"""A tier as a DataFrame without the data source. The plan is made in the calling process, and
+`mapInArrow` reads the rows."""
 
 from __future__ import annotations
 
@@ -20,49 +21,48 @@ Value: TypeAlias = "str | int | Iterable[str] | Mapping[str, object]"
 
 
 def read(spark: SparkSession, path: str | None = None, /, **options: Value) -> DataFrame:
-    """Read a tier as a DataFrame: the rows of `spark.read.format("rocketmq_tiered")`, with its
-    options by name.
-
-    The plan is made in this process, at the call, where the data source starts a Python of its own
-    for each query: a query has some tenths of a second less to do. The DataFrame may be used by
-    many queries and is the same snapshot in each. Values may be what they are in Python: True, 5,
-    ["orders", "refunds"], {"orders": {"broker-a": [0, 1]}}.
-
-    Raises Invalid for wrong options, Corrupt, Unavailable.
-    """
+    """Read a tier as a DataFrame with the rows of `spark.read.format("rocketmq_tiered")`, with its
+    options by name. The plan is made in this process during the call. The data source starts a
+    Python process for each query instead, which takes some tenths of a second. Many queries may use
+    the DataFrame, and each sees the same snapshot. Values may be Python objects: True, 5,
+    ["orders", "refunds"], {"orders": {"broker-a": [0, 1]}}. Raises Invalid for wrong options,
+    Corrupt, Unavailable."""
     from tieredstore.spark.batch import TieredBatchReader
     from tieredstore.spark.options import LISTED_AGAIN, STREAM_ONLY, parse_options, refuse
     from tieredstore.spark.schema import Shape, spark_schema
 
-    given = {name: _text(value) for name, value in options.items()}
+    given = {name: _text(name, value) for name, value in options.items()}
     if path is not None:
         if any(name.lower() == "path" for name in given):
             raise Invalid(f"path: given twice, {path!r} and among the options")
         given["path"] = path
     parsed = parse_options(given)
-    refuse(
-        parsed,
-        ("pushDownFilters", *STREAM_ONLY, LISTED_AGAIN),
-        "means nothing in tieredstore.spark.read",
-    )
+    text = "means nothing in tieredstore.spark.read"
+    refuse(parsed, ("pushDownFilters", *STREAM_ONLY, LISTED_AGAIN), text)
     schema = spark_schema(parsed.columns)
     reader = TieredBatchReader(parsed, Shape.of(schema, parsed.columns))
     tasks = tuple(pickle.dumps(partition) for partition in reader.partitions())
     ship(spark)
-    # Row n of n partitions names the n-th task. Without any, one row is there to be left out.
+    # Row n of n partitions names the n-th task. An empty plan gets one row, which is filtered out.
     count = max(len(tasks), 1)
     numbers = spark.range(0, count, 1, count)
     return numbers.mapInArrow(_make_reader(reader.partition_reader, tasks), schema)
 
 
-def _text(value: Value) -> str:
+def _text(name: str, value: Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
     if isinstance(value, Mapping):
         return json.dumps(value)
-    return ",".join(value)
+    match name.lower():
+        case "tags":
+            return " || ".join(value)
+        case "keys":
+            return json.dumps(list(value))
+        case _:
+            return ",".join(value)
 
 
 def _make_reader(

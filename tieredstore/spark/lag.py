@@ -1,11 +1,11 @@
-"""How far a stream is behind its tier, from the progress that Spark reports."""
+"""Lag of a stream behind its tier, from the progress that Spark reports."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,29 +27,29 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Offsets that a batch left behind, by queue: those that were committed when the tier was last
-    listed, and not read. Holes count as well."""
+    """Unread offsets after a batch, by queue. Only offsets committed at the last listing count.
+    Holes count too."""
 
     by_queue: Mapping[QueueKey, int]
 
     @property
     def max(self) -> int:
-        """Return that of the queue that is furthest behind."""
+        """Return the lag of the queue that is furthest behind."""
         return max(self.by_queue.values(), default=0)
 
     @property
     def avg(self) -> float:
-        """Return the average of the queues."""
+        """Return the average lag of the queues."""
         return self.total / len(self.by_queue) if self.by_queue else 0.0
 
     @property
     def total(self) -> int:
-        """Return the sum of the queues."""
+        """Return the sum of the lags of all queues."""
         return sum(self.by_queue.values())
 
     @property
     def by_topic(self) -> dict[str, int]:
-        """Return the sums of the topics."""
+        """Return the sum of the lags by topic."""
         found: Counter[str] = Counter()
         for (topic, _, _), behind in self.by_queue.items():
             found[topic] += behind
@@ -57,15 +57,12 @@ class Lag:
 
 
 def lag_of(progress: Mapping[str, Any] | None) -> Lag | None:
-    """Return how far a stream is behind after a batch.
-
-    progress: a `StreamingQueryProgress`, such as `query.lastProgress`. Tiers among the sources of
-    a query count together; None where none is, and with Spark 4.1, which does not tell what is
-    latest. Raises Invalid for offsets that cannot be read.
-    """
+    """Return the lag of a stream after a batch. `progress`: a `StreamingQueryProgress`, such as
+    `query.lastProgress`. If several sources are tiers, their lags are added. Return None without a
+    tier, and with Spark 4.1. Raises Invalid for unreadable offsets."""
     behind: dict[QueueKey, int] = {}
     is_known = False
-    for source in _sources(progress):
+    for source in progress["sources"] if progress is not None else ():
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
         if end is None or latest is None:
             continue
@@ -73,21 +70,23 @@ def lag_of(progress: Mapping[str, Any] | None) -> Lag | None:
         for key, position in latest.positions.items():
             if (
                 key in end.positions
-            ):  # else it has not begun: where its first message is, is not said
+            ):  # otherwise it has not begun, and its first offset is not known
                 behind[key] = max(position.offset - end.positions[key].offset, 0)
     return Lag(behind) if is_known else None
 
 
 class LagListener(StreamingQueryListener):
-    """Tells after each batch of a stream over a tier how far it is behind:
-    `spark.streams.addListener(LagListener(on_lag))`.
-
-    on_lag: gets the query's name, or its id where it has none, and the lag, in a thread of Spark's.
-    Without it, each is a line of the log at INFO.
-    """
+    """Reports the lag of a stream over a tier after each batch:
+    `spark.streams.addListener(LagListener(on_lag))`. `on_lag`: called with the query's name (or id)
+    and the lag, in one of Spark's threads. Without `on_lag`, each lag is logged at INFO."""
 
     def __init__(self, on_lag: Callable[[str, Lag], None] | None = None) -> None:
-        self._on_lag = on_lag or _log_lag
+        self._on_lag = on_lag or (
+            lambda name, lag: _log.info(
+                "stream %s: offsets behind latest: max %d, avg %.1f, by topic %s",
+                *(name, lag.max, lag.avg, lag.by_topic),
+            )
+        )
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         found = lag_of(event.progress)
@@ -95,29 +94,17 @@ class LagListener(StreamingQueryListener):
             self._on_lag(event.progress.name or str(event.progress.id), found)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Do nothing."""
+        """No-op."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Do nothing: nothing has changed."""
+        """No-op: the lag is unchanged."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Do nothing."""
-
-
-def _log_lag(name: str, lag: Lag) -> None:
-    _log.info(
-        "stream %s: offsets behind latest: max %d, avg %.1f, by topic %s",
-        name, lag.max, lag.avg, lag.by_topic,
-    )  # fmt: skip
-
-
-def _sources(progress: Mapping[str, Any] | None) -> Iterable[Mapping[str, Any]]:
-    found: Iterable[Mapping[str, Any]] = () if progress is None else progress["sources"]
-    return found
+        """No-op."""
 
 
 def _offset(value: object) -> StreamOffset | None:
-    """Of text or of an object; None for another source's."""
+    """Return the offset in a text or an object, or None if it belongs to another source."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,8 +1,8 @@
 """Offsets of queues as users write them: JSON by topic, broker and queue.
 
-    {"orders": {"broker-a": {"0": 112, "1": 4}}}
+{"orders": {"broker-a": {"0": 112, "1": 4}}}
 
-Those of a stream's checkpoint are in `tieredstore.spark.stream.checkpoint`.
+The offsets of a stream's checkpoint are in `tieredstore.spark.stream.checkpoint`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tieredstore.errors import Invalid
 QueueKey: TypeAlias = tuple[str, str, int]
 """Topic, broker, queue id."""
 EARLIEST, LATEST = -2, -1
-"""What these numbers mean in place of an offset, in startingOffsets and endingOffsets."""
+"""Values of startingOffsets and endingOffsets for the earliest and the latest offset."""
 
 
 def show_queue(key: QueueKey) -> str:
-    """Name a queue in messages to people, as the tier's paths have it."""
+    """Return the name of a queue for messages, in the form of the tier's paths."""
     topic, broker, queue_id = key
     return f"{broker}/{topic}/{queue_id}"
 
 
 def parse_offsets(text: str, option: str) -> dict[QueueKey, int]:
-    """Parse an option's JSON; -2 stands for earliest, -1 for latest. Raises Invalid."""
+    """Parse an option's JSON. -2 means earliest, -1 latest. Raises Invalid."""
     found = dict(leaves_of(parse_object(text, option), option))
     for key, offset in found.items():
         if offset < EARLIEST:
@@ -53,7 +53,7 @@ def parse_assigned(text: str) -> frozenset[QueueKey]:
     return frozenset(found)
 
 
-def parse_object(text: str, option: str) -> dict[str, Any]:
+def parse_object(text: str, option: str) -> dict[str, object]:
     """Parse a JSON object by topic. Raises Invalid."""
     try:
         found = json.loads(text)
@@ -65,12 +65,12 @@ def parse_object(text: str, option: str) -> dict[str, Any]:
 
 
 def leaves_of(
-    offset: Mapping[str, Any], option: str, besides: Sequence[str] = ()
+    offset: Mapping[str, object], option: str, besides: Sequence[str] = ()
 ) -> list[tuple[QueueKey, int]]:
-    """List the numbers of an object by topic, broker and queue; names of `besides` are no topics.
-    Raises Invalid for anything else."""
+    """Return the numbers of an object by topic, broker and queue. Names in `besides` are not
+    topics. Raises Invalid for other content."""
     return [
-        ((topic, broker, _queue_id(queue_id, option, topic, broker)), number)
+        ((topic, broker, int(queue_id)), number)
         for topic, brokers in offset.items()
         if topic not in besides
         for broker, queues in _require_object(brokers, option, topic).items()
@@ -89,17 +89,14 @@ def _require_object(value: object, option: str, *place: str) -> dict[str, Any]:
     return value
 
 
-def _queue_id(text: str, option: str, topic: str, broker: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise Invalid(f"{option}: {topic}: {broker}: expected a queue id, found {text!r}")
-    return int(text)
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_offset(value: object, option: str, *place: str) -> bool:
+def _is_offset(value: object, option: str, topic: str, broker: str, queue_id: str) -> bool:
+    if not (queue_id.isascii() and queue_id.isdecimal()):
+        raise Invalid(f"{option}: {topic}: {broker}: expected a queue id, found {queue_id!r}")
     if not _is_number(value):
-        raise Invalid(f"{option}: {': '.join(place)}: expected an offset, found {value!r}")
+        place = f"{topic}: {broker}: {queue_id}"
+        raise Invalid(f"{option}: {place}: expected an offset, found {value!r}")
     return True

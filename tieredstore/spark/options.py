@@ -1,4 +1,4 @@
-"""The options of the data source `rocketmq_tiered`: names as Kafka's source has them."""
+"""Options of the data source `rocketmq_tiered`, named like the options of Kafka's source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,9 +16,12 @@ from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import Invalid
 from tieredstore.jobs.run import TASK_BYTES
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
+from tieredstore.scan.arguments import require_choice, take_tags
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, choose_columns
+from tieredstore.scan.findings import OnDamage
 from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.read.options import ReadOptions
+from tieredstore.scan.time_search.modes import SearchTimes, parse_search_times
 from tieredstore.scan.times import parse_time, parse_zone
 from tieredstore.spark.offsets import (
     EARLIEST,
@@ -29,6 +33,7 @@ from tieredstore.spark.offsets import (
 )
 from tieredstore.spark.stream.checkpoint import parse_starting_offsets
 from tieredstore.tier_url import file_url
+from tieredstore.timestamps import UNITS_MS
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -42,7 +47,7 @@ NAMES = (
     "minPartitions", "maxPartitionBytes", "maxRecordsPerPartition", "batchBytes",
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "listInterval",
-    "failOnDataLoss", "corruptRecords", "corruptReportPath", "checkBodies", "verifyRecords",
+    "failOnDataLoss", "onDamage", "corruptReportPath", "checkBodies", "verifyRecords",
     "searchTimes", "bodyLimitBytes",
 )  # fmt: skip
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -52,14 +57,13 @@ STREAM_ONLY = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
 )
-"""What only streams of Spark 4.2 and later take."""
+"""Names of options that exist only for streams of Spark 4.2 and later."""
 LISTED_AGAIN = "listInterval"
-"""What any stream takes, and nothing else."""
+"""Name of an option that exists only for streams."""
 LIST_INTERVAL_MS = 10_000
 TRIGGER_DELAY_MS = 15 * 60_000
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _DURATION = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)?", re.IGNORECASE | re.ASCII)
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _TABLE = (
     "CREATE TABLE hands no options to a Python data source: use a temporary view: "
@@ -70,8 +74,9 @@ _NO_PATH = f"no path: expected .load('file:///tier') or .option('path', …). {_
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where to begin or end: `default`, or what `by_queue` has (EARLIEST, LATEST or an offset); or,
-    with `time_ms` or, for a queue, `times_by_queue`, the first message stored at or after it."""
+    """Start or end of a read. The bound is `default`, or the values in `by_queue` (EARLIEST, LATEST
+    or an offset). It can also be the first message stored at or after a time: `time_ms` or, for a
+    queue in `times_by_queue`, the queue's own time. Times are epoch ms."""
 
     default: int
     by_queue: Mapping[QueueKey, int]
@@ -82,22 +87,28 @@ class Bound:
         return self.by_queue.get(key, self.default)
 
     def time_of(self, key: QueueKey) -> int | None:
-        """Return the store time that bounds a queue, epoch ms; None where an offset does."""
+        """Return the store time that bounds a queue (epoch ms), or None if an offset bounds it."""
         return self.times_by_queue.get(key, self.time_ms)
 
     @property
+    def has_times(self) -> bool:
+        """Return whether a time bounds any queue."""
+        return self.time_ms is not None or bool(self.times_by_queue)
+
+    @property
     def named(self) -> frozenset[QueueKey]:
-        """The queues that have a bound of their own."""
+        """The queues that have their own bound."""
         return frozenset(self.by_queue) | frozenset(self.times_by_queue)
 
 
 _BATCH_BYTES = 8 << 20
-"""Twice as much as of a scan: measured with Spark, it takes less CPU time."""
+"""Maximum size of a batch, twice that of a scan. With Spark this size takes less CPU time
+(measured)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Checked options. Picklable. Bounds are None where not given."""
+    """Checked options. Picklable. Bounds are None if not set."""
 
     url: str = field(repr=False)
     cluster: str | None
@@ -121,21 +132,21 @@ class SourceOptions:
     max_trigger_delay_ms: int
     list_interval_ms: int
     fail_on_data_loss: bool
-    skip_corrupt: bool
+    skips_damage: bool
     corrupt_report_path: str | None
     push_down_filters: bool
-    search_times: bool
+    search_times: SearchTimes
     given: frozenset[str]
 
     @property
     def named_topics(self) -> frozenset[str] | None:
-        """The topics that may be read; None for those that a pattern matches."""
+        """Topics that may be read, or None if a pattern selects them."""
         if self.assigned is not None:
             return frozenset(topic for topic, _, _ in self.assigned)
         return None if self.topics is None else frozenset(self.topics)
 
     def tier(self) -> TierLocation:
-        """Locate the tier. Raises Invalid, Unavailable."""
+        """Return the location of the tier. Raises Invalid, Unavailable."""
         return locate(
             self.url,
             cluster=self.cluster,
@@ -147,7 +158,7 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Parse options by name, of any case. Raises Invalid; what is ignored is a logged warning."""
+    """Parse options by name, in any letter case. Warn of ignored options. Raises Invalid."""
     known = {name.lower(): name for name in NAMES}
     values = {known[key.lower()]: value for key, value in options.items() if key.lower() in known}
     given = frozenset(values)
@@ -166,7 +177,12 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         )
     now_ms = SYSTEM_CLOCK.now_ms()
     get = _Getter(values)
-    tags, keys = get("tags", _names), get("keys", _names)
+    for name, several in (("tags", "`A || B`"), ("keys", '["a", "b"]')):
+        text = values.get(name, "")
+        if "," in text and not text.startswith("["):  # a separator in earlier versions
+            _log.warning("%s: %r is one, with a comma in it. Several are %s", name, text, several)
+    damage = require_choice("onDamage", OnDamage, values.get("onDamage", "fail").strip().lower())
+    tags, keys = take_tags("tags", values.get("tags")), get("keys", _keys)
     most, least = get("maxOffsetsPerTrigger", _count), get("minOffsetsPerTrigger", _count)
     if most is not None and least is not None and least > most:
         raise Invalid(
@@ -203,17 +219,17 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         max_trigger_delay_ms=TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
         list_interval_ms=LIST_INTERVAL_MS if interval_ms is None else interval_ms,
         fail_on_data_loss=get("failOnDataLoss", _boolean) is not False,
-        skip_corrupt=get("corruptRecords", _corrupt_records) == "skip",
+        skips_damage=damage is OnDamage.SKIP,
         corrupt_report_path=values.get("corruptReportPath"),
         push_down_filters=get("pushDownFilters", _boolean) is True,
-        search_times=get("searchTimes", _boolean) is not False,
+        search_times=get("searchTimes", parse_search_times) or SearchTimes.EXACT,
         given=given,
     )
 
 
 def tier_url(path: str) -> str:
-    """Return a path as Spark's users write it, as the URL of a tier: /dir (as it is), file:/dir and
-    s3a://bucket (percent-encoded, as URLs are)."""
+    """Convert a path in the form of Spark's users to the URL of a tier: /dir (unchanged), file:/dir
+    and s3a://bucket (percent-encoded, like all URLs)."""
     scheme, colon, rest = path.partition(":")
     if not _SCHEME.match(path):
         return file_url(path)
@@ -225,11 +241,11 @@ def tier_url(path: str) -> str:
 
 
 def warn_of_ignored_hadoop_settings(names: Iterable[str]) -> None:
-    """Warn of settings that look like S3A's: the data source has an S3 client of its own."""
+    """Warn of settings of S3A, which have no effect: the data source has its own S3 client."""
     ignored = sorted(name for name in names if "fs.s3a." in name or "fs.s3." in name)
     if ignored:
         _log.warning(
-            "rocketmq_tiered reads S3 with a client of its own and ignores %s; give endpoint and "
+            "rocketmq_tiered reads S3 with a client of its own and ignores %s. Give endpoint and "
             "region in the path (s3://bucket/prefix?endpoint=…&region=…) and access keys by the "
             "environment of the executors or the option config",
             ", ".join(ignored),
@@ -237,7 +253,7 @@ def warn_of_ignored_hadoop_settings(names: Iterable[str]) -> None:
 
 
 def refuse(options: SourceOptions, names: Iterable[str], why: str) -> None:
-    """Raise Invalid where one of these was given."""
+    """Raise Invalid if one of the given options is set."""
     for name in names:
         if name in options.given:
             raise Invalid(f"{name}: {why}")
@@ -256,7 +272,7 @@ def _refuse_unknown(names: set[str]) -> None:
 
 
 class _Getter:
-    """Reads an option with a parser; None where it was not given."""
+    """Reader of an option with a parser. The result is None if the option is not set."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -267,7 +283,7 @@ class _Getter:
 
 
 def _columns(get: _Getter) -> tuple[str, ...] | None:
-    """None for the default ones without properties."""
+    """Return the columns, or None for the default columns without properties."""
     names = get("columns", _names)
     if not get("includeProperties", _boolean):
         return None if names is None else choose_columns(names)
@@ -276,12 +292,13 @@ def _columns(get: _Getter) -> tuple[str, ...] | None:
 
 
 def _parse_bound(values: Mapping[str, str], which: str, default: int, now_ms: int) -> Bound | None:
-    """As Kafka's source: a timestamp is taken before times by queue, and these before offsets."""
+    """Parse a bound like Kafka's source: a timestamp takes precedence over times by queue, and
+    times by queue take precedence over offsets."""
     time, offsets = values.get(f"{which}Timestamp"), values.get(f"{which}Offsets")
     if time is not None:
         zone = parse_zone(values.get("timeZone", "UTC"))
         return Bound(default, {}, parse_time(time, now_ms, zone))
-    option = f"{which}OffsetsByTimestamp"
+    option, times = f"{which}OffsetsByTimestamp", dict[QueueKey, int]()
     if option in values:
         times = parse_offsets(values[option], option)
         for key, time_ms in times.items():
@@ -289,21 +306,13 @@ def _parse_bound(values: Mapping[str, str], which: str, default: int, now_ms: in
                 raise Invalid(
                     f"{option}: {show_queue(key)}: expected epoch milliseconds, found {time_ms}"
                 )
-        given = None if offsets is None else _offsets_bound(offsets, f"{which}Offsets", default)
-        return replace(given or Bound(default, {}), times_by_queue=times)
-    if offsets is None:
+    elif offsets is None:
         return None
-    return _offsets_bound(offsets, f"{which}Offsets", default)
-
-
-def _offsets_bound(offsets: str, option: str, default: int) -> Bound:
-    match offsets.strip().lower():
-        case "earliest":
-            return Bound(EARLIEST, {})
-        case "latest":
-            return Bound(LATEST, {})
-        case _:
-            return Bound(default, parse_starting_offsets(offsets, option))
+    text = (offsets or "{}").strip().lower()
+    if (place := {"earliest": EARLIEST, "latest": LATEST}.get(text)) is not None:
+        return Bound(place, {}, times_by_queue=times)
+    by_queue = parse_starting_offsets(offsets, f"{which}Offsets") if offsets is not None else {}
+    return Bound(default, by_queue, times_by_queue=times)
 
 
 def _names(text: str, name: str) -> tuple[str, ...]:
@@ -311,6 +320,19 @@ def _names(text: str, name: str) -> tuple[str, ...]:
     if not found:
         raise Invalid(f"{name}: expected names with commas between them, found {text!r}")
     return found
+
+
+def _keys(text: str, name: str) -> tuple[str, ...]:
+    """Return one key, which may contain commas, or several keys from a JSON list."""
+    if text.startswith("["):
+        with suppress(ValueError):
+            found = json.loads(text)
+            if found and all(isinstance(one, str) for one in found):
+                return tuple(found)
+        raise Invalid(f'{name}: expected a key, or keys as JSON such as ["a", "b"], found {text!r}')
+    if not text:
+        raise Invalid(f"{name}: expected a key, found an empty text")
+    return (text,)
 
 
 def _boolean(text: str, name: str) -> bool:
@@ -326,7 +348,7 @@ def _count(text: str, name: str) -> int:
 
 
 def _size(text: str, name: str) -> int:
-    """Bytes, also as Spark's settings have them: 128m, 1g, 64KiB."""
+    """Parse bytes, also in the form of Spark's settings: 128m, 1g, 64KiB."""
     found = _SIZE.fullmatch(text.strip())
     size = 0 if found is None else int(found[1]) << (10 * " kmgt".index(found[2].lower() or " "))
     if not size:
@@ -335,22 +357,16 @@ def _size(text: str, name: str) -> int:
 
 
 def _duration(text: str, name: str) -> int:
-    """Milliseconds, as Spark's settings have durations: 500ms, 10s, 15m, 1h; a number alone is
-    ms."""
+    """Parse milliseconds: 500, or in the form of Spark's settings: 500ms, 10s, 15m, 1h."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise Invalid(f"{name}: expected a duration such as 10s, 500ms or 15m, found {text!r}")
-    return int(found[1]) * _UNITS_MS[(found[2] or "ms").lower()]
-
-
-def _corrupt_records(text: str, name: str) -> str:
-    if text.strip().lower() not in {"fail", "skip"}:
-        raise Invalid(f"{name}: expected fail or skip, found {text!r}")
-    return text.strip().lower()
+    return int(found[1]) * UNITS_MS[(found[2] or "ms").lower()]
 
 
 def _properties(text: str, name: str) -> dict[str, str]:
-    """JSON, for option names lose their case on the way and settings of a broker.conf have one."""
+    """Parse properties from JSON, because option names lose their letter case and the keys of
+    broker.conf are case-sensitive."""
     try:
         found = json.loads(text)
     except ValueError:

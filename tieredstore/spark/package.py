@@ -1,4 +1,4 @@
-"""Write this package as a zip for Spark: python -m tieredstore.spark.package FILE.zip"""
+"""Writer of this package as a zip for Spark: python -m tieredstore.spark.package FILE.zip"""
 
 from __future__ import annotations
 

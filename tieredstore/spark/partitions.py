@@ -1,4 +1,4 @@
-"""Planned ranges as Spark's partitions: large ones cut, small ones together."""
+"""Spark partitions from planned ranges: large ranges are cut, small ranges are combined."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from tieredstore.jobs.run import gather_groups
 from tieredstore.scan.plan import ScanRange
 
 MOST_PARTITIONS = 10_000
-"""Above it, partitions become larger than asked for: a task costs tens of milliseconds."""
+"""Number of partitions above which partitions become larger than requested, because each task costs
+tens of milliseconds."""
 
 
 class TieredPartition(InputPartition):
-    """Ranges that one task reads, one behind the other."""
+    """Ranges that one task reads in sequence."""
 
     def __init__(self, ranges: tuple[ScanRange, ...]) -> None:
         super().__init__(ranges)
@@ -29,8 +30,8 @@ def partitions_of(
     min_partitions: int,
     max_messages: int | None = None,
 ) -> list[TieredPartition]:
-    """Make partitions of at most about `partition_bytes` of commit log and of `max_messages` each,
-    and at least `min_partitions` where there are so many messages."""
+    """Build partitions of at most about `partition_bytes` of commit log and `max_messages` each,
+    and at least `min_partitions` if the ranges have enough messages."""
     total = sum(one.size_bytes for one in ranges)
     most = max(partition_bytes, -(-total // MOST_PARTITIONS))
     if min_partitions > 1:
@@ -40,7 +41,7 @@ def partitions_of(
         groups = gather_groups(pieces, lambda one: one.size_bytes, most)
     else:
         pieces = [piece for one in pieces for piece in _cut_count(one, max_messages)]
-        # A share of whichever limit is nearer: both then hold for a sum.
+        # Shares of the tighter limit: the sum then respects both limits.
         weight = max_messages * most
         groups = gather_groups(
             pieces, lambda one: max(one.size_bytes * max_messages, one.count * most), weight
@@ -49,16 +50,17 @@ def partitions_of(
 
 
 def _cut_range(whole: ScanRange, most_bytes: int) -> list[ScanRange]:
-    """Pieces of equal numbers of messages; their bytes are an estimate."""
+    """Cut a range into pieces with equal numbers of messages. The bytes of a piece are an
+    estimate."""
     wanted = -(-whole.size_bytes // most_bytes)
-    # What planning cut is of about the size that was asked for: a little more is no reason.
+    # Planning cut this to about the requested size. A small excess is fine.
     if whole.size_bytes <= most_bytes * 1.1 or whole.count < 2:
         return [whole]
     return _cut_count(whole, max(1, whole.count // wanted))
 
 
 def _cut_count(whole: ScanRange, step: int) -> list[ScanRange]:
-    """Pieces of `step` messages."""
+    """Cut a range into pieces of `step` messages."""
     if whole.count <= step:
         return [whole]
     return [

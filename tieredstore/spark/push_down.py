@@ -1,4 +1,5 @@
-"""Filters of a query that choose what is read: Spark's own objects, as far as they can be taken."""
+"""Filters of a query that reduce the read. Spark's own filter objects are used as far as
+possible."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from tieredstore.scan.catalogue import QueueFiles
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_OF_A_QUEUE: dict[str, Callable[[QueueFiles], Any]] = {
+_OF_A_QUEUE: dict[str, Callable[[QueueFiles], object]] = {
     "topic": lambda queue: queue.topic,
     "broker": lambda queue: queue.broker,
     "queue_id": lambda queue: queue.queue_id,
@@ -47,8 +48,8 @@ _TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What filters leave to read: queues that pass all of `of_queue`; queue offsets [from, until);
-    store times [since, until); TAGS values. None for no bound."""
+    """Read range after all filters: queues that pass all filters in `of_queue`, queue offsets
+    [from, until), store times [since, until), TAGS values. None means no bound."""
 
     of_queue: tuple[Filter, ...] = ()
     from_offset: int = 0
@@ -57,13 +58,17 @@ class Narrowing:
     until_ms: int | None = None
     tags: frozenset[str] | None = None
 
+    @property
+    def has_times(self) -> bool:
+        return self.since_ms is not None or self.until_ms is not None
+
     def keeps(self, queue: QueueFiles) -> bool:
         return all(_passes(one, queue) for one in self.of_queue)
 
 
 def narrow_by_filters(narrowing: Narrowing, filters: Iterable[Filter]) -> Narrowing:
-    """Return what the filters leave to read. Filters that choose nothing change nothing: Spark has
-    to apply all of them in any case."""
+    """Return the read range of the filters. Unsupported filters are skipped, because Spark applies
+    all filters again."""
     for one in filters:
         narrowing = _take_filter(narrowing, one)
     return narrowing
@@ -71,7 +76,7 @@ def narrow_by_filters(narrowing: Narrowing, filters: Iterable[Filter]) -> Narrow
 
 def _take_filter(narrowing: Narrowing, one: Filter) -> Narrowing:
     column, value = _column(one), getattr(one, "value", None)
-    if value is None:  # a comparison with null is Spark's to judge
+    if value is None:  # Spark judges a comparison with null
         return narrowing
     if column in _OF_A_QUEUE and type(one) in _TESTS:
         return replace(narrowing, of_queue=(*narrowing.of_queue, one))
@@ -99,49 +104,49 @@ def _passes(one: Filter, queue: QueueFiles) -> bool:
 
 
 def _by_offset(narrowing: Narrowing, one: Filter, value: Any) -> Narrowing:
-    low, high = narrowing.from_offset, narrowing.until_offset
-    match one:
-        case GreaterThan():
-            low = max(low, value + 1)
-        case GreaterThanOrEqual():
-            low = max(low, value)
-        case LessThan():
-            high = value if high is None else min(high, value)
-        case LessThanOrEqual():
-            high = value + 1 if high is None else min(high, value + 1)
-        case EqualTo() | EqualNullSafe():
-            low, high = max(low, value), value + 1 if high is None else min(high, value + 1)
-        case In():
-            values = [number for number in value if number is not None]
-            low = max([low, min(values, default=0)])
-            most = max(values, default=-1) + 1
-            high = most if high is None else min(high, most)
-    return replace(narrowing, from_offset=low, until_offset=high)
+    if isinstance(one, In):
+        values = [number for number in value if number is not None]
+        low, high = min(values, default=0), max(values, default=-1) + 1
+    else:
+        low, high = _bounds_of(one, value, value)
+    return replace(
+        narrowing,
+        from_offset=most(narrowing.from_offset, low) or 0,
+        until_offset=least(narrowing.until_offset, high),
+    )
 
 
 def _by_time(narrowing: Narrowing, one: Filter, value: datetime) -> Narrowing:
-    """Store times are whole milliseconds."""
+    """Return the bound for a time. Store times are whole milliseconds."""
     moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     floor_ms, beyond = divmod(moment - _EPOCH, _MS)
-    ceiling_ms = floor_ms + bool(beyond)
-    since, until = narrowing.since_ms, narrowing.until_ms
+    low, high = _bounds_of(one, floor_ms, floor_ms + bool(beyond))
+    since_ms, until_ms = most(narrowing.since_ms, low), least(narrowing.until_ms, high)
+    return replace(narrowing, since_ms=since_ms, until_ms=until_ms)
+
+
+def _bounds_of(one: Filter, floor: int, ceiling: int) -> tuple[int | None, int | None]:
+    """Return the whole numbers [low, high) that pass a comparison with a value. `floor`, `ceiling`:
+    the whole numbers around the value."""
     match one:
         case GreaterThan():
-            since = _later(since, floor_ms + 1)
+            return floor + 1, None
         case GreaterThanOrEqual():
-            since = _later(since, ceiling_ms)
+            return ceiling, None
         case LessThan():
-            until = _earlier(until, ceiling_ms)
+            return None, ceiling
         case LessThanOrEqual():
-            until = _earlier(until, floor_ms + 1)
+            return None, floor + 1
         case EqualTo() | EqualNullSafe():
-            since, until = _later(since, ceiling_ms), _earlier(until, floor_ms + 1)
-    return replace(narrowing, since_ms=since, until_ms=until)
+            return ceiling, floor + 1
+    return None, None
 
 
-def _later(bound: int | None, time_ms: int) -> int:
-    return time_ms if bound is None else max(bound, time_ms)
+def most(*values: int | None) -> int | None:
+    """Return the largest value, or None without values."""
+    return max((value for value in values if value is not None), default=None)
 
 
-def _earlier(bound: int | None, time_ms: int) -> int:
-    return time_ms if bound is None else min(bound, time_ms)
+def least(*values: int | None) -> int | None:
+    """Return the smallest value, or None without values."""
+    return min((value for value in values if value is not None), default=None)

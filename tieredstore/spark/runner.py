@@ -1,4 +1,4 @@
-"""Tasks of a job on a Spark cluster: one task, one partition."""
+"""Tasks of a job on a Spark cluster, one partition per task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark import InheritableThread
 from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException
 
-from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
+from tieredstore.errors import Corrupt, Expired, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.spark.sessions.shipping import is_connect
 
 if TYPE_CHECKING:
@@ -19,19 +19,17 @@ if TYPE_CHECKING:
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 _POLL_SECONDS = 0.2
-_FINAL = (Corrupt, Fenced, Invalid)
-"""Errors that another attempt would meet again: they end the job at the first, without retries."""
+_FINAL = (Corrupt, Expired, Fenced, Invalid)
+"""Errors that every attempt would raise. They end the job immediately, without retries."""
 
 
 class SparkRunner:
-    """Runs tasks through a session's own scheduler, with its retries and speculation.
-
-    The executors need this package and its dependencies: installed, or sent (`tieredstore.spark.
-    ship`).
-    """
+    """Runner of tasks through a session's own scheduler, with its retries and speculation. The
+    executors need this package and its dependencies: installed, or sent (`tieredstore.spark.
+    ship`)."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Raises Invalid for a session of Spark Connect, which runs no tasks of Python's own."""
+        """Raise Invalid for a session of Spark Connect, which runs no Python tasks."""
         if is_connect(spark):
             raise Invalid(
                 "a session of Spark Connect has no SparkContext, which jobs run on: run them where "
@@ -49,13 +47,13 @@ class SparkRunner:
         tasks: Sequence[Task],
         on_done: Callable[[int, Result], None],
     ) -> None:
-        """Run the tasks as `Runner.run` does. An error that retries do not end becomes Unavailable,
-        with the last line of it. Outcomes that arrived before an error are given to `on_done`
-        first."""
+        """Run the tasks as `Runner.run` does. An error that survives retries becomes Unavailable,
+        with the last line of Spark's error. Outcomes that arrived before an error are passed to
+        `on_done` first."""
         if not tasks:
             return
         context = self._context
-        # Outcomes arrive with each task that ends, one attempt of each: Spark counts no other.
+        # Outcomes arrive with each ended task, one attempt each: Spark counts no other.
         arrived = context.accumulator({}, _Merged())
         group = f"tieredstore-{uuid.uuid4()}"
         numbered = context.parallelize(list(enumerate(tasks)), len(tasks))
@@ -88,7 +86,7 @@ class SparkRunner:
 
 
 _Arrived = dict[int, tuple[bool, Any]]
-"""By index of the task: whether it worked, and its result or its error."""
+"""Outcomes by index of the task: whether it succeeded, and its result or its error."""
 
 
 class _Merged(AccumulatorParam[_Arrived]):
@@ -101,7 +99,7 @@ class _Merged(AccumulatorParam[_Arrived]):
 
 
 class _Worker(Generic[Task, Result]):
-    """What an executor does with its partition."""
+    """Work of an executor on one partition."""
 
     def __init__(self, work: Callable[[Task], Result], arrived: Any) -> None:
         self._work = work
@@ -126,7 +124,8 @@ def _deliver(arrived: _Arrived, seen: set[int], on_done: Callable[[int, Any], No
 
 
 def _error_of(error: BaseException) -> BaseException:
-    """Spark's error as ours: its last line says what happened, the lines above it where."""
+    """Convert Spark's error to an error of this package. The last line of Spark's error has the
+    cause, the lines before have the location."""
     if isinstance(error, TieredStoreError | KeyboardInterrupt):
         return error
     text = str(error)
@@ -136,7 +135,7 @@ def _error_of(error: BaseException) -> BaseException:
 
 
 def _extract_error(text: str) -> str:
-    """The error that a worker raised, out of the traceback that Spark made of it."""
+    """Return the error that a worker raised, from the traceback in Spark's error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
         name, colon, _ = line.partition(": ")

@@ -1,4 +1,4 @@
-"""The columns of a message as Spark's types, and batches as Spark wants them."""
+"""Spark types of a message's columns, and batches in Spark's form."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from tieredstore.scan.arrow.schema import choose_columns, schema
 _IN_UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 )
-"""Spark 4.1 knows no other time zone here."""
+"""Argument of `to_arrow_schema` that selects UTC. In Spark 4.1 the function has no such
+parameter."""
 
 
 def spark_schema(columns: tuple[str, ...] | None) -> StructType:
-    """Return what `columns` are to Spark; None for all but properties."""
+    """Return the Spark type of `columns`, or for None the type of all columns but properties."""
     return from_arrow_schema(schema(columns))
 
 
 def columns_of(wanted: StructType, named: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the columns that a schema asks for: the user's, or our own given back. Raises Invalid
-    where a name or a type is not one of a message, or the option `columns` says something else."""
+    """Return the columns of a schema, which is the user's schema or the schema of this source.
+    Raises Invalid if a name or a type is not one of a message, or if the option `columns`
+    differs."""
     if not wanted.fields:
         raise Invalid("schema: expected at least one column, found none")
     try:
@@ -41,23 +43,23 @@ def columns_of(wanted: StructType, named: tuple[str, ...] | None) -> tuple[str, 
             )
     if named is not None and set(named) != set(names):
         raise Invalid(
-            f"schema and the option columns differ: {', '.join(names)} and {', '.join(named)}; "
-            "give one of them"
+            f"schema and the option columns differ: {', '.join(names)} and {', '.join(named)}. "
+            "Give one of them"
         )
     return names
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a reader gives to Spark: `read` are the columns to read, the wanted ones and
-    queue_offset, by which is known how far a reader has come."""
+    """Columns for Spark. `read`: the wanted columns and queue_offset, which shows the reader's
+    progress."""
 
     columns: tuple[str, ...]
     arrow: pa.Schema
 
     @classmethod
     def of(cls, wanted: StructType, named: tuple[str, ...] | None) -> Shape:
-        """Make the shape of a wanted schema. Raises Invalid as `columns_of` does."""
+        """Return the shape of a wanted schema. Raises Invalid like `columns_of`."""
         names = columns_of(wanted, named)
         # Spark compares the first batch with this, inner names and nullability included.
         return cls(names, to_arrow_schema(wanted, **_IN_UTC))
@@ -67,7 +69,7 @@ class Shape:
         return self.columns if "queue_offset" in self.columns else (*self.columns, "queue_offset")
 
     def batch(self, found: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch with the columns `read`, as Spark wants it."""
+        """Convert a batch with the columns `read` to Spark's form."""
         arrays = [
             array if array.type == field.type else array.cast(field.type)
             for array, field in zip(found.columns, self.arrow, strict=False)

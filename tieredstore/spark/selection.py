@@ -1,4 +1,4 @@
-"""Which queues the data source reads, and from where to where."""
+"""Queues that the data source reads, with their offsets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.selection import Selection
-from tieredstore.scan.time_search.search import find_first
+from tieredstore.scan.selection import Selection, require_match
+from tieredstore.scan.time_search.modes import SearchTimes
+from tieredstore.scan.time_search.search import find_first, find_unrecorded, warn_unrecorded
 from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey, show_queue
 from tieredstore.spark.options import Bound, SourceOptions
 from tieredstore.table import Tier
@@ -23,24 +24,27 @@ def key_of(queue: QueueFiles) -> QueueKey:
 def select_queues(
     options: SourceOptions, catalogue: TierCatalogue, *, strict: bool = True
 ) -> list[QueueFiles]:
-    """Select the queues that the options choose. With `strict`, a topic or an assigned queue that
-    the tier has not is an error (Invalid), with near names."""
+    """Return the queues that the options select. `strict`: a missing topic or assigned queue is an
+    error (Invalid) with similar names."""
     if strict:
         for topic, broker, queue_id in (options.assigned or set()) - {
             *map(key_of, catalogue.queues)
         }:
-            catalogue.select(topic, queue_id, broker)  # says which there are
+            catalogue.select(topic, queue_id, broker)  # raises with the existing ones
     topics = options.topics
     if not strict and topics is not None:
         topics = tuple(set(topics).intersection(catalogue.topic_names()))
-    found = Selection(topics=topics, topic_pattern=options.topic_pattern).queues(catalogue)
+    selection = Selection(topics=topics, topic_pattern=options.topic_pattern)
+    found = selection.queues(catalogue)  # raises for a bad pattern
+    if strict:
+        require_match(selection, catalogue)
     if options.assigned is None:
         return found
     return [queue for queue in found if key_of(queue) in options.assigned]
 
 
 def chooses(options: SourceOptions, key: QueueKey) -> bool:
-    """Tell whether the options choose a queue, be it there or not."""
+    """Return whether the options select a queue. The queue need not exist."""
     topic, broker, _ = key
     if options.broker is not None and broker != options.broker:
         return False
@@ -52,7 +56,7 @@ def chooses(options: SourceOptions, key: QueueKey) -> bool:
 
 
 def check_named(bound: Bound | None, option: str, queues: Sequence[QueueFiles]) -> None:
-    """Raise Invalid where offsets name a queue that is not among those chosen."""
+    """Raise Invalid if offsets name a queue that is not selected."""
     known = {key_of(queue) for queue in queues}
     for key in sorted(bound.named) if bound is not None else ():
         if key not in known:
@@ -67,11 +71,11 @@ def resolve_bound(
     bound: Bound,
     on_out_of_range: Callable[[int, int, int], int],
     *,
-    search_times: bool = True,
+    search_times: SearchTimes = SearchTimes.EXACT,
 ) -> int:
-    """Return the offset that a bound means in a queue. An offset that the queue has not goes with
-    min and max offset to `on_out_of_range`, which gives another. Without `search_times` each
-    message's time is compared."""
+    """Return the offset of a bound in a queue. For an offset outside the queue, `on_out_of_range`
+    receives this offset and the queue's min and max offset, and returns the offset to use
+    instead."""
     key = key_of(reader.queue)
     wanted, time_ms = bound.of(key), bound.time_of(key)
     most = reader.max_offset()
@@ -79,6 +83,8 @@ def resolve_bound(
         return most
     least = reader.min_offset()
     if time_ms is not None:
+        if search_times is SearchTimes.EXACT:
+            warn_unrecorded(find_unrecorded(reader))
         first = find_first(reader, least, most, since_ms=time_ms, search_times=search_times)
         return most if first is None else first
     if wanted == EARLIEST:
@@ -87,5 +93,5 @@ def resolve_bound(
 
 
 def listing_of(location: TierLocation) -> TierCatalogue:
-    """Return what the tier holds now. Raises Corrupt, Unavailable."""
+    """Return the present content of the tier. Raises Corrupt, Unavailable."""
     return Tier(location).catalogue()

@@ -1,4 +1,4 @@
-"""The data source `rocketmq_tiered`: a tier as DataFrame, stream and view. See docs/spark.md."""
+"""Data source `rocketmq_tiered`: a tier as DataFrame, stream and view. See docs/spark.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader
 
 _PUSHES_FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The worker in which Spark plans a query whose filters it pushes down."""
+"""Module of the worker in which Spark plans a query whose filters it pushes down."""
 
 _NO_WRITER = (
     "rocketmq_tiered reads tiers and writes none: a tier has one writer, which holds its writer "
@@ -30,14 +30,11 @@ _NO_WRITER = (
 
 
 class RocketmqTieredDataSource(DataSource):
-    """Batch and streaming reads of a RocketMQ tier, without a broker.
-
-    Pickled by name: executors import this module, from where it is installed or from what was sent
-    (`tieredstore.spark.ship`).
-    """
+    """Batch and streaming reads of a RocketMQ tier, without a broker. Pickled by name: executors
+    import this module from an installation, or from a sent zip (`tieredstore.spark.ship`)."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Take the options; wrong ones are told by what uses them."""
+        """Store the options. Methods that use an option report a wrong value."""
         super().__init__(options)
         self._given = options
 
@@ -50,28 +47,29 @@ class RocketmqTieredDataSource(DataSource):
         return parse_options(self._given)
 
     def schema(self) -> StructType:
-        """Return all columns but properties, or those of the options. Raises Invalid for options
-        that are wrong."""
+        """Return the schema: all columns but properties, or the columns of the options. Raises
+        Invalid."""
         return spark_schema(self._parsed.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of a batch query. Raises Invalid, Unavailable."""
+        """Return the reader of a batch query. Raises Invalid, Unavailable."""
         from tieredstore.spark.batch import PushDownReader, TieredBatchReader
 
-        # Spark 4.1 to 4.3 keeps what it planned with pushed filters for other queries over the same
-        # DataFrame or view, and these then lack messages: only who knows that may ask for it.
+        # Spark 4.1 to 4.3 reuses a plan with pushed filters for other queries over the same
+        # DataFrame or view, which then lack messages. A caller who knows that may ask for it.
         pushes = self._parsed.push_down_filters and _filters_are_pushed()
         reader = PushDownReader if pushes else TieredBatchReader
         return reader(self._parsed, Shape.of(schema, self._parsed.columns))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Make the reader of a stream. Raises Invalid, Unavailable."""
+        """Return the reader of a stream. Raises Invalid, Unavailable."""
         from tieredstore.spark.stream.reader import TieredStreamReader
 
         return TieredStreamReader(self._parsed, Shape.of(schema, self._parsed.columns))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raise Invalid: rows get into a tier by the job `backfill`."""
+        """Raise Invalid, since the data source only reads. The job `backfill` writes rows to a
+        tier."""
         del schema, overwrite
         raise Invalid(_NO_WRITER)
 
@@ -82,8 +80,8 @@ class RocketmqTieredDataSource(DataSource):
 
 
 def _filters_are_pushed() -> bool:
-    """Whether this process is Spark's for queries with pushed filters. A reader that takes filters
-    is an error in any other: spark.sql.python.filterPushdown.enabled is false by default, and the
-    setting itself is not told to data sources."""
+    """Return whether this process plans queries with pushed filters. In other processes a reader
+    that accepts filters is an error. spark.sql.python.filterPushdown.enabled is false by default,
+    and data sources cannot read the setting."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHES_FILTERS in sys.modules or getattr(main, "name", None) == _PUSHES_FILTERS

@@ -1,9 +1,9 @@
-"""Public test kits: contracts that every plugin must hold, faults to try them with, and a broker
-for the tests of applications."""
+"""Public test kits: contracts for plugins, fault injection for them, and a broker for the tests of
+applications."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tieredstore.testing.broker import Broker
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 __all__ = ["Broker"]
 
 
-def __getattr__(name: str) -> Any:
-    # The kits need nothing of what a broker needs.
+def __getattr__(name: str) -> object:
+    # The kits need none of the broker's dependencies.
     if name == "Broker":
         from tieredstore.testing.broker import Broker
 

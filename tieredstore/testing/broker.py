@@ -14,44 +14,45 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
 from tieredstore.broker import broker as served
 from tieredstore.broker.development import development_properties
-from tieredstore.broker.remoting.limits import RemotingLimits
+from tieredstore.broker.remoting.connection import RemotingLimits
 from tieredstore.broker.services import BrokerServices
+from tieredstore.disk.user_folders import make_temporary_folder
 from tieredstore.errors import Unavailable
 from tieredstore.testing.moving_time import MovingClock, MovingLoop
 
 START_SECONDS: Final = 60
-"""How long a start may take: a disk that others write to stands still at times."""
+"""Time limit of a start, in seconds. A shared disk may respond slowly."""
 STOP_SECONDS: Final = 60
-"""How long a start that took too long may take to stop what it began; then it is left alone."""
+"""Time limit for stopping the parts of a start that took too long, in seconds. Parts that take
+longer are abandoned."""
 _NEVER_MS: Final = 1000 * 365 * 86_400_000
 _T = TypeVar("_T")
 
 
 class _Served(served.Broker):
-    """Time that a test lets pass at once makes nobody silent: clients had no chance to speak."""
+    """Broker on a test's clock. A jump of time expires no client, because clients had no chance to
+    send a heartbeat."""
 
     limits = RemotingLimits(idle_timeout_ms=_NEVER_MS)
 
     async def remove_silent(self) -> None:
-        """Take nobody for gone."""
+        """Remove no client."""
 
 
 class Broker:
-    """A broker of its own thread and loop. Its calls block and may be made from any thread.
+    """Broker with its own thread and event loop. Its calls block and may be made from any thread.
 
-    folder: where the store and its tier are; by default a temporary folder that goes with the
-    broker. properties: keys of a broker.conf that beat those of `tieredstore dev`. A broker that
-    was stopped is started again by `start`, on the same folder and on other ports.
+    `folder`: location of the store and its tier. By default a temporary folder that is deleted with
+    the broker. `properties`: keys of a broker.conf that override the defaults of `tieredstore dev`.
+    `start` restarts a stopped broker, in the same folder and on other ports.
     """
 
     def __init__(
@@ -69,27 +70,23 @@ class Broker:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Life
+    # Start and stop
 
     @property
     def folder(self) -> Path:
-        """Where the store and its tier are."""
+        """Folder of the store and its tier."""
         if self._given_folder is None:
-            temporary = tempfile.TemporaryDirectory(prefix="tieredstore-broker-")
-            self._given_folder = Path(self._closing.enter_context(temporary))
+            temporary = make_temporary_folder("tieredstore-broker-")
+            self._given_folder = self._closing.enter_context(temporary)
         return self._given_folder
 
     def start(self) -> None:
-        """Start, and return once the broker serves. Raises what the start raises, and Unavailable
-        when it takes longer than START_SECONDS; what was started is stopped again then."""
+        """Start the broker, and return once it serves requests. Raises the errors of the start, and
+        Unavailable if the start takes longer than START_SECONDS. The parts already started are then
+        stopped."""
         assert self._loop is None, "the broker runs"
         properties = development_properties(self.folder, port=0) | self._properties
         loop = MovingLoop(self.clock)
@@ -119,8 +116,8 @@ class Broker:
         self._broker = broker
 
     def stop(self) -> None:
-        """Stop as SIGTERM does; what was acknowledged is there after the next `start`.
-        Idempotent."""
+        """Stop the broker as SIGTERM does. Acknowledged messages are readable after the next
+        `start`. Idempotent."""
         broker, self._broker = self._broker, None
         if broker is not None:
             try:
@@ -129,14 +126,14 @@ class Broker:
                 self._end_loop()
 
     def close(self) -> None:
-        """Stop, and remove the temporary folder."""
+        """Stop the broker, and remove its temporary folder."""
         try:
             self.stop()
         finally:
             self._closing.close()
 
     def _give_up(self, starting: asyncio.Task[None]) -> None:
-        """Cancel a start, which stops in order what it began."""
+        """Cancel a start, which stops its parts in order."""
 
         async def cancel() -> None:
             starting.cancel()
@@ -152,48 +149,48 @@ class Broker:
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join(timeout)
 
-    # Where it is
+    # Addresses
 
     @property
     def broker(self) -> served.Broker:
-        """What runs; its parts belong to its loop (`run`, `call`)."""
+        """Running broker. Use its parts only on its event loop (`run`, `call`)."""
         assert self._broker is not None, "the broker does not run"
         return self._broker
 
     @property
     def services(self) -> BrokerServices:
-        """The parts of the broker."""
+        """Parts of the broker."""
         return self.broker.services
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """`ip:port` by what is spoken there: `remoting`, `namesrv`, `grpc`, `metrics`."""
+        """`ip:port` by protocol: `remoting`, `namesrv`, `grpc`, `metrics`."""
         return self.broker.addresses
 
     @property
     def remoting(self) -> str:
-        """Where it speaks remoting."""
+        """Address of the remoting protocol."""
         return self.addresses["remoting"]
 
     @property
     def namesrv(self) -> str:
-        """The name server for remoting clients."""
+        """Address of the name server for remoting clients."""
         return self.addresses["namesrv"]
 
     @property
     def grpc(self) -> str:
-        """The endpoints for gRPC clients."""
+        """Endpoints for gRPC clients."""
         return self.addresses["grpc"]
 
     # Helpers of tests
 
-    def run(self, work: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
-        """Run a coroutine on the broker's loop, and return what it returns."""
+    def run(self, work: Coroutine[object, object, _T], timeout: float | None = None) -> _T:
+        """Run a coroutine on the broker's event loop, and return its result."""
         assert self._loop is not None, "the broker does not run"
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """Call something on the broker's loop, and return what it returns."""
+        """Call a function on the broker's event loop, and return its result."""
 
         async def run() -> _T:
             return function()
@@ -201,12 +198,12 @@ class Broker:
         return self.run(run())
 
     def advance(self, *, seconds: float) -> None:
-        """Let time pass at once, for all of the broker: delays, invisible times, leases."""
+        """Advance the clock that all parts of the broker use: delays, invisible times, leases."""
         self.clock.advance(round(seconds * 1000))
-        self.call(lambda: None)  # the loop looks at its timers
+        self.call(lambda: None)  # The loop checks its timers.
 
     def flush_tier(self) -> int:
-        """Upload every message that is in the local store; returns how many went."""
+        """Upload all messages of the local store. Returns the number of uploaded messages."""
         store = cast(Any, self.services.store)
         store.next_store.wait_until_dispatched()
         count = 0
@@ -221,8 +218,8 @@ class Broker:
             count += sent
 
 
-def _find_wait(work: Coroutine[Any, Any, object]) -> str:
-    """Return the calls that a coroutine is in, the innermost last."""
+def _find_wait(work: Coroutine[object, object, object]) -> str:
+    """Return the call stack of a waiting coroutine, the innermost call last."""
     calls = []
     awaited: object = work
     while inspect.iscoroutine(awaited) and (frame := awaited.cr_frame) is not None:

@@ -1,19 +1,19 @@
-"""A chunk log in memory, for tests: no background work, no waiting."""
+"""Chunk log in memory, for tests. It does no background work and never waits."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.contracts.objects import ObjectClient
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
 
 
 def chunk_provider(
-    client: ObjectClient | None = None, *, owner: str | None = None, **settings: Any
+    client: ObjectClient | None = None, *, owner: str | None = None, **settings: object
 ) -> ChunkProvider:
-    """Make a provider on `client` (a new MemoryObjectClient unless given). settings: fields of
+    """Create a provider on `client` (default: a new MemoryObjectClient). `settings`: fields of
     ChunkSettings."""
     quick: dict[str, Any] = {"maintenance_threads": 0, "pause_ms": 0}
     return ChunkProvider(

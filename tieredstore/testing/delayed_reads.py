@@ -1,4 +1,4 @@
-"""A provider whose reads take longer: each waits for a network that is not there."""
+"""Provider with delayed reads, to simulate a network."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 
 
 class DelayedReads(WrapperProvider):
-    """Each read waits `latency_ms` and is then done by the wrapped segment; nothing is at hand.
-    Reads of several threads wait side by side. All else is as quick as it was."""
+    """Provider whose reads wait `latency_ms` before the wrapped segment serves them. `read_nowait`
+    returns nothing. Reads of several threads wait in parallel. All other calls are not delayed."""
 
     def __init__(self, provider: SegmentProvider, latency_ms: float) -> None:
         super().__init__(provider)

@@ -1,12 +1,12 @@
 """Faults and crashes at chosen calls: wrappers around a provider and a metadata store.
 
-All wrappers that share one `Faults` count their changing calls together, from 1, so that a
-scenario over both can be stopped before or after each of its effects:
+All wrappers that share one `Faults` count their changing calls together, from 1, so that a scenario
+over both can be stopped before or after each of its effects:
 
     for point in crash_points(lambda faults: scenario(new_folder(), faults)):
         folder = new_folder()
         run_until_crash(lambda faults: scenario(folder, faults), point)
-        ...  # open `folder` again without faults and check what was promised
+        ...  # open `folder` again without faults and check the guarantees
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.metadata_store import (
     FileSegmentMetadata,
     MetadataStore,
@@ -37,6 +36,7 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
     WriteResult,
 )
+from tieredstore.contracts.tier_identity import EpochRecord
 from tieredstore.contracts.wrapping import (
     WrapperEpoch,
     WrapperMetadataStore,
@@ -49,18 +49,21 @@ T = TypeVar("T")
 
 
 class SimulatedCrash(BaseException):
-    """The process ended here. No `except Exception` catches it."""
+    """Simulated end of the process. No `except Exception` catches it."""
 
 
 class Fault(enum.Enum):
-    """What happens at a call.
+    """Fault of a call.
 
-    FAIL: nothing is done, Unavailable is raised. LOSE_REPLY: all is done, but a write returns
-    UnknownWrite and any other call raises Unavailable. TEAR: the first half of a write is done and
-    it returns UnknownWrite (as LOSE_REPLY where writes are all or nothing, as FAIL for other
-    calls). FENCE: a write does nothing and returns FencedWrite (as FAIL for other calls).
-    CRASH_BEFORE, CRASH_AFTER: SimulatedCrash with nothing or all done. CRASH_TORN: SimulatedCrash
-    with the first half of a write done (as CRASH_BEFORE for other calls).
+    `FAIL`: nothing is done, Unavailable is raised.
+    `LOSE_REPLY`: all is done, but a write returns UnknownWrite and any other call raises
+    Unavailable.
+    `TEAR`: the first half of a write is done and it returns UnknownWrite (as LOSE_REPLY if writes
+    are atomic, as FAIL for other calls).
+    `FENCE`: a write does nothing and returns FencedWrite (as FAIL for other calls).
+    `CRASH_BEFORE`, `CRASH_AFTER`: SimulatedCrash with nothing or all done.
+    `CRASH_TORN`: SimulatedCrash with the first half of a write done (as CRASH_BEFORE for other
+    calls).
     """
 
     FAIL = "fail"
@@ -76,16 +79,12 @@ _CRASHES = frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_TORN})
 
 
 class Faults:
-    """Which call fails how. `writes` and `reads` map the number of a changing call, and of a
-    reading call of a segment, to its fault (a read knows FAIL and CRASH_BEFORE only).
-
-    After a crash each call raises SimulatedCrash again, on every thread: that process is dead.
-    """
+    """Plan of faults. `writes` maps the number of a changing call to its fault, `reads` the number
+    of a segment's reading call (only FAIL and CRASH_BEFORE). After a crash each call raises
+    SimulatedCrash again, on every thread, because that process is dead."""
 
     def __init__(
-        self,
-        writes: Mapping[int, Fault] | None = None,
-        reads: Mapping[int, Fault] | None = None,
+        self, writes: Mapping[int, Fault] | None = None, reads: Mapping[int, Fault] | None = None
     ) -> None:
         self._writes = dict(writes or {})
         self._reads = dict(reads or {})
@@ -101,11 +100,11 @@ class Faults:
         return self._crashed
 
     def at_crash(self, action: Callable[[], None]) -> None:
-        """Do this when the process ends: give back what the system would."""
+        """Register an action for the end of the process, such as releasing locks of the system."""
         self._at_crash.append(action)
 
     def write_fault(self, call: str) -> Fault | None:
-        """Count a changing call; return its fault. Raises SimulatedCrash for CRASH_BEFORE."""
+        """Count a changing call. Return its fault. Raises SimulatedCrash for CRASH_BEFORE."""
         with self._lock:
             self._check()
             self.calls.append(call)
@@ -115,7 +114,7 @@ class Faults:
         return fault
 
     def read_fault(self, call: str) -> None:
-        """Count a reading call. Raises Unavailable or SimulatedCrash when it fails."""
+        """Count a reading call. Raises Unavailable or SimulatedCrash for a fault."""
         with self._lock:
             self._check()
             self._read_count += 1
@@ -126,7 +125,7 @@ class Faults:
             raise Unavailable(f"injected: {call} failed")
 
     def change(self, call: str, action: Callable[[], T]) -> T:
-        """Make a changing call that is no write of bytes."""
+        """Make a changing call that does not write bytes."""
         fault = self.write_fault(call)
         if fault is Fault.CRASH_TORN:
             self.crash()
@@ -153,7 +152,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """Before, after, or half-way in the `number`-th changing call of a scenario."""
+    """Point before, after, or half-way in the `number`-th changing call of a scenario."""
 
     number: int
     fault: Fault
@@ -164,11 +163,9 @@ class CrashPoint:
 
 
 def crash_points(scenario: Callable[[Faults], object]) -> list[CrashPoint]:
-    """Run the scenario once without faults and list all its crash points.
-
-    After call n and before call n + 1 differ in what happened between them in memory only, but a
-    scenario may do work of its own there, so both are listed.
-    """
+    """Run the scenario once without faults and return all its crash points. The points after call n
+    and before call n + 1 differ only in memory. Both are listed, because a scenario may do work of
+    its own between them."""
     faults = Faults()
     scenario(faults)
     points = []
@@ -181,7 +178,7 @@ def crash_points(scenario: Callable[[Faults], object]) -> list[CrashPoint]:
 
 
 def run_until_crash(scenario: Callable[[Faults], object], point: CrashPoint) -> Faults:
-    """Run the scenario and stop at the point. AssertionError when it does not get there."""
+    """Run the scenario and stop at the point. Raises AssertionError if the point is not reached."""
     faults = Faults({point.number: point.fault})
     try:
         scenario(faults)
@@ -191,8 +188,7 @@ def run_until_crash(scenario: Callable[[Faults], object], point: CrashPoint) -> 
 
 
 class FaultySegment(WrapperSegment):
-    """A FileSegment whose calls may fail. `read_nowait` is not counted: where it would fail, it has
-    nothing at hand."""
+    """FileSegment whose calls may fail. `read_nowait` is not counted and never fails."""
 
     def __init__(self, segment: FileSegment, faults: Faults, *, tears: bool) -> None:
         super().__init__(segment)
@@ -235,8 +231,8 @@ class FaultySegment(WrapperSegment):
 
 
 class FaultyEpoch(WrapperEpoch):
-    """A WriterEpoch whose looks may fail. `confirm` is counted as a changing call: what is stored
-    counts by it."""
+    """WriterEpoch whose fence checks may fail. `confirm` counts as a changing call, because it
+    confirms stored writes."""
 
     def __init__(self, epoch: WriterEpoch, faults: Faults) -> None:
         super().__init__(epoch)
@@ -247,7 +243,7 @@ class FaultyEpoch(WrapperEpoch):
 
 
 class FaultyProvider(WrapperProvider):
-    """A SegmentProvider whose segments' calls may fail. A crash gives back its writer epochs."""
+    """SegmentProvider whose segments' calls may fail. A crash releases its writer epochs."""
 
     def __init__(self, provider: SegmentProvider, faults: Faults) -> None:
         super().__init__(provider)
@@ -269,7 +265,8 @@ class FaultyProvider(WrapperProvider):
 
 
 class FaultyMetadataStore(WrapperMetadataStore):
-    """A MetadataStore whose changing calls, and the ends of whose outermost batches, may fail."""
+    """MetadataStore whose changing calls may fail. The ends of its outermost batches may fail
+    too."""
 
     def __init__(self, store: MetadataStore, faults: Faults) -> None:
         super().__init__(store)

@@ -1,4 +1,4 @@
-"""What every metadata store must hold. Subclass it in the tests of a store:
+"""Contract of every metadata store. Subclass it in the tests of a store:
 
     class TestMyStore(MetadataStoreContract):
         @pytest.fixture
@@ -12,7 +12,7 @@
             again.load()
             return again
 
-`reopen` must not use what `store` has in memory: the kit treats the process of `store` as killed.
+`reopen` must not use the memory of `store`, since the kit treats the process of `store` as killed.
 Needs pytest.
 """
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -43,15 +42,15 @@ def new_segment(
 
 
 class MetadataStoreContract:
-    """The contract of `tieredstore.contracts.metadata_store`, as promises."""
+    """Tests of the contract of `tieredstore.contracts.metadata_store`."""
 
     @pytest.fixture
     def store(self) -> MetadataStore:
-        """Make an empty store, loaded."""
+        """Return an empty, loaded store."""
         raise NotImplementedError
 
-    def reopen(self, store: Any) -> MetadataStore:
-        """Return the store as a new process finds it after the old one was killed, loaded."""
+    def reopen(self, store: object) -> MetadataStore:
+        """Return the store, loaded, as a new process finds it after the old process was killed."""
         raise NotImplementedError
 
     def test_it_is_a_metadata_store(self, store: MetadataStore) -> None:

@@ -1,4 +1,4 @@
-"""Time that a test moves, for threads and for an event loop."""
+"""Time controlled by a test, for threads and for an event loop."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LOOK_MS: Final = 20
 
 
 class MovingClock(SystemClock):
-    """The machine's clock, which passes as ever, and jumps ahead when it is told to. Whoever waits
-    by it sees the jump within a moment."""
+    """Clock of the machine that a test can advance. Waiting threads notice a jump within a
+    moment."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0
-        """How far it is ahead of the machine's clock."""
+        """Milliseconds by which this clock is ahead of the machine's clock."""
 
     def now_ms(self) -> int:
         return super().now_ms() + self.ahead_ms
@@ -35,12 +35,13 @@ class MovingClock(SystemClock):
         return event.is_set()
 
     def advance(self, delta_ms: int) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.ahead_ms += delta_ms
 
 
 class MovingLoop(asyncio.SelectorEventLoop):
-    """An event loop whose timers follow a `MovingClock`; `call_soon_threadsafe` lets it look."""
+    """Event loop whose timers follow a `MovingClock`. `call_soon_threadsafe` makes the loop check
+    its timers."""
 
     def __init__(self, clock: MovingClock) -> None:
         self._clock = clock

@@ -1,11 +1,11 @@
-"""An object store in memory whose requests fail, get lost, or are the last of a process.
+"""An object store in memory with failing and lost requests, and crashes at requests.
 
-All requests count, from 1, a part of a multipart upload as one:
+All requests count, from 1. A multipart upload counts once for each part:
 
     for point in request_points(scenario):
         store = MemoryObjectClient()
         crashed = run_until_crash_at(scenario, store, point)
-        ...  # open another client on `store` and check what was promised
+        ...  # open another client on `store` and check the guarantees
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tieredstore.testing.faults import SimulatedCrash
 
 
 class ObjectFault(enum.Enum):
-    """What happens at a request: BUSY (a 409) and FAIL (a 503) before it is carried out,
-    LOSE_REPLY after; SHORT: a read gets half of its bytes; CRASH_BEFORE, CRASH_AFTER: the process
-    ends."""
+    """Fault of a request. BUSY (409) and FAIL (503): the request is not carried out. LOSE_REPLY:
+    the request is carried out, its reply is lost. SHORT: a read returns half of its bytes.
+    CRASH_BEFORE, CRASH_AFTER: the process ends before or after the request."""
 
     BUSY = "busy at"
     FAIL = "fail"
@@ -34,10 +34,9 @@ class ObjectFault(enum.Enum):
 
 
 class FaultyObjectClient(MemoryObjectClient):
-    """plan: faults by the number of the request; `fault_of`, when given, is asked instead.
-
-    After a crash each request raises SimulatedCrash, on every thread: that process is dead.
-    """
+    """Object store with planned faults. `plan`: faults by the number of the request. `fault_of`:
+    replaces `plan` if given. After a crash each request raises SimulatedCrash, on every thread,
+    because that process is dead."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class FaultyObjectClient(MemoryObjectClient):
         self.plan = dict(plan or {})
         self.fault_of = fault_of
         self.requests: list[str] = []
-        """`operation key` of the requests so far."""
+        """One text `<operation> <key>` for each request so far."""
         self.is_crashed = False
         self._current = threading.local()
         self._count_lock = threading.Lock()
@@ -93,7 +92,7 @@ class FaultyObjectClient(MemoryObjectClient):
 
 
 def request_points(scenario: Callable[[FaultyObjectClient], object]) -> list[tuple[int, str]]:
-    """Run the scenario once without faults: the numbers and names of its requests."""
+    """Run the scenario once without faults. Return the numbers and names of its requests."""
     client = FaultyObjectClient()
     scenario(client)
     return list(enumerate(client.requests, 1))
@@ -105,8 +104,8 @@ def run_until_crash_at(
     number: int,
     fault: ObjectFault,
 ) -> None:
-    """Run the scenario on `store` until its `number`-th request. AssertionError when it does not
-    get there."""
+    """Run the scenario on `store` until its `number`-th request. Raises AssertionError if that
+    request is not reached."""
     try:
         scenario(FaultyObjectClient({number: fault}, beside=store))
     except SimulatedCrash:

@@ -1,4 +1,4 @@
-"""Fixtures for pytest: `rocketmq_broker`, one broker for a test (`tieredstore.testing.broker`).
+"""Fixtures for pytest: `rocketmq_broker`, one broker for each test (`tieredstore.testing.broker`).
 
 pytest_plugins = ["tieredstore.testing.pytest_plugin"]
 """

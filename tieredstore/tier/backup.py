@@ -1,9 +1,10 @@
-"""TierBackup: the files from which a broker begins again when its disk is lost, kept in its tier.
+"""TierBackup: keeps, in the tier, the files that a broker needs to start again after the loss of
+its disk.
 
-What is copied are files of the state directory's `config/`, by their names, as they are: topics,
-groups, consumer offsets, and beside them the metadata of the tier. Left out are users and
-their passwords, which not everybody may know who may read the tier, and how far the broker is with
-what stays on its disk (delayed messages, transactions): that is lost with it.
+The backup copies files of the state directory's `config/` unchanged: topics, groups, consumer
+offsets, and the metadata of the tier. The backup leaves out users and passwords, since readers of
+the tier need not know them. Progress over the local log (delayed messages, transactions) is left
+out too, since it is lost with the disk.
 """
 
 from __future__ import annotations
@@ -31,20 +32,23 @@ from tieredstore.tier.writing import TierWriter
 
 BACKUP_VERSION: Final = 1
 KEPT_BACKUPS: Final = 2
-"""Of each kind: when the newest is damaged, there is the one before."""
+"""Number of backups of each kind that are kept. If the newest one is damaged, the previous one is
+used."""
 CONFIG_FILES: Final = (
     "topics.json",
     "subscriptionGroup.json",
     "consumerOffset.json",
     "lmqConsumerOffset.json",
+    "messageRequestMode.json",
     "kvConfig.json",
     "authAcls.json",
     "tieredstoreFormat.json",
 )
-"""Names in `config/`, most of them Java's."""
+"""Names of files in `config/`. Most of them are Java's."""
 METADATA_NAME: Final = "tieredStoreMetadata.json"
 METADATA_INTERVAL_MS: Final = 3_600_000
-"""The metadata can be made again from the tier but for little, and it may be large."""
+"""Interval of metadata backups, ms. The metadata may be large, and most of it can be recreated from
+the tier."""
 NOTED_SETTINGS: Final = (
     "brokerClusterName",
     "brokerName",
@@ -54,17 +58,16 @@ NOTED_SETTINGS: Final = (
     "useSeparateStorePathForRocksdbCQ",
     "enableLmq",
 )
-"""Settings without which a store is made that its broker does not open."""
+"""Settings that a restore needs. Without them the broker could not open the restored store."""
 _MAX_BACKOFF_MS = 3_600_000
 _log = logging.getLogger(__name__)
 
 
 class TierBackup:
-    """Copies what has changed, every `tieredStoreBackupInterval` and at the stop. One that is older
-    than the last two of its kind is deleted. A failure harms nothing else.
-
-    state: the broker's `storePathRootDir`. flush_metadata: brings its file up to date.
-    """
+    """Copies changed files, every `tieredStoreBackupInterval` and at the stop. Only the last two
+    backups of a kind are kept. A failure affects nothing else. `state`: the broker's
+    `storePathRootDir`. `flush_metadata`: brings the metadata file up to date. `read_config`:
+    returns the existing files of CONFIG_FILES. None means to read the files in `state`."""
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class TierBackup:
         state: Path,
         clock: Clock,
         flush_metadata: Callable[[], None],
+        read_config: Callable[[], Mapping[str, bytes]] | None = None,
     ) -> None:
         self._config = config
         self._place = find_layer(provider, BackupPlace)
@@ -80,6 +84,7 @@ class TierBackup:
         self._folder = state / "config"
         self._clock = clock
         self._flush_metadata = flush_metadata
+        self._read_config = read_config or (lambda: read_files(self._folder, CONFIG_FILES))
         self._writer: TierWriter | None = None
         self._there: list[BackupName] | None = None
         self._sequence = 0
@@ -98,27 +103,28 @@ class TierBackup:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether there is a place for backups, and somebody wants them."""
+        """Whether the tier can store backups and the settings enable them."""
         is_wanted = self._config.backup_interval_ms > 0 and self._is_durable
         return is_wanted and self._place is not None
 
     def become_writer(self, writer: TierWriter) -> None:
-        """Copy in the name of a writer from now on, which outlives this."""
+        """Make backups under the epoch of the given writer from now on. The writer outlives this
+        object."""
         self._writer = writer if self.is_enabled else None
 
     def start(self) -> None:
-        """Begin to copy at the interval."""
+        """Start the loop that copies at the interval."""
         if self._writer is not None:
             self._is_used = True
             self._loop.start()
 
     def stop(self) -> None:
-        """End the loop after the copy in progress; `finish` follows. Idempotent."""
+        """Stop the loop after the copy in progress. `finish` must follow. Idempotent."""
         self._loop.stop()
 
     def finish(self) -> None:
-        """Copy what has changed, as the last thing before the right to write is given back. What
-        fails then is said and left. Does nothing without a `start`. Idempotent."""
+        """Copy changed files, as the last step before the epoch is released. Errors are
+        logged only. No-op without a `start`. Idempotent."""
         writer = self._writer
         if self._is_used and writer is not None:
             try:
@@ -129,36 +135,44 @@ class TierBackup:
         self._writer = None
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how the background loop is."""
+        """Return the health of the loop that makes backups."""
         return [self._loop.health()] if self.is_enabled else []
 
     def run_once(self, *, is_last: bool = False) -> list[BackupName]:
-        """Copy what has changed; returns the backups made. The metadata goes once an hour, and when
-        `is_last`. Raises Fenced when the right to write is lost, Unavailable."""
+        """Copy changed files, and return the backups made. The metadata is copied once an hour, and
+        if `is_last`. Raises Fenced if the epoch was lost, Unavailable."""
         now_ms = self._clock.now_ms()
         with self._lock:
-            made = self._copy(BackupKind.CONFIG, CONFIG_FILES)
+            made = self._copy(BackupKind.CONFIG, self._read_config())
             if is_last or now_ms >= self._metadata_due_ms:
-                self._flush_metadata()  # what came and went may be in the journal alone
-                made += self._copy(BackupKind.METADATA, (METADATA_NAME,))
+                self._flush_metadata()  # created and deleted entries may be in the journal alone
+                made += self._copy(BackupKind.METADATA, self._read_metadata())
                 self._metadata_due_ms = now_ms + METADATA_INTERVAL_MS
         return made
 
-    def renew_metadata(self) -> None:
-        """Copy the metadata, where the tier has a copy: by an older one a queue that was emptied
-        since would go on before its end. For a writer that deletes by hand; what fails is said and
-        left."""
+    def renew_metadata(self) -> bool:
+        """Copy the metadata if the tier has a copy, or if this process makes copies. Call this
+        before segments are deleted. Otherwise, after a restore from an older copy, an emptied queue
+        would continue before its end. On failure the reason is logged and False is returned. The
+        segments must then be deleted later. Raises Fenced."""
         broker = self._config.broker_name
         try:
-            if self._place is None or not any(
-                name.kind is BackupKind.METADATA for name in self._place.list_backups(broker)
+            if self._place is None or not (
+                (self._is_used and self._writer is not None)
+                or any(
+                    name.kind is BackupKind.METADATA for name in self._place.list_backups(broker)
+                )
             ):
-                return
+                return True
             with self._lock:
                 self._flush_metadata()
-                self._copy(BackupKind.METADATA, (METADATA_NAME,))
+                self._copy(BackupKind.METADATA, self._read_metadata())
+        except Fenced:
+            raise
         except TieredStoreError as error:
             _log.warning("the tier has no backup of the last changes to its metadata: %s", error)
+            return False
+        return True
 
     def _run_while_writer(self) -> None:
         try:
@@ -167,11 +181,13 @@ class TierBackup:
             _log.warning("no more backups of config/: %s", error)
             self._writer = None
 
-    def _copy(self, kind: BackupKind, names: tuple[str, ...]) -> list[BackupName]:
+    def _read_metadata(self) -> Mapping[str, bytes]:
+        return read_files(self._folder, (METADATA_NAME,))
+
+    def _copy(self, kind: BackupKind, contents: Mapping[str, bytes]) -> list[BackupName]:
         place, writer = self._place, self._writer
         if place is None or writer is None:
             return []
-        contents = read_files(self._folder, names)
         hashes = hash_files(contents)
         if not contents or self._copied.get(kind) == hashes:
             return []
@@ -181,7 +197,7 @@ class TierBackup:
         made = self._choose_name(there, writer.epoch_number, kind)
         notes = note_settings(self._config)
         _, data = pack_files(contents, BACKUP_VERSION, taken_ms=self._clock.now_ms(), notes=notes)
-        self._there = None  # nobody knows, unless all of this ends well
+        self._there = None  # unknown, unless all of this succeeds
         place.write_backup(broker, made, data)
         writer.confirm()
         self._copied[kind] = hashes
@@ -192,15 +208,14 @@ class TierBackup:
         return [made]
 
     def _choose_name(self, there: Sequence[BackupName], epoch: int, kind: BackupKind) -> BackupName:
-        """One that no write had, also none that failed and may still arrive."""
         used = (name.sequence for name in there if name.epoch == epoch)
         self._sequence = max(self._sequence, *used, 0) + 1
         return BackupName(epoch, self._sequence, kind)
 
 
 def read_files(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """Read those of some files that are there, each as it was at one moment. One that is just being
-    replaced, or that a power cut has left empty, is read from its `.bak`. Raises Unavailable."""
+    """Read the existing files, each in a consistent state. If a file is being replaced, or was
+    emptied by a power failure, its `.bak` is read. Raises Unavailable."""
     contents: dict[str, bytes] = {}
     for name in names:
         for path in (folder / name, folder / f"{name}.bak"):
@@ -212,7 +227,7 @@ def read_files(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def note_settings(config: StoreConfig) -> dict[str, str]:
-    """Note the settings of NOTED_SETTINGS, as a broker.conf has them."""
+    """Return the settings of NOTED_SETTINGS as in a broker.conf."""
     values = ((key, getattr(config, FIELDS_BY_KEY[key].name)) for key in NOTED_SETTINGS)
     return {
         key: value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,34 +1,39 @@
-"""TierExpiry: the hourly job that deletes what is older than its topic's retention."""
+"""The hourly job that deletes messages older than the retention of their topic."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock, RetentionClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
+from tieredstore.contracts.segment import FileSegment
 from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 from tieredstore.tier.flat.file_store import FlatFileStore
-from tieredstore.tier.flat.message_file import HOUR_MS, FlatMessageFile
+from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.flat.queue_writer import HOUR_MS
 
 GO_ON_MS = 60_000
-"""How soon a run goes on that deleted as much as one may."""
+MAX_SEGMENTS = 1_000
+"""Maximum number of segments that one run deletes. After a run that deleted so many segments, the
+next run begins GO_ON_MS later."""
+"""Delay of the next run after a run that deleted the maximum, ms."""
 EXPIRED_METRIC = "rocketmq_tiered_store_x_expired_segments_total"
 _NAMED_TOPICS = 20
-"""How many a warning names."""
+"""Number of topics that a warning names."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class ExpiryOutcome:
-    """segments: how many left their queues; undeleted: objects still in the backend, tried again
-    at the next run; kept_bytes: topic -> bytes that would have gone, were the retention set
-    explicitly; errors: path -> what went wrong."""
+    """Result of one run. `segments`: number of segments that were removed from queues. `undeleted`:
+    number of objects that could not be deleted. The next run retries them. `kept_bytes`: by topic,
+    the bytes that an explicit retention would have deleted. `errors`: error by path."""
 
     segments: int = 0
     undeleted: int = 0
@@ -37,15 +42,14 @@ class ExpiryOutcome:
 
 
 class TierExpiry:
-    """Retention is the topic's `reserve.time` when it is above 0, else
-    `tieredStoreFileReservedTime`, in hours.
+    """Deletes messages after their retention in hours: the topic's `reserve.time` if it is above 0,
+    otherwise `tieredStoreFileReservedTime`.
 
-    retention_is_explicit: whether `tieredStoreFileReservedTime` was given a value. While it was
-    not, topics without a `reserve.time` of their own keep everything, since Java's default of
-    72 hours would delete an uploaded backlog at the first run; the outcome and the log name what
-    would go. reserve_hours: the topics' `reserve.time` as the broker has them now.
-
-    Ages go by `retention_clock`, so a wall clock that jumps ahead deletes nothing.
+    `retention_is_explicit`: whether `tieredStoreFileReservedTime` is set. If not, topics without a
+    `reserve.time` keep everything, because Java's default of 72 hours would delete an uploaded
+    backlog in the first run. The outcome and the log name these topics. `reserve_hours`: the
+    current `reserve.time` of the topics. `retention_clock` determines ages, so a wall clock that
+    jumps ahead deletes nothing.
     """
 
     def __init__(
@@ -79,12 +83,12 @@ class TierExpiry:
 
     @property
     def _is_explicit(self) -> bool:
-        """Whether somebody gave the retention, at the start or since."""
+        """Whether the retention was set explicitly, at the start or later."""
         return self._was_explicit or self._config.file_reserved_time_hours != self._first_hours
 
     def start(self) -> None:
-        """Run every `tieredStoreDeleteFileInterval`, the first time after one interval; nothing
-        while `tieredStoreDeleteFileEnable` is false."""
+        """Run every `tieredStoreDeleteFileInterval`, the first time after one interval. No-op while
+        `tieredStoreDeleteFileEnable` is false."""
         times = (entry.end_timestamp_ms for entry in self._flat_files.metadata.segments())
         self.retention_clock.begin(
             max((time for time in times if time < NEVER_WRITTEN_MS), default=-1)
@@ -102,16 +106,16 @@ class TierExpiry:
             self._is_unfinished = False
 
     def stop(self) -> None:
-        """End the loop after the deletion in progress. Idempotent."""
+        """Stop the loop after the deletion in progress. Idempotent."""
         self._loop.stop()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how the background loop is."""
+        """Return the health of the background loop."""
         return [self._loop.health()]
 
     def run_once(self) -> ExpiryOutcome:
-        """Expire all queues now, but `tieredStoreDeleteFileBatchMax` segments at most. A queue's
-        error is in the outcome and stops no other queue. Raises Fenced when the right to write is
+        """Expire messages in all queues now, at most MAX_SEGMENTS segments. If a queue fails, its
+        error is in the outcome and the other queues continue. Raises Fenced if epoch ownership is
         lost."""
         self._is_unfinished = False
         self._flat_files.check_writer()
@@ -119,11 +123,11 @@ class TierExpiry:
         outcome = ExpiryOutcome()
         kept: defaultdict[str, int] = defaultdict(int)
         now_ms = self.retention_clock.now_ms()
-        most = self._config.tier_delete_file_batch_max
+        taken: list[tuple[FlatMessageFile, list[FileSegment]]] = []
         for file in self._flat_files.files():
             if self._loop.is_stopping:
                 break
-            if outcome.segments >= most:
+            if outcome.segments >= MAX_SEGMENTS:
                 break
             self._loop.report_progress()
             hours = self._find_own_hours(file.topic)
@@ -131,23 +135,26 @@ class TierExpiry:
             if hours is None and not self._is_explicit:
                 kept[file.topic] += count_expired_bytes(file, before_ms)
                 continue
-            self._expire(file, before_ms, most - outcome.segments, outcome)
-        self._is_unfinished = outcome.segments >= most
+            segments = self._take(file, before_ms, MAX_SEGMENTS - outcome.segments, outcome)
+            if segments:
+                taken.append((file, segments))
+        self._delete(taken, outcome)
+        self._is_unfinished = outcome.segments >= MAX_SEGMENTS
         if self._is_unfinished:
-            _log.info("%d segments expired, the most of one run: it goes on in a minute", most)
+            _log.info("%d segments expired: the next run begins in a minute", MAX_SEGMENTS)
         outcome.kept_bytes = {topic: size for topic, size in kept.items() if size}
         self._warn(outcome.kept_bytes)
         outcome.undeleted = self._flat_files.sweep_deleted(self._is_ending)
         return outcome
 
     def _is_ending(self) -> bool:
-        """Whether to delete nothing more; asked before each deletion."""
+        """Return whether deletions must stop. This method is called before each deletion."""
         self._loop.report_progress()
         return self._loop.is_stopping
 
     def longest_retention_hours(self) -> int | None:
-        """Find the longest retention of any topic, for the key index (D22); None when some topic
-        keeps everything."""
+        """Return the longest retention of any topic, for the key index (`docs/differences.md`,
+        D22), or None if some topic keeps everything."""
         hours = [self._find_own_hours(entry.topic) for entry in self._flat_files.metadata.topics()]
         if not self._is_explicit and (None in hours or not hours):
             return None
@@ -161,7 +168,7 @@ class TierExpiry:
         return entry.reserve_time_hours
 
     def _take_over_reserve_hours(self) -> None:
-        """Bring the topics' `reserve.time` into the metadata, where Java has it too."""
+        """Copy the present `reserve.time` of the topics into the metadata, as Java does."""
         if self._reserve_hours is None:
             return
         wanted = self._reserve_hours()
@@ -170,28 +177,49 @@ class TierExpiry:
             for entry in metadata.topics():
                 hours = wanted.get(entry.topic, -1)
                 if hours != entry.reserve_time_hours:
-                    # By its id: a topic may be deleted and made again while this looks.
+                    # By its id, since the topic may be deleted and recreated in the meantime.
                     metadata.set_reserve_time(entry, hours)
 
-    def _expire(
+    def _take(
         self, file: FlatMessageFile, before_ms: int, most: int, outcome: ExpiryOutcome
-    ) -> None:
+    ) -> list[FileSegment]:
         try:
-            gone = file.expire(before_ms, self._is_ending, most)
+            taken = file.take_expired(before_ms, most)
         except TieredStoreError as error:
-            _log.error("expiry of %s: %s", file.path, error)
-            outcome.errors[file.path] = error
+            self._note_error(file, error, outcome)
+            return []
+        if taken:
+            outcome.segments += len(taken)
+            self._metrics.count(EXPIRED_METRIC, len(taken), topic=file.topic)
+            _log.info("%s: %d segments expired", file.path, len(taken))
+        return taken
+
+    def _delete(
+        self, taken: Sequence[tuple[FlatMessageFile, list[FileSegment]]], outcome: ExpiryOutcome
+    ) -> None:
+        """Delete the removed segments. Segments that cannot be deleted stay marked in the metadata.
+        Before a queue is emptied, its end is saved for a restore. If that fails, nothing is
+        deleted."""
+        is_emptied = any(file.is_emptied for file, _ in taken)
+        if is_emptied and not self._flat_files.renew_restore_point():
             return
-        if gone:
-            outcome.segments += len(gone)
-            self._metrics.count(EXPIRED_METRIC, len(gone), topic=file.topic)
-            _log.info("%s: %d segments expired", file.path, len(gone))
+        for file, segments in taken:
+            try:
+                self._flat_files.remove(segments, self._is_ending)
+            except TieredStoreError as error:
+                self._note_error(file, error, outcome)
+
+    def _note_error(
+        self, file: FlatMessageFile, error: TieredStoreError, outcome: ExpiryOutcome
+    ) -> None:
+        _log.error("expiry of %s: %s", file.path, error)
+        outcome.errors[file.path] = error
 
     def _warn(self, kept: Mapping[str, int]) -> None:
         topics = frozenset(kept)
         if topics and topics != self._warned:
             _log.warning(
-                "tieredStoreFileReservedTime is not set, so nothing expires by it; at its default "
+                "tieredStoreFileReservedTime is not set, so nothing expires by it. At its default "
                 "of %d hours %d bytes of these topics would be deleted: %s%s",
                 self._config.file_reserved_time_hours,
                 sum(kept.values()),
@@ -202,7 +230,7 @@ class TierExpiry:
 
 
 def count_expired_bytes(file: FlatMessageFile, before_ms: int) -> int:
-    """Count the bytes of a queue that an expiry before that time would delete."""
+    """Count the bytes of a queue that an expiry of messages before a given time would delete."""
     return sum(
         segment.commit_position
         for flat in (file.commit_log, file.consume_queue)

@@ -1,9 +1,7 @@
-"""What a tier that holds a broker's history means for the local store below it, and the reverse.
-
-A new local store above such a tier is one whose disk was lost, or another broker's: it starts only
-when it was told to (`tieredStoreAdopt`). What the local store knows to be deleted is deleted in the
-tier as well, whatever the metadata that was found says.
-"""
+"""Relation between a tier with a broker's history and the local store below it. `tier/identity`
+decides whether the two belong together. This module finds the ends of the queues for this decision.
+Topics that were deleted in the local store are deleted in the tier as well, whatever the metadata
+contains."""
 
 from __future__ import annotations
 
@@ -12,101 +10,248 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.dispatch_source import EndOfLife, HistorySource, QueueKey
+from tieredstore.contracts.dispatch_source import (
+    DeletedEnd,
+    DispatchSource,
+    HistorySource,
+    QueueKey,
+)
 from tieredstore.contracts.metadata_store import (
     NEVER_WRITTEN_MS,
+    STATUS_DELETED,
     FileSegmentMetadata,
     MetadataStore,
+    TopicMetadata,
 )
-from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterRecord
-from tieredstore.contracts.wrapping import find_layer
-from tieredstore.errors import Corrupt, Invalid
+from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
+from tieredstore.contracts.tier_identity import WriterKind
+from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.names import queue_path
-from tieredstore.tier.clean_ends import ENDS_FILE, has_clean_ends
-from tieredstore.tier.flat.segment import STATUS_DELETED
+from tieredstore.tier.deleted.records import drop_deleted_segments, split_path
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.identity.belonging import Belonging
+from tieredstore.tier.identity.comparison import Contents
+from tieredstore.tier.policy.topic_filter import TopicFilter
+from tieredstore.tier.state_files import ENDS_FILE, find_left_records, has_clean_ends
+from tieredstore.tier.upload.local_records import check_last_message
+from tieredstore.tier.writing import TierWriter
 
 BYTES_PER_MS: Final = 1 << 20
-"""More than a broker ever writes in a millisecond, on the average since 1970: a log that begins at
-the time in milliseconds times this is behind each log that began so, or at 0, before."""
+"""Upper bound of what a broker writes per millisecond, on average since 1970. A log that begins at
+this value times the current time in ms lies after every earlier log that began in this way or at
+0."""
+COMPARED_QUEUES: Final = 16
+"""Number of queues whose last message is compared if nothing else proves that store and tier belong
+to one broker. Other queues are compared before their first upload."""
 LEAST_LOG_BEGIN: Final = 1 << 31
-"""To Java a queue of nothing but blank units ends at the byte 2^31 - 1 of the log: it would take
-messages before that for built ones."""
+"""Minimum position at which a log begins. In Java, a queue with only blank units ends at the byte
+2^31 - 1 of the log, so messages before that position would count as dispatched."""
 _log = logging.getLogger(__name__)
 
 
-def has_history(metadata: MetadataStore) -> bool:
-    """Tell whether a tier has messages of the broker."""
-    return any(
-        entry.type is not FileSegmentType.INDEX
-        and entry.status != STATUS_DELETED
-        and (entry.size > 0 or entry.base_offset > 0)
+def find_segment_differences(
+    source: HistorySource | None,
+    provider: SegmentProvider,
+    metadata: MetadataStore,
+    broker_name: str,
+) -> Contents:
+    """Find the segments of queues that either the tier or the metadata lacks, by a listing. Raises
+    Unavailable."""
+    listings = {item.id: item for item in provider.list(broker_name)}
+    listed = {one: item.size_bytes for one, item in listings.items()}
+    deleted = source.find_deleted_queues() if source is not None else {}
+    gone = {queue_path(broker_name, *key) for key in deleted}
+    entries = [
+        entry
         for entry in metadata.segments()
+        if entry.type is not FileSegmentType.INDEX and entry.path.startswith(f"{broker_name}/")
+    ]
+    known = {entry.id for entry in entries}
+    return Contents(
+        unknown=tuple(
+            f"{found} is in the tier, and not in the metadata"
+            for found in drop_deleted_segments(provider, listings)
+            if listed[found] and found.type is not FileSegmentType.INDEX and found not in known
+        ),
+        missing=tuple(
+            f"{entry.id}: expected {entry.size} bytes by the metadata, found {found} in the tier"
+            for entry in entries
+            if entry.status != STATUS_DELETED
+            and entry.path not in gone
+            and entry.size > (found := listed.get(entry.id, 0))
+        ),
     )
 
 
-def check_adoption(
-    source: HistorySource, config: StoreConfig, provider: SegmentProvider, metadata: MetadataStore
-) -> None:
-    """Raise Invalid, naming the tier's last writer, for a new local store above a tier that has
-    messages of this broker, unless it may adopt them."""
-    if config.adopt or not source.is_new or not has_history(metadata):
-        return
-    record = find_layer(provider, WriterRecord)
-    writer = None if record is None else record.find_last_writer(config.broker_name)
-    raise Invalid(
-        f"{provider.url}: holds messages of broker {config.broker_name!r}, last written by "
-        f"{writer or 'somebody unknown'}, but the local store {config.store_path_root_dir} is new. "
-        "When its disk was lost, set tieredStoreAdopt=true for one start: offsets then go on "
-        "behind those of the tier. When this is another broker, give it another brokerName",
-        path=config.store_path_root_dir,
+def compare_queues(
+    source: HistorySource, flat_files: FlatFileStore, known: Contents | None, *, store: str
+) -> Contents:
+    """Return the queues in which the store is behind the tier, so that the next put would get an
+    offset that the tier has. `known`: earlier result. `known` is given if the marks prove nothing.
+    In this case messages are compared, too. Raises Unavailable."""
+    ahead = _find_missed_deletions(source, flat_files, store)
+    lost = []
+    files = [file for file in flat_files.files() if file.is_initialised]
+    for file in files:
+        end, recorded = _find_message_end(file), _find_recorded_end(file)
+        key = QueueKey(file.topic, file.queue_id)
+        found = source.find_next_offset(key) if end or recorded else 0
+        if end > found:
+            ahead.append(
+                f"{file.path}: the tier has messages up to queue offset {end}, the store continues "
+                f"at {found}"
+            )
+        elif recorded > (kept := _find_kept_end(file)) and not source.is_empty:
+            available = source.queue_range(key) if isinstance(source, DispatchSource) else None
+            begin = found if available is None else available.min_offset
+            if recorded > found or begin > kept:
+                lost.append(
+                    f"{file.path}: the metadata names messages up to queue offset {recorded}, the "
+                    f"tier has them up to {kept}, and the store begins at {begin} and continues at "
+                    f"{found}"
+                )
+    beyond, hidden = _compare_unknown(source, flat_files)
+    if known is None:
+        return Contents(ahead=tuple(ahead), hidden=hidden, beyond=beyond, lost=tuple(lost))
+    gaps, differing = [], []
+    if isinstance(source, DispatchSource):
+        ends = {QueueKey(it.topic, it.queue_id): it.consume_queue_max_offset for it in files}
+        for key, deleted in source.find_deleted_queues().items():
+            ends[key] = max(ends.get(key, 0), deleted.offset)  # the tier need not have these
+        topic_filter = TopicFilter(flat_files.config)
+        topic_filter.take_levels(source.topic_storage_levels())
+        for key in source.queues():
+            if not topic_filter.is_uploaded(key.topic):
+                continue
+            available = source.queue_range(key)
+            if available is not None and available.min_offset > (end := ends.get(key, 0)):
+                gaps.append(
+                    f"{key.topic}/{key.queue_id}: the tier ends at queue offset {end}, the store "
+                    f"begins at {available.min_offset}"
+                )
+        for file in sorted(files, key=lambda it: -it.consume_queue_max_offset)[:COMPARED_QUEUES]:
+            key = QueueKey(file.topic, file.queue_id)
+            available = source.queue_range(key)
+            try:
+                if available is not None:
+                    check_last_message(source, key, file, available)
+            except Corrupt as error:
+                differing.append(str(error))
+    return Contents(
+        *(known.unknown, known.missing, tuple(gaps), tuple(ahead), tuple(differing)),
+        hidden=hidden,
+        beyond=beyond,
+        lost=tuple(lost),
     )
 
 
-def adopt_history(
-    source: HistorySource, config: StoreConfig, metadata: MetadataStore, now_ms: int
-) -> None:
-    """Let the log of a new local store begin where no log of this broker has been, so that message
-    ids do not come again. Queues go on behind the tier's by themselves (`set_history`)."""
-    if source.is_new and has_history(metadata):
-        begin = max(now_ms * BYTES_PER_MS, LEAST_LOG_BEGIN)
-        _log.warning("a new local store goes on behind the tier; its log begins at %d", begin)
-        source.begin_log_at(begin)
-    elif config.adopt:
-        _log.warning(
-            "tieredStoreAdopt=true: nothing is to be adopted; take it out, it would say yes to the "
-            "loss of this disk as well"
+def _find_missed_deletions(
+    source: HistorySource, flat_files: FlatFileStore, store: str
+) -> list[str]:
+    """Return the topics whose deletion is recorded in the tier but not in the log of this store.
+    Such a store is an older copy, and would upload the deleted topics again."""
+    return [
+        f"topic {topic}: the tier knows of its deletion at byte {record.position} of the store's "
+        f"log, which ends at {source.log_end}"
+        for topic, record in flat_files.deleted.list_topics().items()
+        if record.store and record.store == store and record.position >= source.log_end
+    ]
+
+
+def _compare_unknown(
+    source: HistorySource, flat_files: FlatFileStore
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Compare the store with segments that are in the tier but not in the metadata. Return the
+    queues whose end in the store is before such a segment's end, and the queues in which the store
+    no longer has messages of such a segment. No reader would find these messages."""
+    beyond: list[str] = []
+    hidden: list[str] = []
+    for path, end in flat_files.unknown_ends.items():
+        topic, queue_id = split_path(path)
+        if queue_id is None:
+            continue
+        key = QueueKey(topic, queue_id)
+        begin = source.find_next_offset(key)
+        sentence = (
+            f"{path}: the tier has segments up to queue offset {end} that the metadata does not "
+            f"know of, the store continues at {begin}"
         )
+        if end > begin:
+            (hidden if source.is_empty else beyond).append(sentence)
+            continue
+        available = source.queue_range(key) if isinstance(source, DispatchSource) else None
+        file = flat_files.get(topic, queue_id)
+        known_end = file.consume_queue_max_offset if file and file.is_initialised else 0
+        if available is not None and available.min_offset > known_end:
+            hidden.append(f"{sentence} and begins at {available.min_offset}")
+    return tuple(beyond), tuple(hidden)
+
+
+def _find_message_end(file: FlatMessageFile) -> int:
+    """Return the queue offset after the last message that the tier has or had. An operator who
+    skips messages moves the end of a queue forward, without assigning offsets."""
+    segments = file.consume_queue.segments
+    filled = [segment.end_offset for segment in segments if segment.commit_position]
+    return filled[-1] // UNIT_SIZE if filled else file.consume_queue_max_offset
+
+
+def _find_kept_end(file: FlatMessageFile) -> int:
+    """Return the queue offset after the last message that the tier has. Without any, return where
+    the metadata begins."""
+    segments = file.consume_queue.segments
+    filled = [segment.end_offset for segment in segments if segment.commit_position]
+    return (filled[-1] if filled else segments[0].base_offset) // UNIT_SIZE
+
+
+def _find_recorded_end(file: FlatMessageFile) -> int:
+    """Return the queue offset after the last message in the metadata."""
+    filled = [one for one in file.consume_queue.segments if one.recorded_size_bytes]
+    return (filled[-1].base_offset + filled[-1].recorded_size_bytes) // UNIT_SIZE if filled else 0
+
+
+def begin_behind_history(source: HistorySource, now_ms: int) -> None:
+    """Begin the log of a new local store after all earlier logs of this broker, so that message ids
+    are unique. Each queue continues at the end that it has in the tier (`set_history`)."""
+    begin = max(now_ms * BYTES_PER_MS, LEAST_LOG_BEGIN)
+    _log.warning("a new local store continues behind the tier. Its log begins at %d", begin)
+    source.begin_log_at(begin)
 
 
 def keep_history(
     source: HistorySource, metadata: MetadataStore, broker_name: str, state: Path
 ) -> None:
-    """Let queues go on behind a tier that is switched off, by its metadata: what it has of queues
-    that the local store lacks is what was found when the tier was adopted. Raises Unavailable, and
-    Corrupt for metadata that is damaged or lost: messages at offsets that the tier has already
-    could never be uploaded."""
+    """Make the queues of the local store continue after a tier that is switched off, according to
+    the tier's metadata. Queues that the local store lacks were found when the tier was adopted.
+    Raises Unavailable. Raises Corrupt for damaged or lost metadata, because messages at offsets
+    that the tier already has could never be uploaded."""
     try:
         metadata.load()
         if not metadata.topics() and has_clean_ends(state):
             raise Corrupt(
                 f"{state}: the metadata of the tier is lost, which had queues when its writer "
-                f"stopped ({ENDS_FILE}); rebuild it from the tier",
+                f"stopped ({ENDS_FILE}). Rebuild it from the tier",
                 path=str(state),
             )
     except Corrupt as error:
         raise Corrupt(
-            f"{error}. The tier is switched off, but queues that only it has go on behind it. When "
-            f"it is not wanted any more, move {state / 'config'}/tieredStoreMetadata.json* and "
+            f"{error}. The tier is switched off, but its own queues continue after it. "
+            f"If it is no longer wanted, move {state / 'config'}/tieredStoreMetadata.json* and "
             f"{state / ENDS_FILE} away: such queues then begin at offset 0",
             path=error.path,
         ) from error
-    source.set_history(partial(_find_recorded_ends, metadata, broker_name))
+    records = find_left_records(state)
+    source.set_history(
+        partial(_find_recorded_ends, metadata, broker_name),
+        lambda topic: records[topic].find_ends() if topic in records else {},
+    )
 
 
 def _find_recorded_ends(metadata: MetadataStore, broker_name: str, topic: str) -> dict[int, int]:
-    """The queues of a topic, with the queue offset behind the last unit of each."""
+    """Return the queues of a topic, with the queue offset after the last unit of each."""
     ends: dict[int, int] = {}
     for queue in metadata.queues(topic):
         path = queue_path(broker_name, topic, queue.queue_id)
@@ -116,41 +261,149 @@ def _find_recorded_ends(metadata: MetadataStore, broker_name: str, topic: str) -
     return ends
 
 
-def forget_deleted(source: HistorySource, metadata: MetadataStore, broker_name: str) -> None:
-    """Announce the deletion of what the metadata has of queues that were deleted in the local
-    store: a deletion that did not reach the tier, or metadata from before it."""
-    old = [
-        (key, entries)
-        for key, end in source.find_deleted_queues().items()
-        if (entries := _find_old_life(metadata, key, end, broker_name))
-    ]
-    if not old:
-        return
+def forget_deleted(
+    source: HistorySource, flat_files: FlatFileStore, *, is_loaded: bool
+) -> list[tuple[TopicMetadata, list[int]]]:
+    """Delete topics from the tier that were deleted in the local store, if the deletion did not
+    reach the tier, or the tier or metadata is older. Runs before `FlatFileStore.load`, and again
+    (`is_loaded`) when the local store has dispatched the remaining records after a crash. Only then
+    does the local store drop its records of the deletions. Returns the result of `destroy_topics`.
+    Raises Unavailable."""
+    metadata, broker_name = flat_files.metadata, flat_files.config.broker_name
+    old: dict[str, dict[int, list[FileSegmentMetadata]]] = {}
+    deleted = source.find_deleted_queues()
+    for key, end in deleted.items():
+        is_silent = source.find_next_offset(key) == end.offset
+        entries = _find_old_life(metadata, key, end, broker_name, is_silent=is_silent)
+        if entries is not None:
+            old.setdefault(key.topic, {})[key.queue_id] = entries
+    whole = {
+        topic
+        for topic, queues in old.items()
+        if queues.keys() >= {queue.queue_id for queue in metadata.queues(topic)}
+    }
+    strays = {
+        split_path(path)[0]
+        for path, unknown_end in flat_files.unknown_ends.items()
+        if (life := deleted.get(_find_key(path))) is not None and unknown_end <= life.offset
+    }
+    whole |= {topic for topic in strays if metadata.topic(topic) is None}
+    for topic in sorted(old.keys() | whole):
+        _log.warning("topic %s: its deletion is finished in the tier", topic)
+    found = flat_files.destroy_topics(whole)
     with metadata.batch():
-        for key, entries in old:
-            _log.warning("%s/%d: its deletion is finished in the tier", *key)
-            for entry in entries:
-                entry.status, entry.size = STATUS_DELETED, 0
-                metadata.put_segment(entry)
-            metadata.delete_queue(*key)
-        for topic in {key.topic for key, _ in old}:
-            if metadata.topic(topic) is not None and not metadata.queues(topic):
-                metadata.delete_topic(topic)
+        for topic in old.keys() - whole:  # a Java broker has made it again
+            for queue_id, entries in old[topic].items():
+                for entry in entries:
+                    entry.status, entry.size = STATUS_DELETED, 0
+                    metadata.put_segment(entry)
+                metadata.delete_queue(topic, queue_id)
+    if is_loaded:
+        source.forget_deletions({key.topic for key in deleted})
+    return found
+
+
+def _find_key(path: str) -> QueueKey:
+    topic, queue_id = split_path(path)
+    return QueueKey(topic, -1 if queue_id is None else queue_id)
 
 
 def _find_old_life(
-    metadata: MetadataStore, key: QueueKey, end: EndOfLife, broker_name: str
-) -> list[FileSegmentMetadata]:
-    """All segments of a queue in the tier, when it holds messages of the life that has ended: of
-    lower offsets, and earlier (a Java broker begins at 0 again)."""
-    entries = [
-        entry
-        for entry in metadata.segments(queue_path(broker_name, *key))
-        if entry.status != STATUS_DELETED
-    ]
-    is_old = any(
-        entry.type is FileSegmentType.CONSUME_QUEUE and entry.base_offset < end.offset * UNIT_SIZE
-        for entry in entries
-    )
+    metadata: MetadataStore, key: QueueKey, end: DeletedEnd, broker_name: str, *, is_silent: bool
+) -> list[FileSegmentMetadata] | None:
+    """Return all segments of a queue in the tier, except those marked for deletion, if they belong
+    to the former generation of the topic. These have, or had, messages at lower offsets and with
+    earlier times (a Java broker begins at 0 again). Otherwise return None. `is_silent`: no message
+    was put since the topic was recreated."""
+    known = list(metadata.segments(queue_path(broker_name, *key)))
+    entries = [entry for entry in known if entry.status != STATUS_DELETED]
+    queues = [entry for entry in entries or known if entry.type is FileSegmentType.CONSUME_QUEUE]
+    end_position = end.offset * UNIT_SIZE
+    is_old = any(entry.base_offset < end_position for entry in queues)
+    if is_silent and queues:  # all of it expired: the queue is empty, at its end
+        is_old |= all(entry.base_offset == end_position and not entry.size for entry in queues)
     begin_ms = min((entry.begin_timestamp_ms for entry in entries), default=0)
-    return entries if is_old and not end.timestamp_ms < begin_ms < NEVER_WRITTEN_MS else []
+    return entries if is_old and not end.timestamp_ms < begin_ms < NEVER_WRITTEN_MS else None
+
+
+class StartComparison:
+    """The comparison in one start: first of the marks (`belonging`), then of the segments, then of
+    the queues. `source`: the loaded local store, or None if it has no marks. `gives_offsets`:
+    whether the store takes messages after the start. `is_named`: whether the configuration names
+    the broker. Otherwise the broker has the name of the host."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        flat_files: FlatFileStore,
+        state: Path,
+        source: HistorySource | None,
+        clock: Clock,
+        *,
+        gives_offsets: bool,
+        is_named: bool,
+    ) -> None:
+        self._config = config
+        self._flat_files = flat_files
+        self._source = source
+        self._clock = clock
+        self._known: Contents | None = None
+        self._writer: TierWriter | None = None
+        self.belonging = Belonging(
+            *(flat_files.provider, config.broker_name, state, WriterKind.STORE),
+            source=source,
+            is_told=config.adopt,
+            gives_offsets=gives_offsets,
+            is_named=is_named,
+        )
+
+    def compare_segments(self) -> None:
+        """Compare the segments in the tier with the metadata if the marks prove nothing, before
+        anything is deleted. Raises Invalid, Unavailable."""
+        metadata = self._flat_files.metadata
+        self._flat_files.deleted.find_position = self._find_position
+        if self.belonging.needs_contents:
+            self._known = find_segment_differences(
+                *(self._source, self._flat_files.provider, metadata, self._config.broker_name)
+            )
+            self.belonging.compare_contents(metadata, self._known)
+
+    def compare_queues(self, writer: TierWriter, *, is_started: bool = False) -> None:
+        """Compare the ends of the queues, and record that store, state and tier belong together.
+        After a crash, the end of a queue with undispatched messages is known only after the start
+        of the local store. In this case `finish` makes the comparison. `is_started`: whether the
+        local store is started. Raises Invalid, Unavailable."""
+        source = self._source
+        self._writer = None
+        if source is not None:
+            source.set_history(
+                self._flat_files.find_end_offsets, self._flat_files.deleted.find_ends
+            )
+            if not is_started and not source.is_dispatched:
+                self._writer = writer
+                return
+            contents = compare_queues(
+                *(source, self._flat_files, self._known), store=self.belonging.store
+            )
+            self.belonging.compare_contents(self._flat_files.metadata, contents)
+            if source.is_empty and self.belonging.knows_history:
+                begin_behind_history(source, self._clock.now_ms())
+            elif self._config.adopt:
+                _log.warning(
+                    "tieredStoreAdopt=true: take it out, it would say yes to the next loss as well"
+                )
+        self._flat_files.record_recovered()  # not before: the sizes in the metadata are compared
+        writer.record_belonging()
+
+    def finish(self) -> None:
+        """Compare the queues whose end is known only after the start of the local store. Raises
+        Invalid, Unavailable."""
+        if self._writer is not None:
+            self.compare_queues(self._writer, is_started=True)
+
+    def _find_position(self, topic: str) -> tuple[str, int]:
+        """Return the identity of this store, and the byte position in its log of a topic's last
+        deletion. Return ("", 0) if the log no longer has a deletion of the topic."""
+        deleted = {} if self._source is None else self._source.find_deleted_queues()
+        positions = [end.physical_offset for key, end in deleted.items() if key.topic == topic]
+        return (self.belonging.store, max(positions)) if positions else ("", 0)

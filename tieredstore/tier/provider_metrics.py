@@ -1,4 +1,4 @@
-"""Java's metrics of a provider: how long its reads and writes take, and of how many bytes."""
+"""Java's metrics of a provider: durations and sizes of its reads and writes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOWNLOAD_BYTES: Final = "rocketmq_tiered_store_provider_download_bytes"
 
 
 class MeasuredProvider(WrapperProvider):
-    """Counts the reads and writes of all segments that it opens, by queue and type of file."""
+    """Counts the reads and writes of all segments that it opens, by queue and file type."""
 
     def __init__(self, wrapped: SegmentProvider, metrics: Metrics) -> None:
         super().__init__(wrapped)
@@ -36,7 +36,7 @@ class MeasuredProvider(WrapperProvider):
 
 
 class MeasuredSegment(WrapperSegment):
-    """One segment. Bytes count where a read or write succeeded."""
+    """A segment with metrics. Bytes count for successful reads and writes."""
 
     def __init__(self, wrapped: FileSegment, metrics: Metrics) -> None:
         super().__init__(wrapped)
@@ -56,7 +56,8 @@ class MeasuredSegment(WrapperSegment):
     def write_with(
         self, position: int, buffers: Sequence[Buffer], companion: Companion
     ) -> tuple[WriteResult, WriteResult | None]:
-        """Write both where `wrapped` can; it counts as a write to each. Else as `write`."""
+        """Write both buffers with `wrapped` if it supports that, counted as a write to each.
+        Otherwise write like `write`."""
         if not isinstance(self.wrapped, PairedSegment):
             return self.write(position, buffers), None
         begin = time.perf_counter()

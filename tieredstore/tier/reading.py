@@ -1,17 +1,15 @@
-"""Reads as generators: the logic exists once, callers choose how to wait.
-
-A `Reading` yields the segment reads of one step and is sent their bytes, in order; what is at hand
-without blocking it takes by itself (`read_segment`). `Steps` yield such a step or a `Wait` for
-something that is no segment; a reading is the simple case. `run` drives both in the calling thread,
-and with a pool the reads of a step side by side; `run_async` sends what is still not at hand to a
-pool, all at once. An error of a step is thrown into the generator, which may handle it.
-"""
+"""Reads as generators: their logic is implemented once, and callers choose how to wait. A `Reading`
+yields the segment reads of one step, and receives their bytes in order. Bytes that need no wait are
+read without a step (`read_segment`). `Steps` are more general: a step is either such a list of
+reads, or a `Wait` for something other than segments. `run` executes both in the calling thread, and
+with a pool the reads of a step run concurrently. `run_async` sends the remaining reads of a step to
+a pool, all together. An error of a step is thrown into the generator, which may handle it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -23,7 +21,8 @@ T = TypeVar("T")
 
 
 class SegmentRead(NamedTuple):
-    """`length` bytes from byte `position` of a segment on; exactly that many, or an error."""
+    """Read of exactly `length` bytes from byte `position` of a segment. Fewer bytes are an
+    error."""
 
     segment: FileSegment
     position: int
@@ -34,13 +33,13 @@ class SegmentRead(NamedTuple):
         return self.segment.read(self.position, self.length)
 
     def read_nowait(self) -> memoryview | None:
-        """Return the bytes when they are at hand, else None."""
+        """Return the bytes if no blocking call is needed, else None."""
         return self.segment.read_nowait(self.position, self.length)
 
 
 class Wait(NamedTuple, Generic[T]):
-    """A step that waits for something else than segments: how a thread does it (`now`), and how a
-    coroutine does (`later`)."""
+    """Step that waits for something other than segments. `now`: how a thread waits. `later`: how a
+    coroutine waits."""
 
     now: Callable[[], T]
     later: Callable[[], Awaitable[T]]
@@ -51,8 +50,8 @@ Steps: TypeAlias = "Generator[list[SegmentRead] | Wait[Any], Any, T]"
 
 
 def read_segment(segment: FileSegment, position: int, length: int) -> Reading[memoryview]:
-    """Read bytes of a segment: in a step, unless they are at hand. Raises what the segment
-    raises."""
+    """Read bytes of a segment, without a step if possible, otherwise in one step. Raises the errors
+    of the segment."""
     found = segment.read_nowait(position, length)
     if found is None:
         [found] = yield [SegmentRead(segment, position, length)]
@@ -60,8 +59,8 @@ def read_segment(segment: FileSegment, position: int, length: int) -> Reading[me
 
 
 def run(steps: Steps[T], executor: Executor | None = None) -> T:
-    """Drive the steps of a read, blocking. executor: where the reads of a step but one are done, so
-    that together they wait once (None: one after the other). Raises what the generator raises."""
+    """Run the steps of a read, blocking. `executor`: runs all reads of a step except one, so that
+    they wait concurrently. None: they run sequentially. Raises the errors of the generator."""
     try:
         step = next(steps)
         while True:
@@ -84,8 +83,8 @@ def run(steps: Steps[T], executor: Executor | None = None) -> T:
 
 
 def time_steps(steps: Steps[T], clock: Clock) -> Steps[tuple[T, int]]:
-    """Do the same steps; returns also for how many milliseconds they were waited for, without what
-    was done in between. Raises what they raise."""
+    """Run the given steps, and return their waiting time too, ms. Time between steps is not
+    included. Raises their errors."""
     waited_ms = 0
     try:
         step = next(steps)
@@ -126,8 +125,8 @@ def _read_side_by_side(step: list[SegmentRead], executor: Executor) -> list[memo
 
 
 async def run_async(steps: Steps[T], executor: Executor | None = None) -> T:
-    """Drive the steps of a read from a coroutine; what would block runs in `executor` (None: the
-    loop's)."""
+    """Run the steps of a read in a coroutine. Blocking calls run in `executor` (None: the loop's
+    executor)."""
     try:
         step = next(steps)
         while True:
@@ -160,3 +159,69 @@ async def _read_step(step: list[SegmentRead], executor: Executor | None) -> list
                 raise outcome
             found[index] = outcome
     return [data for data in found if data is not None]
+
+
+_Live = dict[int, tuple[Reading[T], list[SegmentRead]]]
+
+
+def join_readings(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStoreError]]:
+    """Join readings into one reading that returns the outcome of each, in order: its value, or the
+    error that it raised.
+
+    If a step fails, its readings continue one by one, so that each reading gets its own error.
+    """
+    if len(readings) == 1:
+        try:
+            return [(yield from readings[0])]
+        except TieredStoreError as error:
+            return [error]
+    outcomes: dict[int, T | TieredStoreError] = {}
+    live: _Live[T] = {}
+    for index, reading in enumerate(readings):
+        _advance(index, reading, None, live, outcomes)
+    while live:
+        current, live = live, {}
+        step = [read for _, reads in current.values() for read in reads]
+        try:
+            found = yield step
+        except TieredStoreError:
+            for index, (reading, reads) in current.items():
+                outcomes[index] = yield from _do_alone(reading, reads)
+            continue
+        at = 0
+        for index, (reading, reads) in current.items():
+            _advance(index, reading, found[at : at + len(reads)], live, outcomes)
+            at += len(reads)
+    return [outcomes[index] for index in range(len(readings))]
+
+
+def _advance(
+    index: int,
+    reading: Reading[T],
+    found: list[memoryview] | None,
+    live: _Live[T],
+    outcomes: dict[int, T | TieredStoreError],
+) -> None:
+    try:
+        step = next(reading) if found is None else reading.send(found)
+        live[index] = reading, step
+    except StopIteration as stop:
+        outcomes[index] = stop.value
+    except TieredStoreError as error:
+        outcomes[index] = error
+
+
+def _do_alone(reading: Reading[T], step: list[SegmentRead]) -> Reading[T | TieredStoreError]:
+    try:
+        while True:
+            try:
+                found = yield step
+            except TieredStoreError as error:
+                step = reading.throw(error)
+            else:
+                step = reading.send(found)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    except TieredStoreError as error:
+        return error

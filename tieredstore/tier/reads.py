@@ -1,5 +1,4 @@
-"""The reading half of TieredMessageStore: each read is answered by the tier, by the next store, or
-by both as if they were one."""
+"""Reads of TieredMessageStore. The tier, the next store, or both together answer a read."""
 
 from __future__ import annotations
 
@@ -23,36 +22,33 @@ from tieredstore.disk.at_hand import read_at_hand
 from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.metrics import Metrics
 from tieredstore.tier import routing
-from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
+from tieredstore.tier.fetch.fetcher import LOOKED_AT, MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.policy.topic_filter import TopicFilter
+from tieredstore.tier.read_plan import ReadPlan, ReadSource, plan_read, reads_tier
 from tieredstore.tier.reading import Steps, Wait, run, run_async
-from tieredstore.tier.trace.recorder import TraceRecorder
+from tieredstore.tier.trace.service import TraceRecorder
 
 if TYPE_CHECKING:
     from tieredstore.message.record import StoredMessage
-    from tieredstore.tier.flat.message_file import FlatMessageFile
 
 FALLBACKS = "rocketmq_tiered_store_get_message_fallback_total"
 MESSAGES_OUT = "rocketmq_tiered_store_messages_out_total"
 
-_FALLBACK_STATUSES = (
+_UNANSWERED = (
     GetMessageStatus.OFFSET_FOUND_NULL,
     GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
     GetMessageStatus.OFFSET_TOO_SMALL,
 )
-_LOOKED_AT = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 class TieredReads(PluginMessageStore):
-    """Gets, offsets, times and key queries over both stores. Thread-safe.
-
-    `tieredStorageLevel`, or a level of the topic's own, says which gets the tier answers; topics of
-    which nothing is in the tier are always the next store's. recorder: is told of gets; executor:
-    runs what coroutines would block on.
-    """
+    """Gets, offsets, times and key queries over both stores. Thread-safe. `tieredStorageLevel`, or
+    a topic's own level, decides which gets the tier answers. The next store answers for topics that
+    are never in the tier. `recorder`: receives gets. `executor`: runs the blocking parts of
+    coroutines."""
 
     def __init__(
         self,
@@ -78,9 +74,6 @@ class TieredReads(PluginMessageStore):
     def _is_enabled(self) -> bool:
         return self._config.storage_level is not StorageLevel.DISABLE
 
-    def _is_force(self, topic: str) -> bool:
-        return self.topic_filter.find_level(topic) is StorageLevel.FORCE
-
     @property
     def _source(self) -> DispatchSource:
         return self.next_store.dispatch_source
@@ -88,60 +81,79 @@ class TieredReads(PluginMessageStore):
     # Gets
 
     def get(self, request: GetRequest) -> GetMessageResult:
-        return run(self._get_in_steps(request), self._executor)
+        return run(self._carry_out(request), self._executor)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
-        return await run_async(self._get_in_steps(request), self._executor)
+        return await run_async(self._carry_out(request), self._executor)
 
-    def _get_in_steps(self, request: GetRequest) -> Steps[GetMessageResult]:
+    def _plan(self, key: QueueKey, offset: int, count: int) -> ReadPlan:
+        level = self.topic_filter.find_read_level(key.topic)
+        return plan_read(level, self.next_store, self.flat_files.get(*key), key, offset, count)
+
+    def _carry_out(self, request: GetRequest) -> Steps[GetMessageResult]:
+        """Plan a get, then query the sources of the plan in order, until one of them has the
+        answer."""
         key, offset = request.key, request.offset
-        if (yield self._look(lambda: self._reads_tier(key, offset, request.max_count))):
-            result = yield from self._get_from_tier(request, offset)
-            is_local = result.status in _FALLBACK_STATUSES or (
-                result.status is GetMessageStatus.NO_MATCHED_MESSAGE
-                and result.next_begin_offset == offset  # a hole of the tier
-            )
-            if not is_local or not (yield self._look(lambda: self._falls_back(request))):
-                yield from self._merge(request, result)
-                return self._record(request, result, from_tier=True)
+        plan = yield self._look(lambda: self._plan(key, offset, request.max_count))
         damage: Corrupt | None = None
-        try:
-            found: GetMessageResult = yield Wait(
-                lambda: self.next_store.get(request), lambda: self.next_store.get_async(request)
-            )
-        except Corrupt as error:
-            if not self._is_in_tier(key, offset):
-                raise
-            damage = error
-        else:
-            if not (yield self._look(lambda: self._has_gone_meanwhile(request, found))):
-                return self._record(request, found, from_tier=False)
-        result = yield from self._get_from_tier(request, offset + 1)
+        for place, source in enumerate(plan):
+            is_last = place + 1 == len(plan)
+            if source is ReadSource.TIER:
+                result = yield from self.fetcher.get_in_steps(request)
+                if result.next_begin_offset - offset > len(result.messages):
+                    first = offset if place == 0 else offset + 1
+                    yield from self._end_at_passed(request, result, first)
+                if damage is not None and result.status not in LOOKED_AT:
+                    raise damage
+                if is_last or _is_answer(result, offset):
+                    break
+                if not (yield self._look(lambda: self._source.is_in_store(key, offset))):
+                    break
+                topic, group = request.topic, request.group
+                self.metrics.count(FALLBACKS, operation="get_message", topic=topic, group=group)
+                continue
+            try:
+                result = yield Wait(
+                    lambda: self.next_store.get(request), lambda: self.next_store.get_async(request)
+                )
+            except Corrupt as error:
+                file = self.flat_files.get(*key)
+                if is_last or file is None or offset >= file.consume_queue_commit_offset:
+                    raise
+                damage = error
+            else:
+                # What left the next store during its read is missing in front of its answer.
+                is_whole = result.messages and result.messages[0].queue_offset == offset
+                if (
+                    is_last
+                    or is_whole
+                    or not (yield self._look(lambda: self._is_cold(key, offset)))
+                ):
+                    break
+        from_tier = source is ReadSource.TIER
         if damage is not None:
-            if result.status not in _LOOKED_AT:
-                raise damage
             _log.warning("the tier answers in place of the local store: %s", damage)
-        yield from self._merge(request, result)
-        return self._record(request, result, from_tier=True)
-
-    def _get_from_tier(self, request: GetRequest, local_from: int) -> Steps[GetMessageResult]:
-        """Get from the tier, up to the first message from `local_from` on that a hole of the tier
-        would pass over and the next store has."""
-        result = yield from self.fetcher.get_in_steps(request)
-        end = result.next_begin_offset
-        if end - request.offset > len(result.messages):
-            first = yield self._look(lambda: self._find_passed(request.key, local_from, end))
-            if first < end:
-                result.messages = [m for m in result.messages if m.queue_offset < first]
-                result.next_begin_offset = first
-                if not result.messages:
-                    result.status = GetMessageStatus.NO_MATCHED_MESSAGE
+        if from_tier:
+            yield from self._merge(request, result)
+        if self._recorder.is_on:
+            self._recorder.get(request, result, from_tier=from_tier)
         return result
 
+    def _end_at_passed(
+        self, request: GetRequest, result: GetMessageResult, begin: int
+    ) -> Steps[None]:
+        """Cut a result of the tier before the first offset from `begin` on that is in a hole of the
+        tier and has a message in the next store."""
+        end = result.next_begin_offset
+        first = yield self._look(lambda: self._find_passed(request.key, begin, end))
+        if first < end:
+            result.messages = [m for m in result.messages if m.queue_offset < first]
+            result.next_begin_offset = first
+            if not result.messages:
+                result.status = GetMessageStatus.NO_MATCHED_MESSAGE
+
     def _find_passed(self, key: QueueKey, begin: int, end: int) -> int:
-        """The first queue offset in [begin, end) that is in a hole of the tier and in the next
-        store; `end` when there is none."""
-        file = self._find_file(key)
+        file = self.flat_files.get(*key)
         if file is None or not (holes := file.holes):
             return end
         low, high = self._local_range(*key)
@@ -153,79 +165,26 @@ class TieredReads(PluginMessageStore):
         return end
 
     def _find_held(self, key: QueueKey, offsets: range) -> int | None:
-        """The first of these queue offsets that the next store has, whose minimum lags behind what
-        was deleted from its log; None when it has none."""
+        """Return the first of the given queue offsets that the next store has, or None. The minimum
+        of the next store lags behind deletions in its log."""
         first = bisect.bisect_left(offsets, True, key=lambda n: self._source.is_in_store(key, n))
         return offsets[first] if first < len(offsets) else None
 
-    def _record(
-        self, request: GetRequest, result: GetMessageResult, *, from_tier: bool
-    ) -> GetMessageResult:
-        if self._recorder.is_on:
-            self._recorder.get(request, result, from_tier=from_tier)
-        return result
-
     def _look(self, question: Callable[[], T]) -> Wait[T]:
-        """The step of a question that the next store's files answer."""
+        """Yield the step that queries the files of the next store."""
         return Wait(question, lambda: read_at_hand(question, self._executor))
 
-    def _has_gone_meanwhile(self, request: GetRequest, found: GetMessageResult) -> bool:
-        """Whether the message that was asked for left the next store while that was read: its
-        answer begins behind it then, and a reader would go past what the tier has."""
-        if found.messages and found.messages[0].queue_offset == request.offset:
-            return False
-        return self._is_cold(request.key, request.offset)
-
     def _is_tiered(self, topic: str) -> bool:
-        level = self.topic_filter.find_level(topic)
-        return level is not StorageLevel.DISABLE and not self.topic_filter.is_filtered(topic)
-
-    def _reads_tier(self, key: QueueKey, offset: int, count: int) -> bool:
-        if not self._is_tiered(key.topic):
-            return False
-        file = self._find_file(key)
-        if self._is_force(key.topic):
-            end = file.consume_queue_commit_offset if file is not None else 0
-            # What comes behind the tier's end is the next store's; its own end tells of no more.
-            return offset < end or self.next_store.get_max_offset_in_queue(*key) <= end
-        level = self.topic_filter.find_level(key.topic)
-        return routing.reads_tier(level, self._source, file, key, offset, count) or (
-            # A queue that the next store has lost: its answer sends readers to the beginning.
-            file is not None
-            and 0 < file.consume_queue_commit_offset <= offset
-            and not self.next_store.get_max_offset_in_queue(*key)
-        )
+        return self.topic_filter.find_read_level(topic) is not StorageLevel.DISABLE
 
     def _is_cold(self, key: QueueKey, offset: int) -> bool:
-        """Whether the tier has a message that the next store does not have."""
-        return self._is_tiered(key.topic) and routing.reads_tier(
-            StorageLevel.NOT_IN_DISK, self._source, self._find_file(key), key, offset
-        )
-
-    def _is_in_tier(self, key: QueueKey, offset: int) -> bool:
-        """Whether the tier has that message, or a later one."""
-        file = self._find_file(key) if self._is_tiered(key.topic) else None
-        return file is not None and offset < file.consume_queue_commit_offset
-
-    def _find_file(self, key: QueueKey) -> FlatMessageFile | None:
-        return self.flat_files.get(key.topic, key.queue_id)
-
-    def _falls_back(self, request: GetRequest) -> bool:
-        """Whether the next store has the message that the tier has no answer to.
-
-        A tier that begins later (it expired, or was switched on late) must not send a reader past
-        messages that are on the disk.
-        """
-        if not self._source.is_in_store(request.key, request.offset):
-            return False
-        self.metrics.count(
-            FALLBACKS, operation="get_message", topic=request.topic, group=request.group
-        )
-        return True
+        """Return whether the tier has a message that the next store does not have."""
+        file = self.flat_files.get(*key)
+        return reads_tier(StorageLevel.NOT_IN_DISK, self._source, file, key, offset)
 
     def _merge(self, request: GetRequest, result: GetMessageResult) -> Steps[None]:
-        """Give the tier's answer the minimum of both stores. The maximum stays the tier's, since it
-        belongs to what was looked at."""
+        """Set the minimum of both stores in the tier's answer. The maximum stays the tier's,
+        because the messages were read from the tier."""
         if result.status is GetMessageStatus.FOUND:
             self.metrics.count(
                 MESSAGES_OUT, len(result.messages), topic=request.topic, group=request.group
@@ -242,8 +201,8 @@ class TieredReads(PluginMessageStore):
     # Offsets and times
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the first message that either store has; when none has one, the next store's
-        answer, or where a queue ends that only the tier knows."""
+        """Return the offset of the first message in either store. If neither has messages, return
+        the next store's answer, or the end of a queue that only the tier has."""
         low, high = self._tier_range(topic, queue_id)
         local_low, local_high = self._local_range(topic, queue_id)
         if low == high and (local_high > 0 or not high):
@@ -251,13 +210,12 @@ class TieredReads(PluginMessageStore):
         return low if local_low >= local_high else routing.find_earliest(low, local_low)
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the next store's maximum, which assigns offsets; the tier's for a queue that only
-        it knows."""
+        """Return the next store's maximum, which assigns offsets. For a queue that only the tier
+        has, return the tier's maximum."""
         local = self.next_store.get_max_offset_in_queue(topic, queue_id)
         return local if local > 0 else self._tier_range(topic, queue_id)[1] or local
 
     def _tier_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """[first, behind last) offsets in the tier; equal when it has none."""
         file = self.flat_files.get(topic, queue_id) if self._is_tiered(topic) else None
         if file is None or not file.is_initialised:
             return 0, 0
@@ -271,9 +229,9 @@ class TieredReads(PluginMessageStore):
         timestamp_ms: int,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
-        """Find the queue offset for a time. LOWER: first message of both stores at or after the
-        time, else the end. UPPER: the last at or before it, else the first message. Raises
-        Unavailable when the tier is needed for that and cannot be read."""
+        """Return the queue offset for a time. LOWER: the first message of either store at or after
+        the time, otherwise the end. UPPER: the last message at or before the time, otherwise the
+        first message. Raises Unavailable if the tier is needed and cannot be read."""
         if self._is_tiered(topic):
             tier = self.fetcher.time_side(topic, queue_id)
             if tier is not None:
@@ -284,8 +242,8 @@ class TieredReads(PluginMessageStore):
         return self.next_store.get_offset_in_queue_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def _local_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """[first, behind last) offsets in the next store; equal when it has none. No file is read
-        for them."""
+        """Return the range [first, end) of offsets in the next store, empty if it has no messages.
+        Reads no file."""
         store = self.next_store
         return (
             store.get_min_offset_in_queue(topic, queue_id),
@@ -315,13 +273,14 @@ class TieredReads(PluginMessageStore):
         return routing.find_earliest(local, self.fetcher.earliest_time(topic, queue_id))
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        if self._reads_tier(QueueKey(topic, queue_id), offset, 1):
-            found = self.fetcher.store_timestamp(topic, queue_id, offset)
+        found = -1
+        for source in self._plan(QueueKey(topic, queue_id), offset, 1):
+            if source is ReadSource.TIER:
+                found = self.fetcher.store_timestamp(topic, queue_id, offset)
+            else:
+                found = self.next_store.get_message_store_timestamp(topic, queue_id, offset)
             if found >= 0:
-                return found
-        found = self.next_store.get_message_store_timestamp(topic, queue_id, offset)
-        if found < 0 and self._is_cold(QueueKey(topic, queue_id), offset):
-            return self.fetcher.store_timestamp(topic, queue_id, offset)  # it went meanwhile
+                break
         return found
 
     # Keys
@@ -329,22 +288,21 @@ class TieredReads(PluginMessageStore):
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Find messages of both stores, each once, by queue and offset; at most `max_count`. FORCE
-        asks the next store for what the tier did not find.
-
-        When the tier cannot be read, what the next store found is the answer; Unavailable is
-        raised when that is nothing.
-        """
-        if not self._is_tiered(topic):
+        """Return messages of both stores, each once, by queue and offset, at most `max_count`. With
+        FORCE the next store is queried for messages that the tier did not find. If the tier cannot
+        be read, the messages of the next store are returned. Raises Unavailable if the next store
+        has none."""
+        level = self.topic_filter.find_read_level(topic)
+        if level is StorageLevel.DISABLE:
             return self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
         found: list[StoredMessage] = []
         tier_end_ms = end_ms
         local_earliest_ms = self.next_store.get_earliest_message_time()
-        is_force = self._is_force(topic)
+        is_force = level is StorageLevel.FORCE
         is_local_asked = 0 <= local_earliest_ms <= end_ms
         if is_local_asked and not is_force:
             found = self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
-            # What has gone meanwhile may not have been found.
+            # Messages that have left by now may not have been found.
             local_earliest_ms = self.next_store.get_earliest_message_time()
             tier_end_ms = routing.tier_query_end_ms(end_ms, local_earliest_ms)
         problem: TieredStoreError | None = None
@@ -365,3 +323,11 @@ class TieredReads(PluginMessageStore):
             if len(distinct) < max_count:
                 distinct.setdefault((message.queue_id, message.queue_offset), message)
         return [distinct[place] for place in sorted(distinct)]
+
+
+def _is_answer(result: GetMessageResult, offset: int) -> bool:
+    """Return whether the tier had an answer. Otherwise the next store may have the answer: the tier
+    begins later, has a hole, lacks the queue, or cannot be read."""
+    if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+        return result.next_begin_offset != offset  # a hole of the tier
+    return result.status not in _UNANSWERED

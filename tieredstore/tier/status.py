@@ -1,16 +1,18 @@
-"""What `TieredMessageStore` says of its tier, for `/health` and the report at the start."""
+"""Status of the tier of a `TieredMessageStore`, for `/health` and the start report."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tieredstore.contracts.tier_status import TierStatus
+from tieredstore.contracts.message_store import TierStatus
 from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.contracts.wrapping import find_layer
 
 if TYPE_CHECKING:
     from tieredstore.clock import Clock
     from tieredstore.contracts.message_store import MessageStore
+    from tieredstore.metrics import Metrics
+    from tieredstore.tier.fetch.read_ahead import ReadAheadCache
     from tieredstore.tier.flat.file_store import FlatFileStore
     from tieredstore.tier.policy.topic_filter import TopicFilter
     from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
@@ -25,7 +27,7 @@ def describe_tier(
     clock: Clock,
     dispatcher: MessageStoreDispatcher | None,
 ) -> TierStatus:
-    """Compute the status of a tier. dispatcher: None where nothing is uploaded."""
+    """Return the status of a tier. `dispatcher`: None if nothing is uploaded."""
     behind, oldest_ms = 0, -1
     if dispatcher is not None:
         behind, oldest_ms = _find_backlog(flat_files, next_store, topic_filter)
@@ -55,8 +57,8 @@ def describe_tier(
 def _find_backlog(
     flat_files: FlatFileStore, next_store: MessageStore, topic_filter: TopicFilter
 ) -> tuple[int, int]:
-    """Count the messages that are not uploaded, and find the store time of the oldest, -1 without
-    one."""
+    """Return the number of messages that are not uploaded, and the store time of the oldest one.
+    The time is -1 if all messages are uploaded."""
     source = next_store.dispatch_source
     behind, oldest_ms = 0, -1
     for key in source.queues():
@@ -73,3 +75,54 @@ def _find_backlog(
             if time_ms >= 0:
                 oldest_ms = time_ms if oldest_ms < 0 else min(oldest_ms, time_ms)
     return behind, oldest_ms
+
+
+CACHE_COUNT = "rocketmq_tiered_store_read_ahead_cache_count"
+CACHE_BYTES = "rocketmq_tiered_store_read_ahead_cache_bytes"
+CACHE_ACCESSES = "rocketmq_tiered_store_read_ahead_cache_access_total"
+CACHE_HITS = "rocketmq_tiered_store_read_ahead_cache_hit_total"
+CACHE_FETCHED = "rocketmq_tiered_store_x_read_ahead_fetched_messages_total"
+CACHE_WASTED = "rocketmq_tiered_store_x_read_ahead_wasted_messages_total"
+STORAGE_SIZE = "rocketmq_storage_size"
+MESSAGE_RESERVE_TIME = "rocketmq_storage_message_reserve_time"
+
+
+class TierGauges:
+    """Gauges with Java's names, labels and meanings. The cache is counted in blocks, and its bytes
+    are the weight of the blocks. As in Java, the label `topic` of the storage size contains the
+    path of the queue's files."""
+
+    def __init__(
+        self, flat_files: FlatFileStore, cache: ReadAheadCache, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._flat_files = flat_files
+        self._cache = cache
+        self._clock = clock
+        self._metrics = metrics
+
+    def collect(self) -> None:
+        self._cache.expire()
+        stats = self._cache.stats
+        gauge = self._metrics.gauge
+        gauge(CACHE_COUNT, self._cache.block_count)
+        gauge(CACHE_BYTES, self._cache.size_bytes)
+        gauge(CACHE_ACCESSES, stats.accesses)
+        gauge(CACHE_HITS, stats.hits)
+        gauge(CACHE_FETCHED, stats.fetched_messages)
+        gauge(CACHE_WASTED, stats.wasted_messages)
+        sizes: dict[tuple[str, str], int] = {}
+        for entry in self._flat_files.metadata.segments():
+            place = entry.path, entry.type.name.lower()
+            sizes[place] = sizes.get(place, 0) + entry.size
+        for (path, file_type), size_bytes in sizes.items():
+            gauge(STORAGE_SIZE, size_bytes, topic=path, file_type=file_type)
+        now_ms = self._clock.now_ms()
+        for file in self._flat_files.files():
+            earliest_ms = file.min_store_timestamp_ms
+            if 0 <= earliest_ms < now_ms:
+                gauge(
+                    MESSAGE_RESERVE_TIME,
+                    now_ms - earliest_ms,
+                    topic=file.topic,
+                    queue_id=file.queue_id,
+                )

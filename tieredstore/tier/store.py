@@ -1,11 +1,12 @@
-"""TieredMessageStore: a message store whose history lives in a tier."""
+"""TieredMessageStore: a message store whose history is in a tier."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -16,59 +17,54 @@ from tieredstore.contracts.dispatch_source import HistorySource, QueueKey
 from tieredstore.contracts.message_store import (
     MeasuredStore,
     MessageStore,
+    TierStatus,
 )
-from tieredstore.contracts.tier_status import TierStatus
 from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.contracts.wrapping import find_layer
-from tieredstore.disk.forks import tell_of_forks
+from tieredstore.disk.forks import expect_forks
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import MonitoredServices, ServiceHealth
 from tieredstore.tier.backup import TierBackup
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
-from tieredstore.tier.gauges import TierGauges
-from tieredstore.tier.history import (
-    adopt_history,
-    check_adoption,
-    forget_deleted,
-    keep_history,
-)
+from tieredstore.tier.history import StartComparison, forget_deleted, keep_history
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.policy.limits import LimitedProvider
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.provider_metrics import MeasuredProvider
 from tieredstore.tier.reads import TieredReads
-from tieredstore.tier.status import describe_tier
+from tieredstore.tier.status import TierGauges, describe_tier
 from tieredstore.tier.trace.service import TraceService
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
-from tieredstore.tier.writing import TierWriter, begin_stop
+from tieredstore.tier.writing import RightWatch, TierWriter, begin_stop
 
 if TYPE_CHECKING:
-    from tieredstore.contracts.metadata_store import MetadataStore
+    from tieredstore.contracts.metadata_store import MetadataStore, TopicMetadata
     from tieredstore.contracts.segment import SegmentId, SegmentListing, SegmentProvider
 
 READ_THREADS = 8
-"""Threads in which the reads of coroutines wait for the backend."""
+"""Number of threads in which the reads of coroutines wait for the backend."""
 
 AHEAD_THREADS = 8
-"""Threads that read ahead of sequential readers; others never wait behind them."""
+"""Number of threads that read ahead for sequential readers. Other readers never wait for these
+threads."""
 
 _DEFAULT_RETENTION_HOURS = StoreConfig().file_reserved_time_hours
 _log = logging.getLogger(__name__)
 
 
 class TieredMessageStore(TieredReads):
-    """Puts go to the next store, and from there to the tier; reads are answered by both.
+    """Store that puts messages into the next store and uploads them from there to the tier. Both
+    answer reads. `tieredStorageLevel` decides which gets the tier answers. DISABLE switches the
+    tier off, including uploads. Then the next store answers all reads, and the tier is not opened.
+    A SLAVE reads the tier and never writes it. Topics that are excluded from the tier are only in
+    the next store.
 
-    `tieredStorageLevel` says which gets the tier answers. DISABLE switches the tier off, uploads
-    included: the next store answers alone and the tier is not opened. A SLAVE reads the tier and
-    never writes it. Topics that stay out of the tier are always the next store's.
-
-    provider and metadata belong to this store from now on: `shutdown` closes them. state_dir: the
-    broker's `storePathRootDir` (local index files). retention_is_explicit: whether somebody gave
-    `tieredStoreFileReservedTime` a value, without which nothing expires by it (default: whether it
-    differs from Java's).
+    `provider`, `metadata`: owned by this store, and closed by `shutdown`. `state_dir`: the broker's
+    `storePathRootDir`, for local index files. `retention_is_explicit`: whether
+    `tieredStoreFileReservedTime` was set. If not, nothing expires by this setting. Default: whether
+    its value differs from Java's.
     """
 
     def __init__(
@@ -82,12 +78,14 @@ class TieredMessageStore(TieredReads):
         metrics: Metrics | None = None,
         *,
         retention_is_explicit: bool | None = None,
+        is_named: bool = True,
     ) -> None:
         metrics = metrics if metrics is not None else Metrics()
         metered = find_layer(provider, MeteredProvider)
         if metered is not None:
             metered.bind_metrics(metrics)
         self._state = Path(state_dir)
+        self._is_named = is_named
         if retention_is_explicit is None:
             retention_is_explicit = config.file_reserved_time_hours != _DEFAULT_RETENTION_HOURS
         flat_files = FlatFileStore(config, provider, metadata, clock)
@@ -144,12 +142,16 @@ class TieredMessageStore(TieredReads):
         self._gauges = TierGauges(flat_files, fetcher.cache, clock, metrics)
         self._clock = clock
         self._closing = ExitStack()
+        self._watch = RightWatch(lambda: self._history, clock)
+        self.gives_offsets = True
+        """Whether the store takes messages after its start. A job that only loads the store sets
+        this to False."""
 
     @classmethod
     def from_config(
         cls, next_store: MessageStore, loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK
     ) -> Self:
-        """Make the plugin as a broker's configuration describes it."""
+        """Create the store as a broker's configuration describes it."""
         config = loaded.config
         metrics = Metrics()
         return cls(
@@ -163,11 +165,13 @@ class TieredMessageStore(TieredReads):
             clock,
             metrics,
             retention_is_explicit="tieredStoreFileReservedTime" in loaded.explicit_settings,
+            is_named="brokerName" in loaded.explicit_settings,
         )
 
     @property
     def dispatcher(self) -> MessageStoreDispatcher:
-        """What uploads. Made at the first use: the next store has a source once it is loaded."""
+        """The dispatcher. The dispatcher is created at its first use, because the next store has a
+        source only after its load."""
         if self._dispatcher is None:
             self._dispatcher = MessageStoreDispatcher(
                 self._config,
@@ -188,9 +192,17 @@ class TieredMessageStore(TieredReads):
 
     # Life
 
+    @cached_property
+    def _comparison(self) -> StartComparison:
+        return StartComparison(
+            *(self._config, self.flat_files, self._state, self._history, self._clock),
+            gives_offsets=self.gives_offsets,
+            is_named=self._is_named,
+        )
+
     def load(self) -> None:
-        """Open tier and next store. Raises Fenced when another writer of this tier lives, and what
-        the parts raise; what was opened is closed again then."""
+        """Open tier and next store. Raises Fenced while another writer of this tier is active, and
+        the errors of the parts. After an error, the opened parts are closed again."""
         with ExitStack() as opened:
             opened.callback(self._provider.close)
             opened.callback(self._metadata.close)
@@ -200,38 +212,35 @@ class TieredMessageStore(TieredReads):
             if self._is_enabled:
                 self._load_tier(opened)
             elif (source := self._history) is not None:
+                self._comparison.belonging.check_name()
                 keep_history(source, self._metadata, self._config.broker_name, self._state)
             opened.callback(self._threads.shutdown)
             opened.callback(self._ahead_threads.shutdown, cancel_futures=True)
             self._closing = opened.pop_all()
-        tell_of_forks(self)
+        expect_forks(self)
 
     def _load_tier(self, opened: ExitStack) -> None:
         if self._is_writer:
-            self._check_mounted()
-            source = self._history
-            if source is not None and source.is_new:
-                self._metadata.load()  # taking the right to write would change who was the last
-                check_adoption(source, self._config, self._provider, self._metadata)
             writer = TierWriter.acquire(
-                self._provider, self._metadata, self._config.broker_name, self._state
+                *(self._provider, self._metadata, self._config.broker_name, self._state),
+                belonging=self._comparison.belonging,
             )
             opened.enter_context(writer)
+            self._watch.watch(writer)
             self.backup.become_writer(writer)
             opened.callback(self.backup.finish)
-            if source is not None:
-                check_adoption(source, self._config, self._provider, self._metadata)
-                forget_deleted(source, self._metadata, self._config.broker_name)
+            self.flat_files.renew_restore_point = self.backup.renew_metadata
+            source = self._history
+            self._comparison.compare_segments()
             self.flat_files.become_writer(writer)
+            if source is not None:
+                forget_deleted(source, self.flat_files, is_loaded=False)
         else:
             self._metadata.load()
         opened.callback(self.flat_files.close)
         self.flat_files.load()
         if self._is_writer:
-            self.flat_files.record_recovered()
-            if source is not None:
-                source.set_history(self.flat_files.find_end_offsets)
-                adopt_history(source, self._config, self._metadata, self._clock.now_ms())
+            self._comparison.compare_queues(writer)
             if not self._provider.capabilities.durable:
                 _log.warning(
                     "%s keeps nothing when this process ends: a tier for tests only; set "
@@ -249,22 +258,18 @@ class TieredMessageStore(TieredReads):
         source = self._source
         return source if isinstance(source, HistorySource) else None
 
-    def _check_mounted(self) -> None:
-        """Raise Unavailable when a known tier is not there. A new tier's folders are made by its
-        writer; a disk that is not mounted is not to be taken for a tier that lost everything."""
-        if self._provider.capabilities.conditional:
-            return
-        self._metadata.load()
-        first = next(iter(self._metadata.segments()), None)
-        if first is not None:
-            any(True for _ in self._provider.list(first.path))
-
     def start(self) -> None:
         """Begin to serve, upload and expire. Raises Fenced, Unavailable."""
         if self._is_writer:
             # Before the next store begins to clean.
             self._source.set_retention_guard(self.dispatcher.retention_guard)
         self.next_store.start()
+        if self._is_writer:
+            self.flat_files.on_destroyed = self._forget
+            if (source := self._history) is not None:
+                # What a crash had left undispatched.
+                forget_deleted(source, self.flat_files, is_loaded=True)
+            self._comparison.finish()
         self._closing.callback(self.trace.stop)
         self.trace.start(self._source)
         if self._is_writer:
@@ -275,33 +280,35 @@ class TieredMessageStore(TieredReads):
             self.expiry.start()
             self._closing.callback(self.backup.stop)
             self.backup.start()
+            self._closing.callback(self._watch.stop)
+            self._watch.start()
 
     def shutdown(self) -> None:
-        """Stop expiring and uploading, then the index (which uploads what it has), then close the
-        tier and the next store. All is tried; the last error is raised. Idempotent.
-
-        Messages that are not uploaded stay in the next store and are uploaded after the next
-        start; those that only wait for a larger write are uploaded now (`dispatcher.finish`), as
-        far as the time goes that the provider has for a stop.
-        """
+        """Stop expiring and uploading, then stop the index, which uploads its files, then close the
+        tier and the next store. All steps are tried, and the last error is raised. Idempotent.
+        Messages that only wait for a larger write are uploaded (`dispatcher.finish`), within the
+        provider's time limit for a stop. Other messages that are not uploaded stay in the next
+        store until the next start."""
         begin_stop(self._provider)
         closing, self._closing = self._closing, ExitStack()
         closing.close()
 
     def leave_to_parent(self) -> None:
-        """Close nothing in a forked child: the tier and its writer epoch are the parent's."""
+        """Close nothing in a forked child, because the tier and its writer epoch belong to the
+        parent process."""
         self._closing.pop_all()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how each background loop is: those of the index, the upload, the expiry, the backup
-        and the trace, then those of the next store and of the provider, where these say."""
-        own = (self.index, self._dispatcher, self.expiry, self.backup, self.trace)
+        """Return the health of each background loop: index, upload, expiry, backup, trace and fence
+        checks, then those of the next store and of the provider."""
+        own = (self.index, self._dispatcher, self.expiry, self.backup, self.trace, self._watch)
         health = [found for service in own if service is not None for found in service.health()]
         provider = find_layer(self._provider, MonitoredServices)
         return [*health, *super().health(), *(provider.health() if provider is not None else ())]
 
     def describe_tier(self) -> TierStatus | None:
-        """Tell how the tier is, for `/health`; None while it is switched off. May read the disk."""
+        """Return the status of the tier, for `/health`. None while the tier is switched off. May
+        read the disk."""
         if not self._is_enabled:
             return None
         return describe_tier(
@@ -313,7 +320,7 @@ class TieredMessageStore(TieredReads):
         )
 
     def list_tier_queues(self) -> list[QueueKey]:
-        """List the queues that the tier has; none while it is switched off."""
+        """Return the queues in the tier. The list is empty while the tier is switched off."""
         return [QueueKey(file.topic, file.queue_id) for file in self.flat_files.files()]
 
     def reload(
@@ -323,36 +330,42 @@ class TieredMessageStore(TieredReads):
         *,
         reload_index: bool,
     ) -> None:
-        """Read from now on what the metadata, as it is on the disk, and a listing have of some
-        queues, and with `reload_index` of the index. For a SLAVE over a tier that another process
-        writes. Raises Unavailable, Corrupt."""
+        """Read the present metadata from disk, and list some queues. With `reload_index`, list the
+        index too. For a SLAVE over a tier that another process writes. Raises Unavailable,
+        Corrupt."""
         self._metadata.load()
         self._take_levels()
-        self.flat_files.reload(queues, listings)
+        for key in self.flat_files.reload(queues, listings):
+            self.fetcher.cache.drop(key)
         if reload_index:
             self.index.reload()
 
     # Topics
 
     def delete_topics(self, topics: set[str]) -> int:
-        """Delete topics from both stores, the next one first, so that nothing is uploaded again.
-        What a slave deletes is its own: the tier is its writer's."""
+        """Delete topics from both stores, the next store first, so that nothing is uploaded again.
+        A slave deletes only its own data, because the tier belongs to its writer."""
         count = self.next_store.delete_topics(topics)
         if not self._is_writer:
             return count
-        found = self.flat_files.destroy_topics(topics)
+        return max(count, len(self.flat_files.destroy_topics(topics)))
+
+    def _forget(
+        self, topics: Collection[str], found: Iterable[tuple[TopicMetadata, list[int]]]
+    ) -> None:
         for topic, queue_ids in found:
             for queue_id in queue_ids:
                 self.fetcher.cache.drop(QueueKey(topic.topic, queue_id))
                 self.index.forget(topic.topic_id, queue_id)
+        if (source := self._history) is not None:
+            source.forget_deletions(topics)
         self.dispatcher.forget_topics(topics)
         self.metrics.forget(lambda label: label in topics or _find_topic(label) in topics)
-        return max(count, len(found))
 
     # Metrics
 
     def collect_metrics(self) -> None:
-        """Bring the gauges up to date; an exporter calls it before it reads `metrics`."""
+        """Update the gauges. An exporter calls this before it reads `metrics`."""
         if isinstance(self.next_store, MeasuredStore):
             self.next_store.report_metrics(self.metrics)
         if self._is_enabled:
@@ -362,6 +375,6 @@ class TieredMessageStore(TieredReads):
 
 
 def _find_topic(path: str) -> str:
-    """The topic in the path of a queue, with which sizes of segments, reads and writes are
-    labelled."""
+    """Return the topic in the path of a queue, as the label for sizes of segments, reads and
+    writes."""
     return path.partition("/")[2].rpartition("/")[0]

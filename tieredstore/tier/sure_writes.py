@@ -1,9 +1,7 @@
-"""Bytes get into a segment for sure, also when the outcome of a write is not known.
-
-Equal size never proves that bytes are ours. After a write of unknown outcome a rewritable segment
-gets the same bytes again at the same place (what a failed sync left in a cache proves nothing);
-of any other the bytes that are there are compared, and only those that are missing are written.
-"""
+"""Writes that are certain to be in a segment, even after a write of unknown outcome. An equal size
+does not prove that the bytes are those of this write. A rewritable segment gets the same bytes
+again at the same position, because a failed sync may have left unsynced bytes in a cache. On other
+segments the present bytes are compared, and only the missing bytes are written."""
 
 from __future__ import annotations
 
@@ -17,11 +15,10 @@ _COMPARE_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """sure_bytes: how many of the bytes, from the first on, are surely in the segment.
-    size_bytes: of the segment, as last seen; -1 when nobody looked. refused: the answer of a
-    segment that another writer holds. differs: behind the sure bytes are others, which cannot be
-    replaced. reason: why the rest is not known to be there.
-    """
+    """Result of a write. `sure_bytes`: number of bytes from the start that are certainly in the
+    segment. `size_bytes`: size of the segment, as last read. -1 if it was not read. `refused`: the
+    answer of a segment that another writer holds. `differs`: whether different bytes, which cannot
+    be replaced, follow the sure bytes. `reason`: reason why the rest may be missing."""
 
     sure_bytes: int
     size_bytes: int
@@ -41,14 +38,12 @@ def write_surely(
     look_first: bool = False,
     check_writer: Callable[[], None] | None = None,
 ) -> WriteOutcome:
-    """Write `buffers` at `position`, at most `attempts` times.
-
-    shared: another attempt at the same bytes may run beside this one, so what is there is looked at
-    before anything is written again, and a refusal is not the end. look_first: something may be at
-    the position already. check_writer: called before each write; raises Fenced. Bytes of a writer
-    that has lost the right are ours when they are equal. Raises what the segment raises; a segment
-    that ends before `position` is left alone, `size_bytes` tells.
-    """
+    """Write `buffers` at `position`, with at most `attempts` attempts. `shared`: another attempt at
+    the same bytes may run concurrently, so the segment is read before bytes are written again, and
+    a refusal is not final. `look_first`: the segment may already have bytes at the position.
+    `check_writer`: called before each write, raises Fenced. Equal bytes of a fenced writer are
+    adopted. A segment that ends before `position` is not written, and `size_bytes` is its size.
+    Raises the errors of the segment."""
     views = [memoryview(buffer).cast("B") for buffer in buffers]
     length, sure, size, reason = sum(view.nbytes for view in views), 0, -1, ""
     refused: FencedWrite | None = None
@@ -84,11 +79,9 @@ def write_surely(
 def count_same_bytes(
     segment: FileSegment, position: int, views: Iterable[memoryview], length: int
 ) -> int:
-    """Count how many of the first `length` bytes of `views` are in the segment from `position` on.
-
-    Where they begin to differ, it is counted in whole views: a segment must not end inside a
-    message. Raises as `read`.
-    """
+    """Return how many of the first `length` bytes of `views` are in the segment from `position` on.
+    The count ends at the end of a whole view before the first difference, because a segment must
+    not end inside a message. Raises the errors of `read`."""
     same = 0
     for view in views:
         part = view[: length - same]
@@ -103,7 +96,7 @@ def count_same_bytes(
 
 
 def _skip(views: list[memoryview], count: int) -> list[memoryview]:
-    """The views without their first `count` bytes."""
+    """Return the views without their first `count` bytes."""
     rest = []
     for view in views:
         if count < view.nbytes:

@@ -1,4 +1,4 @@
-"""Work on many items by as many threads as help."""
+"""Runs work on many items in as many threads as are useful."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from typing import Final
 
 _LOOK_SECONDS: Final = 0.005
 _BUSY_SHARE: Final = 0.75
-"""A thread that computes, or waits for a processor, for this share of its time is helped by no
-other: one runs at a time."""
+"""Share of its time that a thread computes or waits for a processor. Above this share, further
+threads do not help, and one thread works alone."""
 _LOOKS: Final = 20
-"""Over so many looks its time counts: one that computes is held up now and then."""
+"""Number of checks over which the time of a pool is measured. One check is not enough, because a
+computing thread is sometimes interrupted."""
 _MOST_LOOKS: Final = 640
-"""Each time that help made it slower, twice as many looks count for the next time, up to these."""
+"""Maximum number of checks. Their number starts at `_LOOKS`, and doubles each time that further
+threads made the pool slower."""
 _STEPS: Final = 20
-"""So many steps within these looks say how fast a thread works alone."""
+"""Number of the first steps that measure the speed of a single thread."""
 
 
 def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:
-    """Call `step` again and again until it returns False; it takes its item itself and may run in
-    several threads at once, up to `threads`.
-
-    One thread goes on alone as long as it is busy, and again where less is done with the others
-    than was done without them: threads that do not wait for a backend are in each other's way
-    (measured: uploads to the page cache by one thread are half again as fast as by eight). Raises
-    what a step raises, or what interrupts the caller (Ctrl-C), after the steps in hand; no other is
-    begun then. A process that ends waits for none of them.
-    """
+    """Call `step` repeatedly until it returns False. `step` takes the next item itself, and may run
+    in up to `threads` threads concurrently. One thread works alone while it is busy, and again if
+    more threads make it slower, because threads that do not wait for a backend obstruct each other.
+    For example, uploads to the page cache by one thread are 1.5 times as fast as by eight threads.
+    Raises the errors of a step, or an interrupt of the caller (Ctrl-C), after the running steps,
+    and begins no other step. The end of the process does not wait for the threads."""
     pool = _Pool(step)
     try:
         pool.start(f"{name}_0")
@@ -44,7 +43,7 @@ def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:
 
 
 class _Pool:
-    """The threads of one run. All but the first stand aside while it works alone."""
+    """Threads of one run. All except the first pause while the first thread works alone."""
 
     def __init__(self, step: Callable[[], bool]) -> None:
         self._step = step
@@ -57,8 +56,8 @@ class _Pool:
         self.workers: list[Future[None]] = []
 
     def start(self, name: str) -> None:
-        """Start a worker. Not an executor's, whose threads hold up the end of the process until
-        they have no work."""
+        """Start a worker thread. Executor threads are not used, because they delay the end of the
+        process until their work is done."""
         done: Future[None] = Future()
         number = len(self.workers)
         self._steps.append(0)
@@ -76,7 +75,7 @@ class _Pool:
         self.workers.append(done)
 
     def end(self) -> None:
-        """Let no worker begin another step."""
+        """Prevent workers from beginning another step."""
         self._is_ending = True
         self._let_all_go_on()
 
@@ -102,7 +101,7 @@ class _Pool:
                 self._may_help.clear()
 
     def steer(self, others: list[str]) -> None:
-        """Let the others work where that helps, until the work comes to its end."""
+        """Let the other threads work while they make the pool faster, until the work ends."""
         last_pace, looks = 0.0, 1
         while (pace := self._watch_alone(looks)) is not None:
             last_pace = pace or last_pace
@@ -116,8 +115,8 @@ class _Pool:
             looks = min(max(2 * looks, _LOOKS), _MOST_LOOKS)
 
     def _watch_alone(self, least_looks: int) -> float | None:
-        """Wait as long as the first worker computes. Returns the steps of a second until it waits,
-        0 when these are not known, None when it came to its end."""
+        """Wait until the first worker no longer computes all the time. Returns that worker's steps
+        per second until then, 0 if they are unknown, None at the end of the work."""
         if not hasattr(time, "pthread_getcpuclockid"):
             return 0
         looks: deque[tuple[float, float, int]] = deque(maxlen=max(least_looks, _LOOKS))
@@ -137,7 +136,8 @@ class _Pool:
         return None
 
     def _become_slower(self, pace: float) -> bool:
-        """Wait until all together make fewer steps of a second; False at the end of the work."""
+        """Wait until all threads together do fewer steps per second than `pace`, the rate of one
+        thread alone. Returns False at the end of the work."""
         seconds = _LOOKS * _LOOK_SECONDS
         since, steps = time.monotonic(), sum(self._steps)
         while wait(self.workers, seconds).not_done and not self._is_over:
@@ -149,22 +149,25 @@ class _Pool:
 
 
 class _Worker:
-    """The thread that makes one, seen from others."""
+    """A worker thread, with the measurements that other threads make of it."""
 
     def __init__(self) -> None:
         self._ident = threading.get_ident()
         self._folder = f"/proc/self/task/{threading.get_native_id()}"
 
     def measure_busy_seconds(self) -> float:
-        """Measure how long it computed, and was ready to but had no processor (Linux alone tells):
-        on a machine that has much else to do, others beside it would make it worse."""
-        computed = time.clock_gettime(time.pthread_getcpuclockid(self._ident))
+        """Return the time that the thread computed or waited for a processor (Linux only). On a
+        busy machine, more threads would increase the wait."""
+        try:
+            computed = time.clock_gettime(time.pthread_getcpuclockid(self._ident))
+        except OSError:
+            return 0  # It has ended since.
         waited = self._read("schedstat").split()
         return computed + (int(waited[1]) / 1e9 if len(waited) > 1 else 0)
 
     def is_ready(self) -> bool:
-        """Tell whether it computes or waits for a processor just now, which its times show later;
-        False where the system does not tell."""
+        """Return whether the thread computes or waits for a processor at this moment, which its CPU
+        times show only later. False if the system does not report it."""
         return self._read("stat").rpartition(")")[2].startswith(" R")
 
     def _read(self, name: str) -> str:

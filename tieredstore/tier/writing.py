@@ -1,19 +1,19 @@
-"""Opens a broker's part of a tier for writing: the one way for the tiered store and for all jobs.
-
-The state directory is locked, the writer epoch is taken, and only then is the metadata read: what
-another writer recorded until it gave its right up is known. Metadata is written, and a deletion
-that was announced is finished, by a writer only.
-"""
+"""Opens a broker's part of a tier for writing, for the tiered store and for all jobs. The state
+directory is locked and the writer epoch is taken before the metadata is read, so that the metadata
+contains everything that a former writer recorded. Only a writer writes metadata and finishes
+registered deletions."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
+from tieredstore.clock import Clock
+from tieredstore.contracts.dispatch_source import HistorySource
 from tieredstore.contracts.metadata_store import JournaledStructure, MetadataStore
 from tieredstore.contracts.segment import (
     BoundedStop,
@@ -22,18 +22,36 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
     WriterEpoch,
 )
+from tieredstore.contracts.tier_identity import WatchedEpoch
 from tieredstore.contracts.wrapping import find_layer
-from tieredstore.cycles import without_cycle_search
-from tieredstore.errors import Fenced, TieredStoreError, Unavailable
-from tieredstore.tier.clean_ends import QueueEnds, find_clean_ends, keep_clean_ends
-from tieredstore.tier.state_lock import StateLock, StateRecord
-from tieredstore.tier.written_bytes import WrittenKeeper
+from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
+from tieredstore.server_process import without_cycle_search
+from tieredstore.service_thread import ServiceHealth, ServiceThread
+from tieredstore.tier.deleted.records import DeletedTopic, QueueEnds
+from tieredstore.tier.identity.belonging import Belonging
+from tieredstore.tier.state_files import (
+    LeftRecords,
+    StateLock,
+    StateRecord,
+    WrittenKeeper,
+    find_clean_ends,
+    find_clean_records,
+    find_left_records,
+    keep_clean_ends,
+    keep_clean_records,
+    note_records,
+)
 
+_MAX_TRIES = 8
 _log = logging.getLogger(__name__)
 
 
+def _do_nothing() -> None:
+    """No-op: no observer is set."""
+
+
 def begin_stop(provider: SegmentProvider) -> None:
-    """Let the time begin that a provider's stop may take, where it has one: `close` follows. Safe
+    """Start the time limit of a provider's stop, if the provider has one. Call `close` later. Safe
     to call from a signal handler."""
     bounded = find_layer(provider, BoundedStop)
     if bounded is not None:
@@ -47,13 +65,20 @@ def take_right(
     state: Path | None,
     *,
     take_over: bool = False,
+    belonging: Belonging | None = None,
+    metadata: MetadataStore | None = None,
 ) -> WriterEpoch:
-    """Lock a state directory (None: there is none), then take the writer epoch of the broker's
-    prefix; closing `stack` gives both back. Raises Fenced naming who has either, Unavailable.
+    """Lock a state directory, unless it is None, and take the writer epoch of the broker's prefix.
+    Closing `stack` releases both.
 
-    An epoch that was taken with this state directory is taken again without being asked to: its
-    process has ended, as the directory is not locked. take_over: end the right of another writer
-    where the backend can. A process that holds the state directory must be stopped.
+    An epoch that was taken with this state directory before is taken again without a request,
+    because the unlocked directory proves that its process has ended. `take_over`: fence another
+    writer if the backend supports it. A process that holds the state directory must be stopped
+    instead. `belonging`: compares the parts before the epoch is taken, with the metadata. Without
+    metadata nothing is compared.
+
+    Raises Fenced with the name of the holder, Unavailable, and Invalid with the recovery procedure
+    if `belonging` finds that the parts do not belong together.
     """
     record = None
     if state is not None:
@@ -61,24 +86,46 @@ def take_right(
         lock.acquire()
         stack.callback(lock.release)
         record = StateRecord(state, lock)
-    epoch = provider.acquire_writer(broker, take_over=take_over, record=record)
+    epoch = _acquire(provider, broker, record, belonging, metadata, take_over=take_over)
     stack.callback(epoch.release if state is None else lambda: _release_if_possible(epoch, state))
     return epoch
 
 
+def _acquire(
+    provider: SegmentProvider,
+    broker: str,
+    record: StateRecord | None,
+    belonging: Belonging | None,
+    metadata: MetadataStore | None,
+    *,
+    take_over: bool,
+) -> WriterEpoch:
+    """Compare the marks, and take the epoch. If another writer takes an epoch in between, compare
+    again."""
+    for attempt in range(_MAX_TRIES):
+        if record is not None and belonging is not None:
+            record.mark = belonging.claim(metadata)
+        try:
+            return provider.acquire_writer(broker, take_over=take_over, record=record)
+        except Busy:
+            if belonging is None or attempt + 1 == _MAX_TRIES:
+                raise
+    raise AssertionError  # the loop returns or raises
+
+
 def _release_if_possible(epoch: WriterEpoch, state: Path) -> None:
-    """An epoch that stays held is nobody's obstacle but another node's."""
+    """Release an epoch if possible. An epoch that cannot be released blocks only writers with
+    another state directory."""
     try:
         epoch.release()
     except Unavailable as error:
-        _log.warning("%s; whoever starts with state %s goes on all the same", error, state)
+        _log.warning("%s. A start with state %s continues nevertheless", error, state)
 
 
 class TierWriter:
-    """The right to write one broker's part of a tier, with the metadata that was read under it.
-
-    Made by `acquire`. In a `with` block it is released at the end. Provider and metadata stay open.
-    """
+    """Writer of one broker's part of a tier, with the metadata that was read under its epoch.
+    Created by `acquire`. A `with` block releases the epoch at the end. Provider and metadata stay
+    open."""
 
     def __init__(
         self,
@@ -98,6 +145,14 @@ class TierWriter:
         self._keeper = keeper
         self._state = state
         self._left_ends: Mapping[str, QueueEnds] | None = None
+        self._left_records: tuple[Mapping[str, DeletedTopic], str] | None = None
+        self._belonging: Belonging | None = None
+        self._records_at_end = False
+        self.looks = 0
+        """Number of fence checks that have confirmed the epoch."""
+        self.on_fenced: Callable[[], object] = _do_nothing
+        """Function that is called, in the detecting thread, each time epoch ownership is found to
+        be lost."""
 
     @classmethod
     def acquire(
@@ -108,11 +163,23 @@ class TierWriter:
         state: Path | None = None,
         *,
         take_over: bool = False,
+        belonging: Belonging | None = None,
     ) -> Self:
-        """Take the right as `take_right` does, then load the metadata. Raises what these raise;
-        nothing is held then, and no metadata was written."""
+        """Take the epoch like `take_right`, then load the metadata. `belonging`: check of a store,
+        which records the result after comparing the ends of its queues (`record_belonging`).
+        Without it, the state directory is compared here, and the result is recorded at the end of a
+        job without errors. Raises the errors of both steps. After an error the epoch is released,
+        and no metadata was written."""
         with ExitStack() as stack:
-            epoch = take_right(stack, provider, broker, state, take_over=take_over)
+            own = belonging
+            if own is None and state is not None:
+                own = Belonging(provider, broker, state)
+            epoch = take_right(
+                *(stack, provider, broker, state),
+                take_over=take_over,
+                belonging=own,
+                metadata=metadata,
+            )
             with without_cycle_search():
                 metadata.load()
             journaled = find_layer(metadata, JournaledStructure)
@@ -124,53 +191,109 @@ class TierWriter:
             if state is not None:
                 keeper = WrittenKeeper(state, provider)
                 stack.callback(keeper.keep)
-            return cls(provider, metadata, broker, epoch, stack.pop_all(), keeper, state)
+            writer = cls(provider, metadata, broker, epoch, stack.pop_all(), keeper, state)
+            writer._belonging = own
+            writer._records_at_end = belonging is None
+            return writer
 
     def find_clean_ends(self) -> Mapping[str, QueueEnds]:
-        """Find where the queues ended when the epoch before this one stopped, by path, as far as
-        the state directory tells: nobody has written since."""
-        epoch = find_layer(self._epoch, NumberedEpoch)
-        if epoch is None or self._state is None:
-            return {}
-        return find_clean_ends(self._state, epoch.number)
+        """Return the ends of the queues at the stop of the previous epoch, by path. Empty if the
+        state directory does not have them, or if another process has written since."""
+        state = self._find_proven_state()
+        return {} if state is None else find_clean_ends(state, self.epoch_number)
 
     def leave_clean_ends(self, ends: Mapping[str, QueueEnds]) -> None:
-        """Leave these to the next epoch, when this one is released."""
+        """Record these ends in the state directory for the next epoch, when this epoch is
+        released."""
         self._left_ends = ends
+
+    def find_clean_records(self) -> LeftRecords | None:
+        """Return the records of deleted topics that the previous epoch left, or None if the state
+        directory does not have them."""
+        state = self._find_proven_state()
+        return None if state is None else find_clean_records(state, self.epoch_number)
+
+    def find_left_records(self) -> Mapping[str, DeletedTopic]:
+        """Return the records of deleted topics in the state directory, which an older copy of the
+        tier may lack. Empty if a store with another state directory has written to this tier
+        since."""
+        if self._state is None or self._belonging is None or not self._belonging.is_up_to_date():
+            return {}
+        return find_left_records(self._state)
+
+    def note_records(self, records: Mapping[str, DeletedTopic]) -> None:
+        """Copy the records that are now in the tier to the state directory."""
+        if self._state is not None:
+            note_records(self._state, records)
+
+    def leave_clean_records(self, records: Mapping[str, DeletedTopic], newest: str) -> None:
+        """Record these records in the state directory for the next epoch, when this epoch is
+        released. `newest`: name of their newest version in the tier."""
+        self._left_records = dict(records), newest
+
+    def _find_proven_state(self) -> Path | None:
+        """Return the state directory, if it is proven to belong to this tier. The proof is needed
+        because other tiers have the same epoch numbers."""
+        is_proven = self._belonging is None or not self._belonging.needs_contents
+        return self._state if self.epoch_number and is_proven else None
 
     @property
     def epoch_number(self) -> int:
-        """Of the epoch, greater than all before; 0 where epochs have none."""
+        """Number of the epoch, greater than all earlier ones. 0 if epochs have no numbers."""
         epoch = find_layer(self._epoch, NumberedEpoch)
         return 0 if epoch is None else epoch.number
 
     def expect_helpers(self) -> int | None:
-        """Let other processes write beside the epoch. Returns its number, by which they know it;
-        None where there is nothing of that kind."""
+        """Allow other processes to write under this epoch. Returns the epoch's number, which
+        identifies it to them. None if the provider has no epochs."""
         epoch = find_layer(self._epoch, HelpedEpoch)
         if epoch is None:
             return None
         epoch.expect_helpers()
         return epoch.number
 
+    def record_belonging(self) -> None:
+        """Record that store, state directory and tier belong together. Raises Unavailable."""
+        if self._belonging is not None:
+            self._belonging.record(self._epoch)
+
+    def find_other_store(self) -> str | None:
+        """Return a description of another store that has taken the epoch over, if any. See
+        `WatchedEpoch`."""
+        epoch = find_layer(self._epoch, WatchedEpoch)
+        return None if epoch is None else epoch.find_other_store()
+
     def check(self) -> None:
-        """Raise Fenced when the right is known to be lost. Proves nothing: `confirm` does."""
-        self._epoch.check()
+        """Raise Fenced if epoch ownership is known to be lost. Only `confirm` proves that it is
+        not."""
+        try:
+            self._epoch.check()
+        except Fenced:
+            self.on_fenced()
+            raise
 
     def confirm(self) -> None:
-        """Let all count that was stored before this call, see `WriterEpoch.confirm`. Raises Fenced
-        when the right was lost, Unavailable when nobody can tell."""
-        self._epoch.confirm()
+        """Confirm all bytes that were stored before this call, see `WriterEpoch.confirm`.
+        Raises Fenced if the epoch was lost, Unavailable if that is unknown."""
+        try:
+            self._epoch.confirm()
+        except Fenced:
+            self.on_fenced()
+            raise
+        self.looks += 1
         if self._keeper is not None:
             self._keeper.keep_at_intervals()
 
-    def release(self) -> None:
-        """Bring the metadata's main file up to date, unless the right was lost, then give epoch and
-        state directory back. Idempotent. Raises Unavailable."""
+    def release(self, *, is_good: bool = True) -> None:
+        """Update the metadata's main file, unless epoch ownership was lost, then release the epoch
+        and the state directory. `is_good`: whether the work had no error. Idempotent. Raises
+        Unavailable."""
         held, self._held = self._held, None
         if held is not None:
             with held:
                 self._flush()
+                if is_good and self._records_at_end:
+                    self.record_belonging()
 
     def _flush(self) -> None:
         try:
@@ -180,8 +303,12 @@ class TierWriter:
         else:
             self.metadata.flush()
             epoch = find_layer(self._epoch, NumberedEpoch)
-            if self._state is not None and self._left_ends is not None and epoch is not None:
+            if self._state is None or epoch is None:
+                return
+            if self._left_ends is not None:
                 keep_clean_ends(self._state, epoch.number, self._left_ends)
+            if self._left_records is not None:
+                keep_clean_records(self._state, epoch.number, *self._left_records)
 
     def __enter__(self) -> Self:
         return self
@@ -193,8 +320,93 @@ class TierWriter:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self.release()
+            self.release(is_good=error is None)
         except TieredStoreError as problem:
             if error is None:
                 raise
             _log.warning("%s: %s", self.provider.url, problem)  # the first error is the one to tell
+
+
+CHECK_INTERVAL_MS: Final = 10_000
+"""Longest time between two fence checks while messages are put."""
+
+
+class RightWatch:
+    """Runs a fence check at least once per interval while messages arrive, unless another part has
+    run one. `find_source`: returns the store that must refuse puts, or None."""
+
+    def __init__(self, find_source: Callable[[], HistorySource | None], clock: Clock) -> None:
+        self._find_source = find_source
+        self._writer: TierWriter | None = None
+        self._log_end = -1
+        self._looks = -1
+        self._is_fenced = False
+        self.refusal: str | None = None
+        """Reason why puts are refused. None while they are accepted."""
+        # Another one's look counts for the round it was in: two rounds an interval.
+        self._loop = ServiceThread(
+            "tiered-right", self.run_once, CHECK_INTERVAL_MS // 2, clock=clock, waits_first=True
+        )
+
+    def watch(self, writer: TierWriter) -> None:
+        """Watch the epoch of the given writer from now on."""
+        self._writer = writer
+        writer.on_fenced = self._note_fenced
+
+    def start(self) -> None:
+        """Start to check at the interval."""
+        if self._writer is not None:
+            self._loop.start()
+
+    def stop(self) -> None:
+        """End the loop. Idempotent."""
+        self._loop.stop()
+
+    def health(self) -> list[ServiceHealth]:
+        """Return the health of the background loop."""
+        return [] if self._writer is None else [self._loop.health()]
+
+    def run_once(self) -> None:
+        """Run a fence check if messages arrived since the last call and no other check was run.
+        Raises Unavailable if the backend does not answer."""
+        source, writer = self._find_source(), self._writer
+        if source is None or writer is None or self.refusal is not None:
+            return
+        log_end, looks = source.log_end, writer.looks
+        if looks != self._looks:
+            self._looks = looks  # another one has looked, maybe before the last messages
+        elif log_end != self._log_end:
+            try:
+                if self._is_fenced:
+                    self._ask()
+                else:
+                    writer.confirm()
+            except Fenced:
+                pass  # `_note_fenced` was called
+            self._log_end, self._looks = log_end, writer.looks
+
+    def _note_fenced(self) -> None:
+        """Record that epoch ownership is lost, and who has taken the epoch."""
+        if self._is_fenced:
+            return  # the rounds continue to ask
+        self._is_fenced = True
+        try:
+            self._ask()
+        except Unavailable as error:
+            _log.warning("the right to write is lost, and who has it is not known yet: %s", error)
+
+    def _ask(self) -> None:
+        source, writer = self._find_source(), self._writer
+        if source is None or writer is None or self.refusal is not None:
+            return
+        other = writer.find_other_store()
+        if other is None:
+            return
+        self.refusal = (
+            f"broker {writer.broker!r}: another store has the right to write its tier "
+            f"({writer.provider.url}): {other}. This store takes no more messages, since both "
+            "would give out the same queue offsets. Reads continue. Stop this broker. The messages "
+            "that it took since are in its log (`tieredstore cat --store`)"
+        )
+        _log.error("%s", self.refusal)
+        source.refuse_puts(self.refusal)

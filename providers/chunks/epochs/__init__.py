@@ -1,1 +1,1 @@
-"""Who may write: claiming, holding and losing the writer epoch of a broker."""
+"""Writer epoch of a broker: claim, ownership and loss."""

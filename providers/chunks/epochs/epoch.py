@@ -1,11 +1,12 @@
-"""The writer epoch of a broker prefix: a number that only grows, in objects made conditionally.
+"""The writer epoch of a broker prefix: a number that only grows, in conditionally created objects.
 
-    <cluster folder>/<broker>/.writer/<number, 20 digits>            who holds it, JSON
-    <cluster folder>/<broker>/.writer/<number, 20 digits>.released   empty: nobody does any more
-    <cluster folder>/<broker>/.writer/<number, 20 digits>.renewed.…  signs of life (`renewal`)
+    <cluster folder>/<broker>/.writer/<number, 20 digits>            owner, JSON
+    <cluster folder>/<broker>/.writer/<number, 20 digits>.released   empty: released
+    <cluster folder>/<broker>/.writer/<number, 20 digits>.store      empty: store accepts messages
+    <cluster folder>/<broker>/.writer/<number, 20 digits>.renewed.…  heartbeats (`renewal`)
 
 The highest number wins. Its claim (number and random token) is in the record of the state directory
-before it is made: whoever holds that directory goes on after a crash.
+before it is created, so that a process with the same state directory can continue after a crash.
 """
 
 from __future__ import annotations
@@ -21,68 +22,82 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from tieredstore.contracts.epoch_record import EpochRecord
+from tieredstore.contracts.objects import ObjectClient
+from tieredstore.contracts.tier_identity import EpochRecord, WriterMark
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
-from tieredstore.providers.chunks.client import ObjectClient
-from tieredstore.providers.chunks.epochs.looks import SharedLook
-from tieredstore.providers.chunks.epochs.processes import describe_process, has_ended
-from tieredstore.providers.chunks.epochs.renewal import Renewal, choose_interval_ms, wait_for_change
-from tieredstore.providers.chunks.lives.inheritance import (
-    FORMAT_VERSION,
-    check_format,
+from tieredstore.providers.chunks.epochs.fencing import SharedFenceCheck
+from tieredstore.providers.chunks.epochs.marks import (
+    EPOCH_NAME,
+    MAX_OWNER_BYTES,
+    describe_mark,
+    find_latest_epoch,
+    is_store,
+    read_holder,
+)
+from tieredstore.providers.chunks.epochs.renewal import (
+    Renewal,
+    choose_interval_ms,
+    describe_process,
+    has_ended,
+    wait_for_change,
+)
+from tieredstore.providers.chunks.manifests.epoch_manifest import (
     choose_format,
 )
-from tieredstore.providers.chunks.lives.own import Lives, OwnLives, SharedLife
+from tieredstore.providers.chunks.manifests.generations import (
+    EpochGenerations,
+    Generations,
+    SharedGeneration,
+)
 from tieredstore.providers.chunks.settings import ChunkSettings
-from tieredstore.timestamps import format_time
 
 WRITER_FOLDER = ".writer"
 _KEPT_EPOCHS = 16
 _SWEPT_EPOCHS = 64
-"""So far back markers are deleted that nobody needs: what could not be deleted is tried again."""
+"""Number of epochs before this one whose obsolete markers are deleted. Each epoch looks at several
+earlier ones, so a deletion that failed is retried."""
 _KEPT_CLAIMS = 64
-_MAX_OWNER_BYTES = 4_096
 _log = logging.getLogger(__name__)
-_NAME = re.compile(r"([0-9]{20})(\.released)?", re.ASCII)
 _RENEWED_NAME = re.compile(r"([0-9]{20})\.renewed\.[0-9]{20}", re.ASCII)
 
 
 def make_own_name(now_ms: int) -> str:
-    """Make a name of host, process, time and a random part: ASCII, as it becomes a header."""
+    """Return a name made of host, process, time and a random part. The name is ASCII, because it is
+    sent in a header."""
     host = socket.gethostname().encode("ascii", "replace").decode()
     return f"{host}:{os.getpid()}:{now_ms}:{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(slots=True)
 class UnheldAuthority:
-    """Writes in nobody's name, beside the epoch `view`: that which it helps, else the first that it
-    meets."""
+    """Write authority of a process without an epoch. The process writes under the epoch manifest of
+    epoch `view`. If `view` is None, the first epoch manifest that the process finds is used."""
 
     stamp: str
     number: int = 0
     view: int | None = None
-    lives: Lives = field(init=False)
+    generations: Generations = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lives = SharedLife(self.view or 0)
+        self.generations = SharedGeneration(self.view or 0)
 
     def check(self) -> None:
-        """Raise nothing: nothing was ever promised."""
+        """No-op: this authority owns no epoch that could be lost."""
 
     def confirm(self) -> None:
-        """Raise nothing: nobody has a right that another one would respect."""
+        """No-op: this authority owns no epoch to confirm."""
 
-    def join(self, inheritance: int) -> None:
-        """Write beside that epoch. Raises Fenced where another one is the newest: whoever let this
-        process write has lost the right."""
+    def join(self, epoch_manifest: int) -> None:
+        """Write under the given epoch. Raises Fenced if another epoch is the newest, because the
+        process that owned the given epoch has lost ownership."""
         if self.view is None:
-            self.view, self.lives = inheritance, SharedLife(inheritance)
-        if self.view != inheritance:
-            raise Fenced(f"epoch {self.view} was taken over: epoch {inheritance} has written")
+            self.view, self.generations = epoch_manifest, SharedGeneration(epoch_manifest)
+        if self.view != epoch_manifest:
+            raise Fenced(f"epoch {self.view} was taken over: epoch {epoch_manifest} has written")
 
 
 class ChunkWriterEpoch:
-    """Held until `release`, or until another one takes it over."""
+    """A writer epoch, held until `release` or a take-over by another writer."""
 
     def __init__(
         self,
@@ -101,11 +116,13 @@ class ChunkWriterEpoch:
         self._before_release = before_release
         self._leave = leave
         self.has_helpers = False
-        self._looks = SharedLook(self._look)
+        self._fence_checks = SharedFenceCheck(self._check_epoch)
         self._lost: str | None = None
         self.number = number
+        self._seen_number = number
+        self._other_store: str | None = None
         self.stamp = f"{number}:{owner}"
-        self.lives: Lives = OwnLives(number)
+        self.generations: Generations = EpochGenerations(number)
         self._store_gathered: Callable[[], None] = _do_nothing
         self._renewal = Renewal(
             client, f"{folder}/{number:020d}", settings, is_over=lambda: self.is_lost
@@ -124,36 +141,42 @@ class ChunkWriterEpoch:
         take_over: bool,
         record: EpochRecord | None,
     ) -> ChunkWriterEpoch:
-        """Acquire the next epoch, after the claim to it was saved in `record`. before_release: runs
-        while the epoch is held; leave: says what is there, when nothing is acknowledged any more.
-        Raises Fenced naming an owner who may live, Busy when others are faster, Invalid for a tier
-        whose format version is newer, Unavailable."""
-        token = uuid.uuid4().hex
+        """Acquire the next epoch. The claim is saved in `record` first. `before_release`: runs
+        while the epoch is held. `leave`: writes the shutdown snapshot, after the last
+        acknowledgement. Raises Fenced, naming an owner that may be alive, Busy if other writers are
+        faster, Invalid for a tier whose format version is newer, Unavailable."""
+        mark = None if record is None else record.mark
+        token = uuid.uuid4().hex if mark is None else mark.token
         known = _find_recorded(record)
         for _ in range(settings.max_tries):
-            number, released = _find_latest(client, folder, known)
+            number, released = find_latest_epoch(client, folder, known)
             if number and not released:
-                holder = _holder(client, folder, number)
+                holder = read_holder(client, folder, number)
                 is_free = take_over or number == settings.take_over_epoch or has_ended(holder)
                 if (
                     not is_free
                     and not _is_recorded(number, holder, record)
                     and not _is_given_up(client, folder, number, holder, settings)
                 ):
-                    continue  # it changed while it was watched
+                    continue  # It changed while it was watched.
+            if mark is not None and number != mark.after:
+                raise Busy(f"{folder}: expected epoch {mark.after}, found {number}", path=folder)
             if record is not None:
                 claims = [*record.load(), _name_claim(number + 1, token)]
                 record.save(claims[-_KEPT_CLAIMS:])
             key = f"{folder}/{number + 1:020d}"
-            claimed = _claim(client, key, owner, token, settings)
+            claimed = _claim(client, key, owner, token, mark, settings)
             if claimed and _is_latest(client, folder, number + 1):
+                if mark is not None and mark.is_after_start:
+                    _check_start(client, folder, number)
                 epoch = cls(client, folder, number + 1, owner, settings, before_release, leave)
                 epoch._forget_old()
                 return epoch
         raise Busy(f"{folder}: {settings.max_tries} other writers were faster", path=folder)
 
     def gather(self, store_gathered: Callable[[], None]) -> None:
-        """Store what was taken to be stored later, by that function, before each look."""
+        """Set the function that stores gathered writes (`writing.gathering`). The function runs
+        before each fence check."""
         self._store_gathered = store_gathered
 
     @property
@@ -164,32 +187,71 @@ class ChunkWriterEpoch:
     def view(self) -> int:
         return self.number
 
-    def join(self, inheritance: int) -> None:
-        """Do nothing: it writes in its own name."""
+    def join(self, epoch_manifest: int) -> None:
+        """No-op: this authority writes under its own epoch."""
 
     def check(self) -> None:
-        """Raise Fenced when the right is known to be lost. Asks nobody."""
+        """Raise Fenced if ownership is known to be lost. Sends no request."""
         self._raise_if_lost()
 
     def confirm(self) -> None:
-        """Look for the next epoch, by a request that is sent after this call; callers share one.
-        What was stored before the call, and what was taken to be, is then found by whoever takes
-        over later. Raises Fenced naming the successor, Unavailable when the store does not tell."""
+        """Run a fence check: look for the next epoch, by a request sent after this call. Concurrent
+        callers share a request. After that, writes that were stored or gathered before the call are
+        visible to any later owner. Raises Fenced naming the successor, Unavailable if the store
+        does not answer."""
         self._raise_if_lost()
         self._store_gathered()
         try:
-            self._looks.wait()
+            self._fence_checks.wait()
         except Unavailable:
-            self._raise_if_lost()  # the look was another thread's
+            self._raise_if_lost()  # Another thread made the fence check.
             raise
         self._raise_if_lost()
 
-    def _look(self) -> None:
-        """The next number is free as long as nobody took over: numbers are taken one by one, and
-        no epoch is ever deleted."""
+    def become_store(self) -> None:
+        """Mark this epoch as owned by a store, not by a job. The next owner finds the marker that
+        is created here. If the next owner has looked before the marker exists, the following fence
+        check of this process finds that owner. Raises Fenced, Unavailable."""
+        self._raise_if_lost()
+        key = f"{self._folder}/{self.number:020d}.store"
+        problem: Exception | None = None
+        for attempt in range(self._settings.max_tries):
+            try:
+                self._client.put_if_absent(key, [], {})
+            except (Busy, Unavailable) as error:
+                problem = error
+                self._settings.pause(attempt)
+            else:
+                return self.confirm()
+        raise Unavailable(f"{key}: the store is not announced: {problem}", path=key)
+
+    def find_other_store(self) -> str | None:
+        """Search the later epochs for one that a store owns, and return a description of its owner,
+        or None. The next call continues where this call ended."""
+        while self._other_store is None:
+            number = self._seen_number + 1
+            if self._client.head(f"{self._folder}/{number:020d}") is None:
+                break
+            holder = read_holder(self._client, self._folder, number)
+            is_other = is_store(holder)
+            if is_other is None:
+                # The order matters: after a later epoch exists, this one no longer begins to accept
+                # messages.
+                is_over = self._client.head(f"{self._folder}/{number + 1:020d}") is not None
+                is_other = self._client.head(f"{self._folder}/{number:020d}.store") is not None
+                if not (is_over or is_other):
+                    break
+            if is_other:
+                self._other_store = f"{holder.get('owner')} as epoch {number}"
+            self._seen_number = number
+        return self._other_store
+
+    def _check_epoch(self) -> None:
+        """Check that the next number is free, which proves ownership. Numbers are assigned in
+        sequence, and no epoch is ever deleted."""
         successor = self.number + 1
         if self._client.head(f"{self._folder}/{successor:020d}") is not None:
-            holder = _holder(self._client, self._folder, successor)
+            holder = read_holder(self._client, self._folder, successor)
             self._lost = f"was taken over by {holder.get('owner')} as epoch {successor}"
             self._raise_if_lost()
 
@@ -198,13 +260,13 @@ class ChunkWriterEpoch:
         return self._lost is not None
 
     def release(self) -> None:
-        """Release the epoch, after maintenance has ended. Raises Unavailable when others may still
-        see it as held."""
+        """Release the epoch, after maintenance has ended. Raises Unavailable if other processes may
+        still see the epoch as held."""
         if self._lost is not None:
             return
         self._before_release(self)
         is_held = self._lost is None
-        self._lost = self._lost or "was released"  # from here on nothing is acknowledged
+        self._lost = self._lost or "was released"  # From here on nothing is acknowledged.
         self.stop_renewing()
         if is_held and not self.has_helpers:
             self._leave_what_is_there()
@@ -217,25 +279,27 @@ class ChunkWriterEpoch:
             except (Busy, Unavailable) as error:
                 problem = error
                 if self._settings.monotonic_ms() - begin_ms >= self._settings.close_timeout_ms // 2:
-                    break  # nobody answers
+                    break  # The store does not answer.
                 self._settings.pause(attempt)
             else:
                 return
         raise Unavailable(f"{key}: the writer epoch is not released: {problem}", path=key)
 
     def expect_helpers(self) -> None:
-        """Know that other processes may write beside this epoch: what it knows is not all."""
+        """Allow other processes to write under this epoch. This process then knows only some of the
+        writes."""
         self.has_helpers = True
 
     def _leave_what_is_there(self) -> None:
-        """It saves the next one time, and nothing rests on it."""
+        """Write the shutdown snapshot. The snapshot saves work for the next owner, and is never
+        required."""
         try:
             self._leave(self)
         except TieredStoreError as error:
-            _log.info("%s: the next writer lists what is there: %s", self._folder, error)
+            _log.info("%s: the next writer lists the tier: %s", self._folder, error)
 
     def stop_renewing(self) -> None:
-        """Give no more signs of life. Idempotent."""
+        """Stop the heartbeats of the epoch. Idempotent."""
         self._renewal.stop(self._settings.close_timeout_ms // 2)
 
     def _raise_if_lost(self) -> None:
@@ -246,14 +310,14 @@ class ChunkWriterEpoch:
             )
 
     def _forget_old(self) -> None:
-        """Markers long past only make the listing longer. The epochs themselves stay for ever: who
-        held one looks for the next."""
+        """Delete old markers, which only make the listing longer. The epochs themselves are never
+        deleted, because former owners look for the next one."""
         old = []
         try:
             start_after = f"{self._folder}/{max(self.number - _SWEPT_EPOCHS, 0):020d}"
             for found in self._client.list(f"{self._folder}/", start_after):
                 name = found.key.rpartition("/")[2]
-                match, sign = _NAME.fullmatch(name), _RENEWED_NAME.fullmatch(name)
+                match, sign = EPOCH_NAME.fullmatch(name), _RENEWED_NAME.fullmatch(name)
                 is_old = match and match[2] and int(match[1]) + _KEPT_EPOCHS < self.number
                 if is_old or (sign is not None and int(sign[1]) < self.number):
                     old.append(found.key)
@@ -263,18 +327,7 @@ class ChunkWriterEpoch:
 
 
 def _do_nothing() -> None:
-    """Nothing was taken."""
-
-
-def describe_last_writer(client: ObjectClient, folder: str) -> str | None:
-    """Describe who holds, or held last, the newest epoch in a folder; None when nobody did."""
-    number, _ = _find_latest(client, folder)
-    if not number:
-        return None
-    holder = _holder(client, folder, number)
-    since = holder.get("since_ms")
-    when = format_time(since) if isinstance(since, int) else "an unknown time"
-    return f"{holder['owner']} since {when}"
+    """No-op for an epoch whose writes are not gathered in group objects."""
 
 
 def _name_claim(number: int, token: object) -> str:
@@ -282,7 +335,8 @@ def _name_claim(number: int, token: object) -> str:
 
 
 def _is_recorded(number: int, holder: dict[str, object], record: EpochRecord | None) -> bool:
-    """Whether the epoch was claimed with this state directory, whose lock its owner has lost."""
+    """Return whether the epoch was claimed with this state directory, and its owner has released
+    the directory's lock."""
     token = holder.get("token")
     return (
         record is not None
@@ -298,32 +352,41 @@ def _is_given_up(
     holder: dict[str, object],
     settings: ChunkSettings,
 ) -> bool:
-    """Whether the owner gave no sign of life for long enough; False when the epoch was released or
-    taken over meanwhile. Raises Fenced where the owner may live."""
+    """Return whether the owner sent no heartbeat for long enough. False if the epoch was released
+    or taken over in the meantime. Raises Fenced if the owner may be alive."""
 
-    def look() -> frozenset[str]:
+    def fence_check() -> frozenset[str]:
         start_after = f"{folder}/{number - 1:020d}.released"
         return frozenset(found.key for found in client.list(f"{folder}/", start_after))
 
-    if not wait_for_change(look, holder.get("renewed_every_ms"), settings):
+    if not wait_for_change(fence_check, holder.get("renewed_every_ms"), settings):
         return True
-    if _find_latest(client, folder, number) != (number, False):
+    if find_latest_epoch(client, folder, number) != (number, False):
         return False
     raise Fenced(
         f"{folder}: this broker prefix has a writer, {holder.get('owner')}, which may live, and "
-        "did not run with this state directory; stop it first, then take over: --take-over, or "
+        "did not run with this state directory. Stop it first, then take over: --take-over, or "
         f"tieredStoreChunkTakeOverEpoch={number}",
         path=folder,
     )
 
 
-def _claim(client: ObjectClient, key: str, owner: str, token: str, settings: ChunkSettings) -> bool:
-    """Whether the object is ours, also when a reply was lost on its way."""
+def _claim(
+    client: ObjectClient,
+    key: str,
+    owner: str,
+    token: str,
+    mark: WriterMark | None,
+    settings: ChunkSettings,
+) -> bool:
+    """Create the object of the epoch. Returns whether this process created the object, even if the
+    reply was lost."""
     content = orjson.dumps(
         {
             "format": choose_format(has_groups=bool(settings.group_bytes)),
             "owner": owner,
             "token": token,
+            **describe_mark(mark),
             "host": socket.gethostname(),
             "since_ms": settings.clock.now_ms(),
             "renewed_every_ms": choose_interval_ms(settings),
@@ -336,7 +399,7 @@ def _claim(client: ObjectClient, key: str, owner: str, token: str, settings: Chu
         try:
             if client.put_if_absent(key, [content], {"w": owner}):
                 return True
-            return client.get_range(key, 0, _MAX_OWNER_BYTES) == content
+            return client.get_range(key, 0, MAX_OWNER_BYTES) == content
         except (Busy, Unavailable) as error:
             problem = error
             settings.pause()
@@ -344,47 +407,26 @@ def _claim(client: ObjectClient, key: str, owner: str, token: str, settings: Chu
 
 
 def _is_latest(client: ObjectClient, folder: str, number: int) -> bool:
-    """Of an epoch just claimed. When that cannot be told, it is let go: whoever tries again would
-    meet a live owner, itself."""
+    """Return whether the epoch that was just claimed is the latest. On failure the epoch is
+    released, because a retry would find the epoch held by a live owner."""
     try:
-        return _find_latest(client, folder, number - 1)[0] == number
+        return find_latest_epoch(client, folder, number - 1)[0] == number
     except TieredStoreError:
         with suppress(TieredStoreError):
             client.put_if_absent(f"{folder}/{number:020d}.released", [], {})
         raise
 
 
+def _check_start(client: ObjectClient, folder: str, number: int) -> None:
+    """Raise Busy if the store of an epoch has begun to accept messages. The store was still
+    starting when this process compared itself with the tier."""
+    if client.head(f"{folder}/{number:020d}.store") is not None:
+        raise Busy(f"{folder}: the store of epoch {number} takes messages since", path=folder)
+
+
 def _find_recorded(record: EpochRecord | None) -> int:
-    """The highest epoch that was there when this state directory made its last claim; 0 when it has
-    made none."""
+    """Return the highest epoch that was known when this state directory last made a claim. 0
+    without a claim."""
     claims = record.load() if record is not None else ()
     numbers = (claim.partition(":")[0] for claim in claims)
     return max((int(number) - 1 for number in numbers if number.isdecimal()), default=0)
-
-
-def _find_latest(client: ObjectClient, folder: str, known: int = 0) -> tuple[int, bool]:
-    """(number, released); number 0 when there never was one. known: an epoch that surely was there,
-    so that those below it need not be listed: none is ever deleted. Where it is not there, it was
-    another tier's."""
-    start_after = f"{folder}/{known - 1:020d}.released" if known > 0 else ""
-    found = _find_latest_behind(client, folder, start_after)
-    return found if found[0] or not start_after else _find_latest_behind(client, folder, "")
-
-
-def _find_latest_behind(client: ObjectClient, folder: str, start_after: str) -> tuple[int, bool]:
-    names = [found.key.rpartition("/")[2] for found in client.list(f"{folder}/", start_after)]
-    matches = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
-    latest = max((int(match[1]) for match in matches), default=0)
-    return latest, any(int(match[1]) == latest and match[2] for match in matches)
-
-
-def _holder(client: ObjectClient, folder: str, number: int) -> dict[str, object]:
-    content = client.get_range(f"{folder}/{number:020d}", 0, _MAX_OWNER_BYTES)
-    try:
-        found = orjson.loads(content or b"{}")
-    except orjson.JSONDecodeError:
-        found = {}
-    if not isinstance(found, dict):
-        found = {}
-    check_format(found.get("format", FORMAT_VERSION), folder)
-    return {"owner": "unknown", **found}

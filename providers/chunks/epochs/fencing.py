@@ -1,37 +1,82 @@
-"""Whether an object store really refuses to make an object a second time: fencing rests on it."""
+"""Test that an object store refuses to create an object a second time. Fencing depends on this
+refusal."""
 
 from __future__ import annotations
 
 import re
+import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from tieredstore.errors import Invalid, TieredStoreError
-from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.contracts.objects import ObjectClient
+from tieredstore.errors import Invalid, TieredStoreError, Unavailable
+
+
+class SharedFenceCheck:
+    """Lets threads share calls of `check`, which raises an error if it finds a later epoch or
+    fails. Thread-safe. One check runs at a time."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._changed = threading.Condition()
+        # Checks are numbered from 1. `_good` is the last that raised nothing.
+        self._begun = self._ended = self._good = 0
+        self._problem = ""
+
+    def wait(self) -> None:
+        """Wait for a successful check that began after this call. At most two checks are needed.
+        The thread that runs the check raises its error. The threads that share the check raise
+        Unavailable."""
+        with self._changed:
+            wanted = self._begun + 1
+            while self._ended < wanted:
+                if self._begun == self._ended:
+                    self._begun += 1
+                    break
+                self._changed.wait()
+            else:
+                if self._good < wanted:
+                    raise Unavailable(self._problem)
+                return
+        problem = "the fence check was interrupted"
+        try:
+            self._check()
+            problem = ""
+        except TieredStoreError as error:
+            problem = str(error)
+            raise
+        finally:
+            with self._changed:
+                self._ended = wanted
+                if not problem:
+                    self._good = wanted
+                self._problem = problem
+                self._changed.notify_all()
+
 
 ABANDONED_MS = 3_600_000
-"""No probe takes so long: objects of one that are older (server's clock) are nobody's."""
+"""Age (by the server's clock) at which test objects of `honours_create_if_absent` or of
+`tieredstore doctor` count as abandoned. No test takes so long."""
 _DELETE_ATTEMPTS = 4
 _PROBE = re.compile(r"/probe-[0-9a-f]{32}$", re.ASCII)
 
 
 def explain_ignored(client: ObjectClient) -> str:
-    """Say what it means that the object store ignores the condition."""
+    """Explain the consequences if the object store ignores the condition of a conditional
+    create."""
     return (
         "the endpoint overwrites an object that was to be made only if absent (it ignores "
-        f"{client.limits.condition}), so a second writer could not be kept out; `tieredstore "
+        f"{client.limits.condition}), so a second writer could not be kept out. `tieredstore "
         "doctor` says what else it does"
     )
 
 
 def honours_create_if_absent(client: ObjectClient, folder: str) -> bool:
-    """Tell whether a second write of one key is refused: put a new object below `folder` twice,
-    look which one is there, and delete it. Raises what the client raises.
-
-    What a former probe could not delete, or wrote late, goes too.
-    """
-    # Where nobody answers, a listing is given up much sooner than a write.
+    """Return whether a second write of one key is refused. The test writes a new object below
+    `folder` twice, reads it, and deletes it. Test objects of earlier processes that could not be
+    deleted, or arrived late, are deleted too. Raises the errors of the client."""
+    # On an unreachable store, a listing fails much sooner than a write.
     left = [info for info in client.list(f"{folder}/probe-") if _PROBE.search(info.key)]
     if left:
         before_ms = client.now_ms() - ABANDONED_MS
@@ -39,24 +84,23 @@ def honours_create_if_absent(client: ObjectClient, folder: str) -> bool:
     key = f"{folder}/probe-{uuid.uuid4().hex}"
     try:
         client.put_if_absent(key, [b"first"], {})
-        # The first may be told False after a lost reply; it is there in any case.
+        # The first put may return False after a lost reply. The object exists in any case.
         again = client.put_if_absent(key, [b"second"], {})
         honours = not again and client.get_range(key, 0, 16) == b"first"
     except BaseException:
-        with suppress(TieredStoreError):  # the first error says more
+        with suppress(TieredStoreError):  # The first error says more.
             remove_objects(client, [key])
         raise
     try:
         remove_objects(client, [key])
     except TieredStoreError:
         if honours:
-            raise  # otherwise what the endpoint ignores says more
+            raise  # Otherwise the ignored condition says more.
     return honours
 
 
 def remove_objects(client: ObjectClient, keys: Sequence[str]) -> None:
-    """Delete the objects of a probe, more than once where that fails. Raises what the last attempt
-    raised."""
+    """Delete test objects, with retries. Raises the error of the last attempt."""
     for attempt in range(_DELETE_ATTEMPTS):
         try:
             if keys:
@@ -69,7 +113,7 @@ def remove_objects(client: ObjectClient, keys: Sequence[str]) -> None:
 
 
 def check_fencing(client: ObjectClient, folder: str) -> None:
-    """Raise Invalid where nothing fences a second writer. Costs a LIST, two PUTs, a GET and a
-    DELETE."""
+    """Raise Invalid if the object store cannot fence a second writer. Costs a LIST, two PUTs, a GET
+    and a DELETE."""
     if not honours_create_if_absent(client, folder):
         raise Invalid(f"{client.url}: {explain_ignored(client)}", path=folder)

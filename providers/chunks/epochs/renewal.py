@@ -1,38 +1,117 @@
-"""Signs of life of a writer epoch, where an operator allows a take-over when they end.
+"""Heartbeats of a writer epoch, for operators that allow a take-over after a timeout.
 
     <cluster folder>/<broker>/.writer/<number, 20 digits>.renewed.<count, 20 digits>    empty
 
-The owner makes the next one at an interval and deletes the one before. A candidate looks for a time
-whether anything changes, by its own monotonic clock alone: nobody's clocks are compared.
+At an interval, the owner creates the next heartbeat and deletes the previous one. A process that
+wants to take over watches for new heartbeats for a time, measured only by its own monotonic clock.
+Clocks of different machines are never compared.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from tieredstore.contracts.objects import ObjectClient
 from tieredstore.errors import TieredStoreError
-from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.service_thread import ServiceThread
 
+_PROC = Path("/proc")
+
+
+def describe_process() -> dict[str, object]:
+    """Return this process's id, and a unique name for `has_ended`. The name is None on a system
+    that does not support `has_ended`."""
+    pid = os.getpid()
+    space, start = _find_space(), _find_start(pid)
+    name = None if space is None or start is None else f"{space}:{pid}:{start}"
+    return {"pid": pid, "process": name}
+
+
+def has_ended(description: Mapping[str, object]) -> bool:
+    """Return whether the described process has certainly ended: it ran on this system and no longer
+    exists. A hidden process, or a process on another system, may be alive."""
+    name, pid = description.get("process"), description.get("pid")
+    space = _find_space()
+    if not isinstance(name, str) or not isinstance(pid, int) or pid <= 0 or space is None:
+        return False
+    if not name.startswith(f"{space}:{pid}:"):
+        return False
+    if not _exists(pid):
+        return True
+    start = _find_start(pid)  # None: /proc hides the processes of others (`hidepid`).
+    return start is not None and (name != f"{space}:{pid}:{start}" or _is_left_behind(pid))
+
+
+def _find_space() -> str | None:
+    """Return a name for this boot of the machine and this namespace of process ids and times. None
+    if /proc does not show them, or belongs to another namespace."""
+    try:
+        if os.readlink(_PROC / "self") != str(os.getpid()):  # noqa: PTH115 - not resolved
+            return None
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        numbers = (_PROC / "self/ns/pid").stat().st_ino
+    except OSError:
+        return None
+    try:
+        times = (_PROC / "self/ns/time").stat().st_ino
+    except OSError:
+        times = 0  # A kernel without them.
+    return f"{boot}:{numbers}.{times}"
+
+
+def _exists(pid: int) -> bool:
+    """Return whether a process exists. A signal also finds processes that /proc does not show."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _find_start(pid: int) -> str | None:
+    try:
+        return _read_stat(pid)[19]
+    except (OSError, IndexError):
+        return None
+
+
+def _is_left_behind(pid: int) -> bool:
+    """Return whether a process has ended with all its threads, and its parent has not waited for it
+    yet."""
+    try:
+        return _read_stat(pid)[0] in {"Z", "X"} and len(list((_PROC / f"{pid}/task").iterdir())) < 2
+    except (OSError, IndexError):
+        return False
+
+
+def _read_stat(pid: int) -> list[str]:
+    """Return the fields of a process after its name: state, parent and so on."""
+    return (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 _PER_TIME = 4
-"""Renewals in the time after which an epoch counts as given up."""
+"""Number of renewals in the time after which an unrenewed epoch counts as abandoned."""
 _LEAST_INTERVAL_MS = 1_000
 _MOST_INTERVAL_MS = 24 * 3_600_000
 _log = logging.getLogger(__name__)
 
 
 def choose_interval_ms(settings: ChunkSettings) -> int:
-    """Choose how often an owner renews its epoch, ms; 0: never, nobody takes over by time."""
+    """Return the renewal interval of an owner, ms. 0 if take-over after a timeout is disabled."""
     if not settings.take_over_after_ms:
         return 0
     return max(settings.take_over_after_ms // _PER_TIME, _LEAST_INTERVAL_MS)
 
 
 class Renewal:
-    """Renews the epoch whose object is `key` until it is over or this is stopped, in a thread of
-    its own unless the settings leave all work to the caller."""
+    """Renews the epoch whose object is `key`, until the epoch ends or the renewal is stopped. The
+    renewal has its own thread, unless the settings leave all work to the caller."""
 
     def __init__(
         self,
@@ -52,8 +131,8 @@ class Renewal:
             self._thread.start()
 
     def renew(self) -> None:
-        """Make the next sign of life, unless the epoch is over. Raises Unavailable, Busy: the next
-        round tries it again."""
+        """Write the next heartbeat, unless the epoch has ended. Raises Unavailable, Busy. After an
+        error, the next round retries."""
         if self._is_over():
             return
         self._client.put_if_absent(f"{self._key}.renewed.{self._count + 1:020d}", [], {})
@@ -62,7 +141,7 @@ class Renewal:
             self._client.delete([f"{self._key}.renewed.{self._count - 1:020d}"])
 
     def stop(self, timeout_ms: int) -> None:
-        """Make no more signs of life, and delete the last one, if that is possible. Idempotent."""
+        """Stop the heartbeats, and delete the last one, if possible. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop(timeout_ms)
@@ -77,13 +156,11 @@ class Renewal:
 def wait_for_change(
     look: Callable[[], frozenset[str]], every_ms: object, settings: ChunkSettings
 ) -> bool:
-    """Watch what `look` shows of an epoch whose owner renews it every so many ms, as its object
-    says; return whether it changed within the time after which it counts as given up. Returns True
-    at once where no such time is allowed, or the owner gives no signs. Raises what `look` raises.
-
-    What passes while this machine stands still counts as one interval: the owner may have stood
-    still with it.
-    """
+    """Watch an epoch by calling `look`. Return whether the result changes before the epoch counts
+    as abandoned. The owner renews the epoch every `every_ms`, as its object states. Returns True
+    immediately if no timeout is configured, or if the owner sends no heartbeats. A pause of this
+    machine counts as one interval, because the owner may have paused with it. Raises the errors of
+    `look`."""
     after_ms = settings.take_over_after_ms
     if not after_ms or not isinstance(every_ms, int) or not 0 < every_ms <= _MOST_INTERVAL_MS:
         return True

@@ -1,28 +1,34 @@
-"""Who may write below which broker prefix of a tier, as far as this process knows."""
+"""The authorities under which this process writes to the broker prefixes of a tier: owned epochs,
+or no epoch."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from tieredstore.contracts.epoch_record import EpochRecord
+from tieredstore.contracts.objects import ObjectClient
+from tieredstore.contracts.tier_identity import EpochRecord, TierMark
 from tieredstore.errors import Invalid
 from tieredstore.providers import naming
-from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.epochs.epoch import (
     WRITER_FOLDER,
     ChunkWriterEpoch,
     UnheldAuthority,
-    describe_last_writer,
     make_own_name,
+)
+from tieredstore.providers.chunks.epochs.marks import (
+    describe_last_writer,
+    find_stores,
+    read_holder,
+    read_marks,
 )
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import Authority
 
 
 class Writers:
-    """The writer epochs that were acquired, by broker. An epoch that was lost or released stays:
-    what is still written in its name is refused."""
+    """Writer epochs that this process has acquired, by broker. A lost or released epoch stays in
+    the list, so that later writes under it are refused."""
 
     def __init__(
         self,
@@ -66,19 +72,31 @@ class Writers:
         return epoch
 
     def help(self, broker_name: str, number: int) -> None:
-        """Write beside that epoch alone, where this process holds none."""
+        """Write only under the given epoch, unless this process owns an epoch."""
         with self._lock:
             self._unheld[broker_name] = UnheldAuthority(f"0:{self._owner}", view=number)
 
     def describe_last(self, broker_name: str) -> str | None:
-        """Describe the last writer below a broker prefix; None when there was none."""
+        """Return a description of the last writer below a broker prefix, or None without a
+        writer."""
         naming.check_name(broker_name, "broker name")
         folder = f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}"
         return describe_last_writer(self._client, folder)
 
+    def read_mark(self, broker_name: str, since: int) -> TierMark:
+        """Read identity and writers of a broker prefix. Costs a LIST, and a GET for each epoch from
+        `since`. Without an epoch, it costs a second LIST."""
+        naming.check_name(broker_name, "broker name")
+        folder = f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}"
+        number, stores = find_stores(self._client, folder, since)
+        if not number:
+            prefix = f"{self._cluster_folder}/{broker_name}/"
+            return TierMark(is_empty=next(iter(self._client.list(prefix)), None) is None)
+        return read_marks(number, since, stores, lambda it: read_holder(self._client, folder, it))
+
     def get_authority(self, broker_name: str) -> Authority:
-        """Return the authority with which this process writes there. Raises Invalid as
-        `check_may_write`."""
+        """Return the authority with which this process writes to the broker's prefix. Raises
+        Invalid like `check_may_write`."""
         self.check_may_write()
         epoch = self._epochs.get(broker_name)
         if epoch is not None:
@@ -87,26 +105,26 @@ class Writers:
             return self._unheld.setdefault(broker_name, UnheldAuthority(f"0:{self._owner}"))
 
     def get_held_epochs(self) -> dict[str, ChunkWriterEpoch]:
-        """Return the epochs held, as far as is known."""
+        """Return the epochs that this process owns, as far as it knows."""
         with self._lock:
             return {name: epoch for name, epoch in self._epochs.items() if not epoch.is_lost}
 
     def check_held(self) -> None:
-        """Raise Fenced when an epoch was lost or released."""
+        """Raise Fenced if an epoch was lost or released."""
         with self._lock:
             epochs = list(self._epochs.values())
         for epoch in epochs:
             epoch.check()
 
     def close(self) -> None:
-        """Give no more signs of life."""
+        """Stop the heartbeats of all epochs."""
         with self._lock:
             epochs = list(self._epochs.values())
         for epoch in epochs:
             epoch.stop_renewing()
 
     def check_may_write(self) -> None:
-        """Raise Invalid where nothing would fence a second writer, unless that is wanted."""
+        """Raise Invalid if a second writer could not be fenced, unless fencing is disabled."""
         limits = self._client.limits
         if not self._settings.fencing or (limits.conditional and limits.exclusive):
             return
@@ -117,6 +135,6 @@ class Writers:
             else "this store creates nothing conditionally"
         )
         raise Invalid(
-            f"{self._client.url}: {why}, so a second writer would not be noticed; it is written "
+            f"{self._client.url}: {why}, so a second writer would not be noticed. It is written "
             "only with tieredStoreChunkFencing=none (fencing=none in a URL)"
         )

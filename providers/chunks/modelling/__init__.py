@@ -1,1 +1,2 @@
-"""What a chunk log asks of an object store, by its own rules and without one."""
+"""Model of the requests that a chunk log makes. It uses the chunk log's own rules, without an
+object store."""

@@ -1,8 +1,6 @@
-"""ModelledChunks: the objects that a queue's writes would make, and the requests for them.
-
-The chains, the policy, the parts, the cuts of reads and the cache of writes are those of the chunk
-log itself; only the object store is missing, and contents have a length and no bytes.
-"""
+"""ModelledChunks: the objects that the writes of a queue would create, and the requests that this
+takes. Manifests, merge policy, parts, read ranges and write cache are those of the chunk log
+itself. Only the object store is missing: contents have a length but no bytes."""
 
 from __future__ import annotations
 
@@ -11,16 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from tieredstore.contracts.request_model import Deletions, Requests
-from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.providers.chunks.client import ClientLimits
-from tieredstore.providers.chunks.lives.carried import make_carried_extent
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.extents import Extent
-from tieredstore.providers.chunks.lives.names import (
+from tieredstore.contracts.objects import ClientLimits
+from tieredstore.contracts.request_model import GroupRules, ModelledQueue, RequestModel, Requests
+from tieredstore.contracts.segment import Capabilities, FileSegmentType
+from tieredstore.contracts.usage import LIST_KEYS
+from tieredstore.providers.chunks.manifests.extents import Extent
+from tieredstore.providers.chunks.manifests.listing import make_carried_extent
+from tieredstore.providers.chunks.manifests.names import (
     WHOLE_NAME,
     CarriedUnits,
-    Life,
+    Generation,
     find_queue_folder,
     make_carried_name,
     make_carrier_name,
@@ -29,27 +27,29 @@ from tieredstore.providers.chunks.lives.names import (
     make_merged_name,
     parse_object_name,
 )
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
 from tieredstore.providers.chunks.reading.blocks import BlockReader
-from tieredstore.providers.chunks.reading.cache import ByteCache, WriteCache
 from tieredstore.providers.chunks.reading.reader import (
     CARRIER_BYTES,
     CARRIERS_BYTES,
+    ByteCache,
     Range,
+    WriteCache,
     cut_ranges,
 )
 from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.chunks.upkeep.compaction import Copied, plan_parts
 from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS
-from tieredstore.providers.chunks.upkeep.group_rules import find_runs, is_split
+from tieredstore.providers.chunks.upkeep.grouping import find_runs, is_split
 from tieredstore.providers.chunks.upkeep.maintenance import GATHER_MS
-from tieredstore.providers.chunks.upkeep.parts import Copied, plan_parts
 
-_LIFE = Life(1, 1)
+_LIFE = Generation(1, 1)
 _MIDDLE = 0.5
 _LOG, _UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 
 class _Length:
-    """A content of which only the length counts."""
+    """Content with a length but no bytes."""
 
     __slots__ = ("_length",)
 
@@ -69,22 +69,24 @@ def _content(length: int) -> bytes:
 
 @dataclass(slots=True)
 class _Segment:
-    """base_offset: of its first byte in its file."""
+    """A segment. `base_offset`: position of its first byte in its file."""
 
     type: FileSegmentType
     base_offset: int = 0
-    chain: Chain = field(default_factory=Chain)
+    manifest: SegmentManifest = field(default_factory=SegmentManifest)
     folder: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.folder = f"queue/{self.type.name}/{self.base_offset:020d}"
 
 
-class ModelledChunks:
-    """A queue as a chunk log would hold it. Not thread-safe."""
+class ModelledChunks(ModelledQueue):
+    """A queue as a chunk log would store it. Not thread-safe."""
 
     def __init__(self, settings: ChunkSettings, limits: ClientLimits, share: float) -> None:
-        """share: of the caches, which queues fill together."""
+        """Create an empty queue. `share`: share of this queue in the caches, which all queues
+        use."""
+        super().__init__()
         self._settings = settings
         self._limits = limits
         self._now_ms = 0
@@ -94,13 +96,10 @@ class ModelledChunks:
             file_type: [_Segment(file_type)] for file_type in (_LOG, _UNITS)
         }
         self._littered: dict[str, _Segment] = {}  # by folder: those with garbage
-        self._requests: Requests = Counter()
-        self._deletions: Deletions = Counter()
-        self._regrouped: Counter[int] = Counter()
         self._regroup_ms: int | None = None
 
     def reopen(self) -> None:
-        """Begin with nothing in memory."""
+        """Empty the caches."""
         settings, share = self._settings, self._share
         self._written = WriteCache(
             int(settings.write_cache_bytes * share),
@@ -115,24 +114,12 @@ class ModelledChunks:
         )
 
     @property
-    def requests(self) -> Requests:
-        return self._requests
-
-    @property
-    def deletions(self) -> Deletions:
-        return self._deletions
-
-    @property
-    def regrouped(self) -> Counter[int]:
-        return self._regrouped
-
-    @property
     def object_count(self) -> int:
         return sum(
             not extent.is_shared
             for segments in self._files.values()
             for segment in segments
-            for extent in segment.chain.extents
+            for extent in segment.manifest.extents
         )
 
     # Writing
@@ -140,22 +127,25 @@ class ModelledChunks:
     def append(
         self, log_bytes: int, unit_bytes: int, now_ms: int, *, may_wait: bool = False
     ) -> bool:
-        """Write messages and their units in one object, or with those of other queues."""
+        """Append messages and their units, in an object of their own or in a group object with
+        messages of other queues."""
         self._pass_time(now_ms)
         log, units = self._files[_LOG][-1], self._files[_UNITS][-1]
         if may_wait and log_bytes + unit_bytes <= self._settings.group_bytes:
             name = make_grouped_name(_LIFE, f"{now_ms}", is_write=True)
             for segment, size in ((log, log_bytes), (units, unit_bytes)):
-                end = segment.chain.size_bytes
-                segment.chain = segment.chain.append_extent(Extent(end, end + size, name, now_ms))
+                end = segment.manifest.size_bytes
+                segment.manifest = segment.manifest.append_extent(
+                    Extent(end, end + size, name, now_ms)
+                )
             return True
-        start, first = log.chain.size_bytes, units.chain.size_bytes
+        start, first = log.manifest.size_bytes, units.manifest.size_bytes
         place = CarriedUnits(units.base_offset, _LIFE, first, first + unit_bytes)
         name = _LIFE.name(make_carrier_name(start, start + log_bytes, place))
         key = make_key(log.folder, name)
         carrier = key.removeprefix(f"{find_queue_folder(log.folder)}/")
-        log.chain = log.chain.append_extent(Extent(start, start + log_bytes, name, now_ms))
-        units.chain = units.chain.append_extent(
+        log.manifest = log.manifest.append_extent(Extent(start, start + log_bytes, name, now_ms))
+        units.manifest = units.manifest.append_extent(
             make_carried_extent(place, carrier, log_bytes, now_ms)
         )
         self._count("PutObject", _LOG)
@@ -168,18 +158,26 @@ class ModelledChunks:
         return False
 
     def roll(self, file_type: FileSegmentType, now_ms: int) -> None:
-        """Seal a file's last segment; its content becomes one object."""
+        """Seal the last segment of a file. The content becomes one object."""
         self._pass_time(now_ms)
         segment = self._files[file_type][-1]
         self._count("PutObject", file_type)
-        segment.chain = replace(segment.chain, marked=True)
+        segment.manifest = replace(segment.manifest, marked=True)
         self._work(segment)
-        end = segment.base_offset + segment.chain.size_bytes
+        end = segment.base_offset + segment.manifest.size_bytes
         self._files[file_type].append(_Segment(file_type, end))
 
+    def record_times(self, *, lists: bool, deletes: bool) -> None:
+        """Count the requests that record a segment's times."""
+        asked = {"ListObjectsV2": lists, "PutObject": True, "DeleteObjects": deletes}
+        self.requests.update(
+            (operation, "TIMES") for operation, is_sent in asked.items() if is_sent
+        )
+
     def expire(self) -> Requests:
-        """Count what a deletion takes: listings around the tombstone, each step confirmed."""
-        objects = max(len(self._files[_LOG][0].chain.extents), 1)
+        """Count the requests of a deletion: the listings before and after the tombstone, and a
+        fence check for each step."""
+        objects = max(len(self._files[_LOG][0].manifest.extents), 1)
         return Counter(
             {
                 ("ListObjectsV2", _LOG.name): 2,
@@ -203,26 +201,26 @@ class ModelledChunks:
         self._now_ms = now_ms
         for segment in list(self._littered.values()):
             self._collect(segment)
-            if not segment.chain.garbage:
+            if not segment.manifest.garbage:
                 del self._littered[segment.folder]
 
     # Upkeep
 
     def _regroup(self) -> None:
-        """Sort what is in groups, or move it to the queue's own folder. Its bytes are on the
-        broker's disk."""
+        """Model the sorting of bytes in groups, or their move to the queue's own folder. The upkeep
+        reads these bytes from the broker's disk, so no read requests are counted."""
         files = [
             (segment, grouped)
             for segments in self._files.values()
             for segment in segments
-            if (grouped := [extent for extent in segment.chain.extents if extent.is_grouped])
+            if (grouped := [extent for extent in segment.manifest.extents if extent.is_grouped])
         ]
         is_moved_out = is_split(
             [extent for segment, grouped in files if segment.type is _LOG for extent in grouped],
             [extent for segment, grouped in files if segment.type is _UNITS for extent in grouped],
             self._settings,
             self._now_ms,
-            is_marked=any(segment.chain.marked for segment, _ in files),
+            is_marked=any(segment.manifest.marked for segment, _ in files),
             spread=_MIDDLE,
         )
         for segment, grouped in files:
@@ -235,36 +233,36 @@ class ModelledChunks:
     def _put_run(self, segment: _Segment, start: int, end: int, *, in_group: bool) -> None:
         if in_group:
             period = self._now_ms // self._settings.regroup_interval_ms
-            self._regrouped[period] += end - start
+            self.regrouped[period] += end - start
             name = make_grouped_name(_LIFE, f"{self._now_ms}", is_write=False)
         else:
             self._count("PutObject", segment.type)
             name = _LIFE.name(make_merged_name(start, end))
-        chain = segment.chain.with_run(Extent(start, end, name, self._now_ms))
-        assert chain is not None
-        segment.chain = chain
+        manifest = segment.manifest.with_run(Extent(start, end, name, self._now_ms))
+        assert manifest is not None
+        segment.manifest = manifest
 
     def _work(self, segment: _Segment) -> None:
         policy = self._settings.policy
-        chain = segment.chain
-        if chain.marked and any(extent.is_grouped for extent in chain.extents):
-            return  # they are moved to its own folder before
-        while not chain.sealed:
-            run = policy.next_run(chain.extents, is_closed=chain.marked)
-            if run is None or (chain.marked and chain.size_bytes <= policy.target_bytes):
+        manifest = segment.manifest
+        if manifest.marked and any(extent.is_grouped for extent in manifest.extents):
+            return  # bytes in groups move to the segment's own folder first
+        while not manifest.sealed:
+            run = policy.next_run(manifest.extents, is_closed=manifest.marked)
+            if run is None or (manifest.marked and manifest.size_bytes <= policy.target_bytes):
                 break
-            chain = self._merge(segment, run)
-        if chain.marked and not chain.sealed and chain.extents:
-            self._make(segment, chain.extents, WHOLE_NAME)
-            segment.chain = chain.with_whole(self._now_ms, _LIFE)
+            manifest = self._merge(segment, run)
+        if manifest.marked and not manifest.sealed and manifest.extents:
+            self._make(segment, manifest.extents, WHOLE_NAME)
+            segment.manifest = manifest.with_whole(self._now_ms, _LIFE)
             self._littered[segment.folder] = segment
 
-    def _merge(self, segment: _Segment, run: Sequence[Extent]) -> Chain:
+    def _merge(self, segment: _Segment, run: Sequence[Extent]) -> SegmentManifest:
         start, end = run[0].start, run[-1].end
         self._make(segment, run, make_merged_name(start, end))
-        merged = segment.chain.with_merged(start, end, self._now_ms, _LIFE)
+        merged = segment.manifest.with_merged(start, end, self._now_ms, _LIFE)
         assert merged is not None
-        segment.chain = merged
+        segment.manifest = merged
         self._littered[segment.folder] = segment
         return merged
 
@@ -291,12 +289,12 @@ class ModelledChunks:
             self._written.forget(key, extent.skip, extent.length)
 
     def _collect(self, segment: _Segment) -> None:
-        oldest = min((found.covered_ms for found in segment.chain.garbage), default=self._now_ms)
+        oldest = min((found.covered_ms for found in segment.manifest.garbage), default=self._now_ms)
         if oldest + self._settings.grace_ms > self._now_ms:
             return
         covered_ms = {
             found.name: found.covered_ms
-            for found in segment.chain.garbage
+            for found in segment.manifest.garbage
             if found.covered_ms + self._settings.grace_ms <= self._now_ms
         }
         due = list(covered_ms)
@@ -304,10 +302,10 @@ class ModelledChunks:
             return
         if segment.type is _LOG:
             self._store_units(segment, due)
-        segment.chain = segment.chain.drop_garbage(frozenset(due))
+        segment.manifest = segment.manifest.drop_garbage(frozenset(due))
         self._written.drop(make_key(segment.folder, name) for name in due)
         due_ms = max(covered_ms.values()) + self._settings.grace_ms
-        self._deletions[due_ms // GATHER_MS] += len(due)
+        self.deletions[due_ms // GATHER_MS] += len(due)
 
     def _store_units(self, log: _Segment, names: Iterable[str]) -> None:
         wanted: dict[int, set[str]] = {}
@@ -316,14 +314,14 @@ class ModelledChunks:
             if found is not None and found.units is not None:
                 key = make_key(log.folder, name)
                 carrier = key.removeprefix(f"{find_queue_folder(log.folder)}/")
-                called = make_carried_name(found.units.life, carrier)
+                called = make_carried_name(found.units.generation, carrier)
                 wanted.setdefault(found.units.base_offset, set()).add(called)
         if not wanted:
             return
         for units in self._files[_UNITS]:
             carried = wanted.get(units.base_offset)
             while carried and (
-                run := self._settings.policy.find_run_of(units.chain.extents, carried)
+                run := self._settings.policy.find_run_of(units.manifest.extents, carried)
             ):
                 self._merge(units, run)
 
@@ -333,7 +331,7 @@ class ModelledChunks:
         found: list[int] = []
         for segment in self._files[file_type]:
             first = max(position - segment.base_offset, 0)
-            last = min(position + length - segment.base_offset, segment.chain.size_bytes)
+            last = min(position + length - segment.base_offset, segment.manifest.size_bytes)
             if first < last and file_type is _LOG:
                 found += self._ask(segment, [(first, last - first)])
             elif first < last:
@@ -347,7 +345,7 @@ class ModelledChunks:
             asked.extend(self._ask(segment, wanted))
             return [bytes(size) for _, size in wanted]
 
-        size_bytes = segment.chain.size_bytes
+        size_bytes = segment.manifest.size_bytes
         self._blocks.read(segment.base_offset, size_bytes, position, length, fetch)
         return asked
 
@@ -356,10 +354,10 @@ class ModelledChunks:
         return [request.length for part in requests for request in part]
 
     def _find_requests(self, segment: _Segment, position: int, length: int) -> list[Range]:
-        """The requests for what is not in memory."""
+        """Return the requests for bytes that are not in memory."""
         found: list[Range] = []
         part_bytes = self._settings.read_part_bytes
-        for part in cut_ranges(segment.folder, segment.chain, position, length, part_bytes):
+        for part in cut_ranges(segment.folder, segment.manifest, position, length, part_bytes):
             if self._written.get(part.key, part.position, part.length) is not None:
                 continue
             carrier = self._carriers.get(part.key)
@@ -376,4 +374,65 @@ class ModelledChunks:
             self._count("GetObject", _LOG if f"/{_LOG.name}/" in request.key else _UNITS)
 
     def _count(self, operation: str, file_type: FileSegmentType) -> None:
-        self._requests[operation, file_type.name] += 1
+        self.requests[operation, file_type.name] += 1
+
+
+_DAY_MS = 24 * 3_600_000
+
+
+class ChunkRequestModel(RequestModel):
+    """Rules by which the requests of a chunk log are counted, with the given settings, over an
+    object store with the given limits."""
+
+    is_metered = True
+    read_operation = "GetObject"
+    delete_batch = MAX_DELETED_KEYS
+    gather_ms = GATHER_MS
+
+    def __init__(
+        self,
+        settings: ChunkSettings | None = None,
+        limits: ClientLimits | None = None,
+        capabilities: Capabilities | None = None,
+    ) -> None:
+        self.settings = settings if settings is not None else ChunkSettings()
+        self.limits = limits if limits is not None else ClientLimits()
+        self.capabilities = capabilities or Capabilities(
+            rewritable=False,
+            conditional=True,
+            durable=True,
+            preferred_batch_bytes=self.settings.preferred_batch_bytes,
+            paired=True,
+            gathered_bytes=self.settings.group_bytes,
+        )
+        self.groups = GroupRules(
+            "tieredStoreChunkGroupSize",
+            self.settings.group_bytes,
+            self.settings.regroup_interval_ms,
+            self.settings.regrouped_bytes,
+            self.settings.split_age_ms,
+        )
+
+    def with_group_bytes(self, group_bytes: int) -> ChunkRequestModel:
+        """Return these rules for groups of the given size."""
+        return ChunkRequestModel(
+            replace(self.settings, group_bytes=group_bytes),
+            self.limits,
+            replace(self.capabilities, gathered_bytes=group_bytes),
+        )
+
+    def make_queue(self, share: float) -> ModelledChunks:
+        """Create an empty queue. `share`: share of the queue in the writer's caches, 0 to 1."""
+        return ModelledChunks(self.settings, self.limits, min(max(share, 0.0), 1.0))
+
+    def count_a_day(self, objects: int) -> Requests:
+        """Count the requests of a day's sweep of the listing, and of its search for abandoned
+        uploads."""
+        sweeps = _DAY_MS / max(self.settings.sweep_interval_ms, 1)
+        pages = max(-(-objects // LIST_KEYS), 1)
+        return Counter(
+            {
+                ("ListObjectsV2", "OTHER"): round(sweeps * pages),
+                ("ListMultipartUploads", "OTHER"): round(sweeps),
+            }
+        )

@@ -1,17 +1,29 @@
-"""Small reads through blocks: a request for 20 bytes costs as much as one for a whole block."""
+"""Small reads are made in blocks, because a request for 20 bytes costs as much as a request for a
+whole block."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
-from tieredstore.providers.chunks.reading.cache import ByteCache
+from cachetools import LRUCache
+
+from tieredstore.contracts.block_checksums import BlockCoverage, DamagedBlock
+from tieredstore.contracts.objects import ObjectClient
+from tieredstore.message.crc import CRC_MASK, raw_crc32
+from tieredstore.providers.chunks.manifests.extents import Extent
+from tieredstore.providers.chunks.manifests.names import make_key
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
+from tieredstore.providers.chunks.reading.reader import ByteCache, ChunkReader, ObjectGone
 
 Wanted = list[tuple[int, int]]
 
 
 class BlockReader:
-    """Blocks of `block_bytes`, aligned, kept by the incarnation of their segment. The last block
-    of a segment is kept as long as the segment was then, and extended when it has grown."""
+    """Cache of aligned blocks of `block_bytes`. The key of a block contains its segment's
+    `incarnation`, a number that changes when the cached bytes may be out of date. A segment's last
+    block is cached with its present length, and extended when the segment has grown."""
 
     def __init__(self, cache: ByteCache, block_bytes: int, gap_bytes: int) -> None:
         self._cache = cache
@@ -26,8 +38,8 @@ class BlockReader:
         length: int,
         fetch: Callable[[Wanted], list[bytes]],
     ) -> bytes:
-        """Read a range of a segment of `size_bytes`, which holds it. `fetch` is called at most
-        once."""
+        """Read a range of a segment of `size_bytes`. The range is inside the segment. `fetch` is
+        called at most once."""
         blocks: dict[int, bytes] = {}
         missing: Wanted = []
         for number in self._numbers(position, length):
@@ -48,15 +60,15 @@ class BlockReader:
         return self._cut_content(blocks, position, length)
 
     def has(self, incarnation: int, position: int) -> bool:
-        """Tell whether any of the block of a position is kept."""
+        """Return whether any bytes of the block at a position are cached."""
         return self._cache.get((incarnation, position // self._block_bytes)) is not None
 
     def find_start(self, position: int) -> int:
-        """Return where the block of a position begins."""
+        """Return the start of the block that contains a position."""
         return position // self._block_bytes * self._block_bytes
 
     def read_nowait(self, incarnation: int, position: int, length: int) -> bytes | None:
-        """Return the content when all of it is in kept blocks, else None."""
+        """Return the content if cached blocks contain all of it, else None."""
         blocks: dict[int, bytes] = {}
         for number in self._numbers(position, length):
             start = number * self._block_bytes
@@ -76,7 +88,8 @@ class BlockReader:
         )
 
     def _coalesce_ranges(self, missing: Wanted) -> Wanted:
-        """(position, length) for [start, end), those with small gaps between them as one."""
+        """Convert ranges [start, end) to (position, length). Ranges with small gaps between them
+        are joined."""
         merged: Wanted = []
         for start, end in missing:
             if merged and start - merged[-1][1] <= self._gap_bytes:
@@ -93,3 +106,70 @@ class BlockReader:
         if len(numbers) == 1:
             return blocks[numbers[0]][skip : skip + length]
         return b"".join(blocks[number] for number in numbers)[skip : skip + length]
+
+
+_THREADS = 8
+_KEPT_OBJECTS = 10_000
+
+
+class ObjectChecker:
+    """Compares objects with their CRCs, for all segments of a tier. Thread-safe."""
+
+    def __init__(self, client: ObjectClient, reader: ChunkReader) -> None:
+        self._client = client
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._compared: LRUCache[str, tuple[int, int]] = LRUCache(_KEPT_OBJECTS)
+
+    def check(self, folder: str, manifest: SegmentManifest) -> BlockCoverage:
+        """Read all objects of a segment manifest that have a CRC, several in parallel. Objects that
+        were composed on the server have no CRC. Raises ObjectGone, Unavailable."""
+        threads = min(_THREADS, len(manifest.extents))
+        damaged: list[DamagedBlock] = []
+        covered_bytes = 0
+        if not threads:
+            return BlockCoverage(0, 0)
+        with ThreadPoolExecutor(threads, "tiered-check") as pool:
+            for length, block in pool.map(lambda e: self._check(folder, e), manifest.extents):
+                covered_bytes += length
+                damaged += [block] if block is not None else []
+        return BlockCoverage(manifest.size_bytes, covered_bytes, tuple(damaged))
+
+    def _check(self, folder: str, extent: Extent) -> tuple[int, DamagedBlock | None]:
+        """Return the number of checked bytes of an extent, and the extent itself if it is damaged,
+        else None."""
+        key = make_key(folder, extent.name)
+        if extent.is_grouped:
+            crcs = (extent.crc, self._read_crc(key, extent.skip, extent.length))
+        else:
+            crcs = self._compare(key, is_carried=extent.is_carried)
+        if crcs[0] < 0:
+            return 0, None
+        is_sound = crcs[0] == crcs[1]
+        return extent.length, None if is_sound else DamagedBlock(extent.start, extent.end, *crcs)
+
+    def _compare(self, key: str, *, is_carried: bool) -> tuple[int, int]:
+        """Return the CRC in the object's metadata (-1 without a CRC), and the CRC of the object's
+        bytes. For a write with units, only the messages are read."""
+        with self._lock:
+            known = self._compared.pop(key, None) if is_carried else None
+        if known is not None:
+            return known
+        head = self._client.head(key)
+        if head is None:
+            raise ObjectGone(f"{key}: there is no such object", path=key)
+        try:
+            expected = int((head.metadata or {})["crc"], 16)
+        except (KeyError, ValueError):
+            return -1, -1
+        found = expected, self._read_crc(key, 0, head.size_bytes) & CRC_MASK
+        with self._lock:
+            if not is_carried:
+                self._compared[key] = found
+        return found
+
+    def _read_crc(self, key: str, position: int, length: int) -> int:
+        crc = 0
+        for content in self._reader.read_object(key, position, length):
+            crc = raw_crc32(content, crc)
+        return crc

@@ -1,37 +1,208 @@
-"""Reads of a chunk log: ranges of objects, split and in parallel, within one bounded pool."""
+"""Reads of a chunk log. Ranges of objects are divided, and read in parallel by one bounded pool of
+threads."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+from cachetools import LRUCache
 
 from tieredstore.contracts.block_checksums import DamagedBlock
+from tieredstore.contracts.objects import ObjectClient
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.message.crc import raw_crc32
-from tieredstore.providers.chunks.client import ObjectClient
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.names import make_key
-from tieredstore.providers.chunks.reading.cache import ByteCache, WriteCache
-from tieredstore.providers.chunks.reading.hedging import Hedge
+from tieredstore.providers.chunks.manifests.names import make_key
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
+from tieredstore.providers.chunks.retries import carry_budget
 from tieredstore.providers.chunks.settings import ChunkSettings
 
+
+class ByteCache:
+    """Cache of the most recently used bytes, at most `max_bytes` in total. Longer values are not
+    cached. Thread-safe."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._entries: LRUCache[Hashable, bytes] = LRUCache(max_bytes, getsizeof=len)
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> bytes | None:
+        with self._lock:
+            return self._entries.get(key)
+
+    def put(self, key: Hashable, content: bytes) -> None:
+        if len(content) <= self._max_bytes:
+            with self._lock:
+                self._entries[key] = content
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._entries.currsize)
+
+
+class _Entry(NamedTuple):
+    """Cached value. `kept_ms`: time of caching. `position`: position of the value's first byte in
+    the object."""
+
+    kept_ms: int
+    position: int
+    content: bytes
+
+
+class WriteCache:
+    """Cached contents of small objects, or of the ends of large ones, by key, between their write
+    and their merge. The total is at most `max_bytes`. A full cache refuses new values and keeps the
+    old ones, because each value is used once, and if many queues take turns, the oldest value is
+    used next. Unused values expire after `max_age_ms`. Thread-safe."""
+
+    def __init__(self, max_bytes: int, max_age_ms: int, monotonic_ms: Callable[[], int]) -> None:
+        self._max_bytes = max_bytes
+        self._max_age_ms = max_age_ms
+        self._monotonic_ms = monotonic_ms
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._size_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: str, position: int, length: int) -> bytes | None:
+        """Return bytes of an object, or None if any of them is not cached."""
+        found = self._entries.get(key)
+        if found is None or position < found.position:
+            return None
+        start = position - found.position
+        content = found.content[start : start + length]
+        return content if len(content) == length else None
+
+    def put(self, key: str, content: bytes, position: int = 0) -> None:
+        """Cache the bytes of an object from a position to its end."""
+        now_ms = self._monotonic_ms()
+        with self._lock:
+            self._remove(key)
+            while self._entries:
+                oldest = next(iter(self._entries))
+                if now_ms - self._entries[oldest].kept_ms <= self._max_age_ms:
+                    break
+                self._remove(oldest)
+            if self._size_bytes + len(content) <= self._max_bytes:
+                self._entries[key] = _Entry(now_ms, position, content)
+                self._size_bytes += len(content)
+
+    def forget(self, key: str, position: int, length: int) -> None:
+        """Drop a range of an object. Cached bytes before or after the range stay. If there are
+        bytes on both sides of the range, all are dropped."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None:
+                return
+            before = found.content[: max(0, position - found.position)]
+            behind = found.content[max(0, position + length - found.position) :]
+            rest, start = (before, found.position) if before else (behind, position + length)
+            if not rest or (before and behind):
+                self._remove(key)
+                return
+            self._size_bytes -= len(found.content) - len(rest)
+            self._entries[key] = _Entry(found.kept_ms, max(start, found.position), rest)
+
+    def drop(self, keys: Iterable[str]) -> None:
+        with self._lock:
+            for key in keys:
+                self._remove(key)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def _remove(self, key: str) -> None:
+        found = self._entries.pop(key, None)
+        if found is not None:
+            self._size_bytes -= len(found.content)
+
+
+T = TypeVar("T")
+_KEPT_DURATIONS = 256
+_FEWEST_DURATIONS = 20
+
+
+class Hedge:
+    """Hedged reads: if a read takes longer than the running p95, and at least `min_ms`, the same
+    read is sent again. At most `share` of all calls send a second read. Calls must be reads, since
+    both may be carried out."""
+
+    def __init__(
+        self, monotonic_ms: Callable[[], int], *, min_ms: int, share: float, threads: int
+    ) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._min_ms = min_ms
+        self._share = share
+        self._pool = ThreadPoolExecutor(threads, "tiered-hedge")
+        self._durations: deque[int] = deque(maxlen=_KEPT_DURATIONS)
+        self._lock = threading.Lock()
+        self.call_count = 0
+        self.extra_count = 0
+
+    def call(self, read: Callable[[], T]) -> T:
+        """Return the result of whichever read ends first. If only one read was sent, raises its
+        error."""
+        with self._lock:
+            self.call_count += 1
+            delay_ms = self._delay_ms()
+        read = carry_budget(read)
+        first = self._pool.submit(self._time_read, read)
+        futures: set[Future[T]] = {first}
+        if delay_ms is not None:
+            done, _ = wait(futures, delay_ms / 1000)
+            if not done and self._take_extra():
+                futures.add(self._pool.submit(self._time_read, read))
+        while True:
+            done, futures = wait(futures, return_when=FIRST_COMPLETED)
+            good = [future for future in done if future.exception() is None]
+            if good or not futures:
+                return (good or list(done))[0].result()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _time_read(self, read: Callable[[], T]) -> T:
+        begin_ms = self._monotonic_ms()
+        result = read()
+        self._durations.append(self._monotonic_ms() - begin_ms)
+        return result
+
+    def _delay_ms(self) -> int | None:
+        durations = sorted(self._durations.copy())
+        if len(durations) < _FEWEST_DURATIONS:
+            return None
+        return max(self._min_ms, durations[len(durations) * 95 // 100])
+
+    def _take_extra(self) -> bool:
+        with self._lock:
+            if self.extra_count + 1 > self.call_count * self._share:
+                return False
+            self.extra_count += 1
+            return True
+
+
 CARRIER_BYTES: Final = 64 << 10
-"""Of a write that carries units, at most, to be read whole for the sake of one of them."""
+"""Maximum size of a write with units that is always read completely, even if a part is
+requested."""
 CARRIERS_BYTES: Final = 16 << 20
 CHECKED_BYTES: Final = 64 << 10
-"""Of bytes with a CRC, at most, to be read whole for the sake of some of them."""
+"""Maximum size of an extent with a CRC that is always read completely, even if a part is
+requested."""
 
 
 class ObjectGone(Corrupt):
-    """An object of a chain is not there, or ends early: the chain is an old one, or the data is
-    damaged. Whoever knows the chain looks again before it says so."""
+    """Raised if an object of a segment manifest is missing, or too short. The manifest is old, or
+    the data is damaged. The caller lists again before it reports damage."""
 
 
 class ExtentsDamaged(Corrupt):
-    """Extents of a chain do not have their CRCs. blocks: by ascending position, one at least."""
+    """Extents of a segment manifest do not match their CRCs. `blocks`: one or more damaged extents,
+    by ascending position."""
 
     def __init__(self, folder: str, blocks: Sequence[DamagedBlock]) -> None:
         super().__init__(f"{folder}: {blocks[0]}", path=folder, offset=blocks[0].start)
@@ -39,8 +210,8 @@ class ExtentsDamaged(Corrupt):
 
 
 class Range(NamedTuple):
-    """`length` bytes from byte `position` of an object on. carrier_bytes: of units, the size of the
-    write that carries them behind their messages; else 0."""
+    """`length` bytes of an object, from byte `position`. `carrier_bytes`: for units, the size of
+    the write that carries them after their messages. Otherwise 0."""
 
     key: str
     position: int
@@ -49,10 +220,10 @@ class Range(NamedTuple):
 
 
 def cut_ranges(
-    folder: str, chain: Chain, position: int, length: int, part_bytes: int
+    folder: str, manifest: SegmentManifest, position: int, length: int, part_bytes: int
 ) -> Iterator[Range]:
-    """Yield the ranges of objects that hold bytes of a segment, each of `part_bytes` at most."""
-    for extent in chain.find_extents(position, length):
+    """Yield the ranges of objects that contain bytes of a segment, each at most `part_bytes`."""
+    for extent in manifest.find_extents(position, length):
         first, last = max(position, extent.start), min(position + length, extent.end)
         while first < last:
             end = min(first + part_bytes, last)
@@ -63,10 +234,10 @@ def cut_ranges(
 
 
 class ChunkReader:
-    """`written`: contents of objects, by key, that need not be asked for.
+    """Reader of ranges. `written`: cached contents of objects, by key, which need no request.
 
-    Small writes that carry units are read whole for the units: who asks for these wants their
-    messages next, and a request for both takes as long as one for either.
+    If units are read from a small write, its messages are read too. They are usually wanted next,
+    and a request for both takes as long as a request for either.
     """
 
     def __init__(self, client: ObjectClient, settings: ChunkSettings, written: WriteCache) -> None:
@@ -90,34 +261,34 @@ class ChunkReader:
     def read(
         self,
         folder: str,
-        chain: Chain,
+        manifest: SegmentManifest,
         wanted: Sequence[tuple[int, int]],
         *,
         is_checked: bool = True,
     ) -> list[bytes]:
-        """Read the content of each (position, length), which the chain must hold. is_checked: what
-        has a CRC in the chain is compared, and read whole for that where it is short. Raises
-        ObjectGone, ExtentsDamaged, Unavailable, Corrupt, Invalid when closed."""
+        """Read the content of each (position, length), which the segment manifest must contain.
+        `is_checked`: compare bytes with their CRC, and read short extents completely for this.
+        Raises ObjectGone, ExtentsDamaged, Unavailable, Corrupt, Invalid when closed."""
         most_bytes = CHECKED_BYTES if is_checked else 0
-        widened = [chain.widen(*place, most_bytes) for place in wanted]
+        widened = [manifest.widen(*place, most_bytes) for place in wanted]
         ranges: list[Range] = []
         counts = []
         for position, length in widened:
-            found = list(self._ranges(folder, chain, position, length))
+            found = list(self._ranges(folder, manifest, position, length))
             ranges += found
             counts.append(len(found))
         pieces = iter(self._get_all(ranges))
         contents = [_join([next(pieces) for _ in range(count)]) for count in counts]
         for (position, length), content in zip(widened, contents, strict=True):
             if len(content) != length:
-                chain.check_whole(folder, position, length)
+                manifest.check_whole(folder, position, length)
                 raise Corrupt(
                     f"{folder}: expected {length} bytes at {position}, found {len(content)}",
                     path=folder,
                     offset=position,
                 )
             if is_checked:
-                _check_crcs(folder, chain, position, content)
+                _check_crcs(folder, manifest, position, content)
         return [
             content
             if len(content) == length
@@ -128,7 +299,7 @@ class ChunkReader:
         ]
 
     def read_object(self, key: str, position: int, length: int) -> Iterator[bytes]:
-        """Yield bytes of an object, part by part. Raises as `read`."""
+        """Yield bytes of an object, part by part. Raises the errors of `read`."""
         end = position + length
         while position < end:
             part = min(self._settings.read_part_bytes, end - position)
@@ -136,10 +307,12 @@ class ChunkReader:
                 yield self._get_whole(Range(key, position, part))
             position += part
 
-    def read_nowait(self, folder: str, chain: Chain, position: int, length: int) -> bytes | None:
-        """Return the content when no request is needed, else None."""
+    def read_nowait(
+        self, folder: str, manifest: SegmentManifest, position: int, length: int
+    ) -> bytes | None:
+        """Return the content if no request is needed, else None."""
         pieces = []
-        for part in self._ranges(folder, chain, position, length):
+        for part in self._ranges(folder, manifest, position, length):
             content = self._find_kept(part)
             if content is None:
                 return None
@@ -147,7 +320,7 @@ class ChunkReader:
         return _join(pieces)
 
     def close(self, timeout_ms: int) -> None:
-        """Begin no more requests, and wait for those under way, at most for `timeout_ms`."""
+        """Start no further requests, and wait for running requests, at most for `timeout_ms`."""
         self._is_closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self.hedge is not None:
@@ -155,11 +328,13 @@ class ChunkReader:
         with self._ended:
             self._ended.wait_for(lambda: not self._running_count, timeout_ms / 1000)
 
-    def _ranges(self, folder: str, chain: Chain, position: int, length: int) -> Iterable[Range]:
-        return cut_ranges(folder, chain, position, length, self._settings.read_part_bytes)
+    def _ranges(
+        self, folder: str, manifest: SegmentManifest, position: int, length: int
+    ) -> Iterable[Range]:
+        return cut_ranges(folder, manifest, position, length, self._settings.read_part_bytes)
 
     def _get_all(self, ranges: Sequence[Range]) -> list[bytes]:
-        """One of them in the calling thread, which would only wait."""
+        """Read all ranges in parallel. The calling thread reads one range itself."""
         if not ranges:
             return []
         others: list[Future[bytes]] = []
@@ -257,13 +432,13 @@ def _join(pieces: Sequence[bytes]) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _check_crcs(folder: str, chain: Chain, position: int, content: bytes) -> None:
-    """Raise ExtentsDamaged for extents that are whole in the content from a position on, and do not
-    have their CRCs."""
+def _check_crcs(folder: str, manifest: SegmentManifest, position: int, content: bytes) -> None:
+    """Compare the CRCs of the extents that `content` contains completely. Raises ExtentsDamaged for
+    extents that do not match."""
     view = memoryview(content)
     end = position + len(content)
     damaged = []
-    for extent in chain.find_extents(position, len(content)):
+    for extent in manifest.find_extents(position, len(content)):
         if extent.crc < 0 or extent.start < position or extent.end > end:
             continue
         found = raw_crc32(view[extent.start - position : extent.end - position])

@@ -1,1 +1,1 @@
-"""Work on segments beside appending: merging, sealing, garbage."""
+"""Maintenance of segments besides appending: merging, sealing, garbage."""

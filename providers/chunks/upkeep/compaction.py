@@ -1,45 +1,108 @@
-"""Work on one segment besides appending: merge, seal, collect garbage, delete.
-
-Nothing here but a tombstone changes what the segment holds, only in which objects it is, so a crash
-after any request leaves a segment that reads the same. Before each deletion the writer epoch is
-confirmed, after what makes its targets garbage was made: whoever comes later calls them so, too.
-"""
+"""Maintenance of one segment: merge, seal, collect garbage, delete. Only a tombstone changes the
+content of the segment. All other steps change only its objects, so a crash after any request leaves
+a segment with the same content. The objects that replace others are created first, then the writer
+epoch is confirmed, then the others are deleted. A later owner therefore considers the deleted
+objects garbage, too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from tieredstore.contracts.objects import ClientLimits, CopiedPart, ObjectClient, Part
 from tieredstore.contracts.segment import Buffer, FileSegmentType, SegmentId
-from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
-from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.extents import Extent
-from tieredstore.providers.chunks.lives.names import (
+from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
+from tieredstore.providers.chunks.manifests.extents import Extent
+from tieredstore.providers.chunks.manifests.names import (
     TOMBSTONE_NAME,
     WHOLE_NAME,
-    Life,
+    Generation,
     ObjectName,
     find_queue_folder,
     make_carried_name,
     make_merged_name,
     parse_object_name,
 )
-from tieredstore.providers.chunks.lives.views import Views
-from tieredstore.providers.chunks.reading.cache import WriteCache
-from tieredstore.providers.chunks.reading.reader import ChunkReader
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
+from tieredstore.providers.chunks.manifests.views import Views
+from tieredstore.providers.chunks.reading.reader import ChunkReader, WriteCache
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import Authority, SegmentState, SegmentStates
 from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS, GarbageBin
-from tieredstore.providers.chunks.upkeep.parts import Copied, PlannedPart, plan_parts
 from tieredstore.providers.chunks.writing.append import ChunkAppender, stamp
+
+
+class Copied(NamedTuple):
+    """Part of a new object: bytes [start, end) of the segment, which the server copies out of one
+    extent."""
+
+    extent: Extent
+    start: int
+    end: int
+
+
+class Sent(NamedTuple):
+    """Part of a new object: bytes [start, end) of the segment, which are read and sent."""
+
+    start: int
+    end: int
+
+
+PlannedPart = Copied | Sent
+
+
+def plan_parts(run: Sequence[Extent], limits: ClientLimits) -> list[PlannedPart]:
+    """Plan the parts for the content of adjacent extents, in order.
+
+    A long extent is copied. An extent too short for a part is sent, with enough of the next one
+    to make a part. Only the last part may be shorter. Raises Invalid if an upload cannot have
+    enough parts.
+    """
+    least, most = limits.min_part_bytes, limits.max_part_bytes
+    parts: list[PlannedPart] = []
+    sent_start: int | None = None
+    for extent in run:
+        start = extent.start
+        if sent_start is not None:
+            start = min(extent.end, max(start, sent_start + least))
+            if start == extent.end and extent is not run[-1]:
+                continue  # Still too short.
+            if extent.end - start < least:
+                start = extent.end  # The rest would be too short for a part of its own.
+            parts += _cut_evenly(sent_start, start, most)
+            sent_start = None
+        if extent.end - start >= least:
+            parts += [Copied(extent, *part) for part in _cut_evenly(start, extent.end, most)]
+        elif start < extent.end:
+            sent_start = start
+    if sent_start is not None:
+        parts += _cut_evenly(sent_start, run[-1].end, most)
+    if len(parts) > limits.max_parts:
+        raise Invalid(
+            f"bytes {run[0].start} to {run[-1].end} of a segment need {len(parts)} parts, at most "
+            f"{limits.max_parts} are possible"
+        )
+    return parts
+
+
+def _cut_evenly(start: int, end: int, most: int) -> list[Sent]:
+    """Cut [start, end) into even pieces of at most `most` bytes, of similar length."""
+    count = -(-(end - start) // most)
+    return [
+        Sent(
+            start + (end - start) * number // count,
+            start + (end - start) * (number + 1) // count,
+        )
+        for number in range(count)
+    ]
 
 
 @dataclass(slots=True)
 class Work:
-    """What was done: merged runs, sealed segments. due_ms: when there is more garbage to be deleted
-    (server's clock), None for never. touched: other segments that were worked on with it, which may
-    have garbage now."""
+    """Result of the work on a segment: merged runs and sealed segments. `due_ms`: time of the next
+    garbage deletion (server's clock), None for never. `touched`: other segments that were merged
+    together with this one and may have garbage now."""
 
     merged_count: int = 0
     sealed_count: int = 0
@@ -48,7 +111,7 @@ class Work:
 
 
 class Compactor:
-    """One for all segments of a tier."""
+    """Compactor for all segments of a tier."""
 
     def __init__(
         self,
@@ -70,49 +133,51 @@ class Compactor:
         self._garbage = garbage
         self._states = states
 
-    def needs_work(self, chain: Chain) -> bool:
-        """Tell whether `work` would do something now, collecting garbage apart."""
-        if chain.holes or chain.sealed:
+    def needs_work(self, manifest: SegmentManifest) -> bool:
+        """Return whether `work` has anything to do now, except garbage collection."""
+        if manifest.holes or manifest.sealed:
             return False
-        if chain.marked:
-            return bool(chain.extents) and not _is_in_groups(chain)
-        return self._settings.policy.next_run(chain.extents) is not None
+        if manifest.marked:
+            return bool(manifest.extents) and not _is_in_groups(manifest)
+        return self._settings.policy.next_run(manifest.extents) is not None
 
-    def needs_work_later(self, chain: Chain) -> bool:
-        """Tell whether `work` would do something now or later."""
-        return bool(chain.garbage and not chain.holes) or self.needs_work(chain)
+    def needs_work_later(self, manifest: SegmentManifest) -> bool:
+        """Return whether `work` has anything to do now or later."""
+        return bool(manifest.garbage and not manifest.holes) or self.needs_work(manifest)
 
     def work(self, state: SegmentState, authority: Authority) -> Work:
-        """Do all work that is due; garbage that is goes to the bin, for the caller to empty. Raises
-        what the client raises; what was done until then stays."""
+        """Do all due work on a segment. Due garbage is put into the bin, which the caller empties.
+        Raises the errors of the client. Work that was finished before an error is kept."""
         done = Work()
         with state.work_lock:
             self._appender.prepare(state, authority)
-            chain = state.get_chain(authority) or state.list_chain()
-            chain.check_whole(state.folder)
+            manifest = state.get_manifest(authority) or state.list_manifest()
+            manifest.check_whole(state.folder)
             try:
-                while not chain.sealed and not (chain.marked and _is_in_groups(chain)):
-                    run = self._settings.policy.next_run(chain.extents, is_closed=chain.marked)
-                    if run is None or (chain.marked and self._is_short(chain)):
+                while not manifest.sealed and not (manifest.marked and _is_in_groups(manifest)):
+                    run = self._settings.policy.next_run(
+                        manifest.extents, is_closed=manifest.marked
+                    )
+                    if run is None or (manifest.marked and self._is_short(manifest)):
                         break
-                    chain = self._merge(state, authority, chain, run)
+                    manifest = self._merge(state, authority, manifest, run)
                     done.merged_count += 1
-                if self.needs_work(chain) and chain.marked:
-                    chain = self._make_whole(state, authority, chain)
+                if self.needs_work(manifest) and manifest.marked:
+                    manifest = self._make_whole(state, authority, manifest)
                     done.sealed_count += 1
             except TieredStoreError:
-                # Whether that object was made is not known: what there is tells the listing.
+                # The creation of that object is uncertain. The listing shows the result.
                 with state.write_lock:
-                    state.chain = None
+                    state.manifest = None
                 raise
-            self._collect(state, authority, chain, done)
+            self._collect(state, authority, manifest, done)
         return done
 
-    def load_chain(self, state: SegmentState, authority: Authority) -> Chain:
-        """Return the chain by the inheritance that the authority goes by, holes and all. Called
-        with the `work_lock`. Raises Fenced, Unavailable."""
+    def load_manifest(self, state: SegmentState, authority: Authority) -> SegmentManifest:
+        """Return the segment manifest under the authority's epoch manifest, including holes. The
+        caller holds the `work_lock`. Raises Fenced, Unavailable."""
         self._appender.prepare(state, authority)
-        return self._take_chain(state, authority)
+        return self._take_manifest(state, authority)
 
     def store_run(
         self,
@@ -121,28 +186,28 @@ class Compactor:
         run: Sequence[Extent],
         content: Buffer,
     ) -> None:
-        """Make an object of the segment of these adjacent extents of its chain, whose bytes are
-        known. Nothing where they are not in the chain any more. Raises as `insist`."""
+        """Create an object of the segment from adjacent extents of its manifest, whose bytes are
+        given. No-op if the extents are no longer in the manifest. Raises the errors of `insist`."""
         with state.work_lock:
-            chain = self.load_chain(state, authority)
-            found = chain.find_extents(run[0].start, run[-1].end - run[0].start)
+            manifest = self.load_manifest(state, authority)
+            found = manifest.find_extents(run[0].start, run[-1].end - run[0].start)
             if found != tuple(run):
                 return
             try:
-                self._merge(state, authority, chain, run, content)
+                self._merge(state, authority, manifest, run, content)
             except TieredStoreError:
-                state.chain = None  # whether that object was made is not known
+                state.manifest = None  # The creation of that object is uncertain.
                 raise
 
     def delete(self, state: SegmentState, authority: Authority) -> None:
-        """Remove the segment: a tombstone first, with which it is gone, and whatever comes late for
-        it; then its objects. Raises Unavailable when something may be left."""
+        """Delete the segment. First a tombstone invalidates the segment and all its late writes.
+        Then its objects are deleted. Raises Unavailable if objects may remain."""
         with state.work_lock, state.write_lock, state.leaving():
             state.forget()
             self._appender.prepare(state, authority)
             if not authority.number and authority.view:
                 raise Fenced(
-                    f"segment {state.id}: epoch {authority.view} has written here; acquire the "
+                    f"segment {state.id}: epoch {authority.view} has written here. Acquire the "
                     "writer epoch before deleting",
                     path=state.folder,
                 )
@@ -152,7 +217,7 @@ class Compactor:
                 others = [key for key in found if key != tombstone]
                 self._store_units(state, authority, [state.name(key) for key in others])
                 if authority.number and (
-                    authority.lives.has(state.id)
+                    authority.generations.has(state.id)
                     or _has_later(state, others, tombstone)
                     or self._has_carried(state, tombstone)
                 ):
@@ -170,47 +235,47 @@ class Compactor:
             )
 
     def _find_objects(self, state: SegmentState, authority: Authority) -> list[str]:
-        """The keys of all that is there, but of what a later epoch made."""
+        """Return the keys of all objects of the segment, except those of a later epoch."""
         keys = [info.key for info in self._client.list(f"{state.folder}/")]
         names = [_parse(state, key) for key in keys]
         return [
             key
             for key, name in zip(keys, names, strict=True)
-            if name is None or name.life.epoch <= authority.number
+            if name is None or name.generation.epoch <= authority.number
         ]
 
     def _bury(self, state: SegmentState, authority: Authority) -> str:
-        """Make a tombstone in a life of its own."""
-        key = state.key(authority.lives.make().name(TOMBSTONE_NAME))
+        key = state.key(authority.generations.make().name(TOMBSTONE_NAME))
         metadata = stamp(authority, [])
         self.insist(key, authority, lambda: self._client.put_if_absent(key, [], metadata))
-        authority.lives.forget(state.id)
+        authority.generations.forget(state.id)
         return key
 
     def _delete(self, authority: Authority, keys: Sequence[str]) -> None:
         for first in range(0, len(keys), MAX_DELETED_KEYS):
-            authority.confirm()  # what makes these garbage counts before they go
+            authority.confirm()  # their covers are valid before they go
             batch = keys[first : first + MAX_DELETED_KEYS]
             self._client.delete(batch)
             self._written.drop(batch)
 
     def _has_carried(self, state: SegmentState, tombstone: str | None) -> bool:
-        """Whether a segment is there of which its own folder has nothing."""
-        if tombstone is None and self._views.find_inherited(state.id).spans:
-            return True  # a listing does not show what is in a group that cannot be read now
+        """Return whether all bytes of a segment are in objects outside of its folder."""
+        if tombstone is None and self._views.find_manifest_entry(state.id).spans:
+            return True  # A listing does not show the content of an unreadable group.
         if state.id.type is not FileSegmentType.CONSUME_QUEUE and not self._views.has_groups(
             state.broker_name
         ):
             return False
-        is_there = state.list_chain().is_there
+        is_there = state.list_manifest().is_there
         state.forget()
         return is_there
 
     def _store_units(
         self, log: SegmentState, authority: Authority, names: Iterable[str]
     ) -> list[SegmentState]:
-        """Make objects of the consume queue of the units that are in these objects of a commit log
-        alone, before they go. Returns the segments that got such."""
+        """Store units that exist only in the given objects of a commit log as objects of the
+        consume queue. Call this before those objects are deleted. Returns the segments that
+        received units."""
         wanted: dict[SegmentId, set[str]] = {}
         for name in names:
             found = parse_object_name(name)
@@ -219,103 +284,112 @@ class Compactor:
                     log.id.path, FileSegmentType.CONSUME_QUEUE, found.units.base_offset
                 )
                 carrier = log.key(name).removeprefix(f"{find_queue_folder(log.folder)}/")
-                called = make_carried_name(found.units.life, carrier)
+                called = make_carried_name(found.units.generation, carrier)
                 wanted.setdefault(units_id, set()).add(called)
         changed = []
         for units_id, carried in wanted.items():
             units = self._states.get_state(units_id)
             with units.work_lock:
                 self._appender.prepare(units, authority)
-                chain = self._take_chain(units, authority)
-                before = chain
+                manifest = self._take_manifest(units, authority)
+                before = manifest
                 try:
-                    while run := self._settings.policy.find_run_of(chain.extents, carried):
-                        chain = self._merge(units, authority, chain, run)
+                    while run := self._settings.policy.find_run_of(manifest.extents, carried):
+                        manifest = self._merge(units, authority, manifest, run)
                 except TieredStoreError:
-                    units.chain = None  # whether that object was made is not known
+                    units.manifest = None  # The creation of that object is uncertain.
                     raise
-                if chain is not before:
+                if manifest is not before:
                     changed.append(units)
         return changed
 
-    def _take_chain(self, state: SegmentState, authority: Authority) -> Chain:
-        """The chain by the inheritance that the authority goes by, holes and all. Raises Fenced,
-        Unavailable."""
-        chain = state.chain
-        if chain is None or chain.epoch != authority.view:
-            chain = self._appender.list_chain(state, authority)
-        return chain
+    def _take_manifest(self, state: SegmentState, authority: Authority) -> SegmentManifest:
+        """Return the segment manifest under the authority's epoch manifest, including holes. Raises
+        Fenced, Unavailable."""
+        manifest = state.manifest
+        if manifest is None or manifest.epoch != authority.view:
+            manifest = self._appender.list_manifest(state, authority)
+        return manifest
 
     def _is_small(self, length: int) -> bool:
-        """Whether so many bytes are read to be merged, rather than copied on the server."""
+        """Return whether a merge reads these bytes instead of copying them on the server."""
         return length < self._settings.policy.part_bytes
 
-    def _is_short(self, chain: Chain) -> bool:
-        """Whether the whole content fits into one put, so that merging is no help."""
-        return chain.size_bytes <= self._settings.policy.target_bytes
+    def _is_short(self, manifest: SegmentManifest) -> bool:
+        return manifest.size_bytes <= self._settings.policy.target_bytes
 
     def _merge(
         self,
         state: SegmentState,
         authority: Authority,
-        chain: Chain,
+        manifest: SegmentManifest,
         run: Sequence[Extent],
         content: Buffer | None = None,
-    ) -> Chain:
+    ) -> SegmentManifest:
         start, end = run[0].start, run[-1].end
-        life = authority.lives.take(state.id)
-        self._make(state, authority, chain, run, life, make_merged_name(start, end), content)
+        generation = authority.generations.take(state.id)
+        self._make(
+            state, authority, manifest, run, generation, make_merged_name(start, end), content
+        )
         made_ms = self._client.now_ms()
-        return self._put_in_chain(state, lambda known: known.with_merged(start, end, made_ms, life))
+        return self._put_in_manifest(
+            state, lambda known: known.with_merged(start, end, made_ms, generation)
+        )
 
-    def _put_in_chain(self, state: SegmentState, change: Callable[[Chain], Chain | None]) -> Chain:
-        """Let the chain have an object that was made; listed where it changed meanwhile."""
+    def _put_in_manifest(
+        self, state: SegmentState, change: Callable[[SegmentManifest], SegmentManifest | None]
+    ) -> SegmentManifest:
+        """Add a created object to the segment manifest. If the manifest has changed in the
+        meantime, the segment is listed again."""
         fits = False
 
-        def try_change(known: Chain) -> Chain | None:
+        def try_change(known: SegmentManifest) -> SegmentManifest | None:
             nonlocal fits
             changed = change(known)
             fits = changed is not None
             return changed
 
         with state.write_lock:
-            newest = state.change_chain(try_change)
+            newest = state.change_manifest(try_change)
             if not fits:
-                newest = state.chain = None
-        return newest or state.list_chain()
+                newest = state.manifest = None
+        return newest or state.list_manifest()
 
-    def _make_whole(self, state: SegmentState, authority: Authority, chain: Chain) -> Chain:
-        life = authority.lives.take(state.id)
-        self._make(state, authority, chain, chain.extents, life, WHOLE_NAME)
-        authority.lives.leave(state.id)
+    def _make_whole(
+        self, state: SegmentState, authority: Authority, manifest: SegmentManifest
+    ) -> SegmentManifest:
+        generation = authority.generations.take(state.id)
+        self._make(state, authority, manifest, manifest.extents, generation, WHOLE_NAME)
+        authority.generations.leave(state.id)
         with state.write_lock:
-            state.chain = chain.with_whole(self._client.now_ms(), life)
-            return state.chain
+            state.manifest = manifest.with_whole(self._client.now_ms(), generation)
+            return state.manifest
 
     def _make(
         self,
         state: SegmentState,
         authority: Authority,
-        chain: Chain,
+        manifest: SegmentManifest,
         run: Sequence[Extent],
-        life: Life,
+        generation: Generation,
         short_name: str,
         known: Buffer | None = None,
     ) -> None:
-        """An object of the content of adjacent extents, read where it is not known. It lies in the
-        life that is written now, so that a listing shows sources before what covers them."""
+        """Create an object from the content of adjacent extents. `known`: this content, or None to
+        read it. The object is in the current generation, so a listing shows the extents before the
+        object that covers them."""
         start, end = run[0].start, run[-1].end
-        name = life.name(short_name)
+        name = generation.name(short_name)
         key = state.key(name)
         parts = plan_parts(run, self._client.limits) if known is None else ()
         if any(isinstance(part, Copied) for part in parts):
-            sent = self._compose_parts(state, chain, parts)
+            sent = self._compose_parts(state, manifest, parts)
             metadata = stamp(authority, [])
             del metadata["crc"]
             is_new = self.insist(key, authority, lambda: self._client.compose(key, sent, metadata))
         else:
             content: Sequence[Buffer] = (
-                self._reader.read(state.folder, chain, [(start, end - start)])
+                self._reader.read(state.folder, manifest, [(start, end - start)])
                 if known is None
                 else [known]
             )
@@ -326,13 +400,13 @@ class Compactor:
             if self._is_small(end - start):
                 self._written.put(key, bytes(content[0]))
         for extent in run:
-            if extent.name != name:  # the rest of a write with units is for the other file
+            if extent.name != name:  # The rest of a write with units belongs to the other file.
                 self._written.forget(state.key(extent.name), extent.skip, extent.length)
         if not is_new:
             try:
                 self._check_size(key, start, end)
             except Corrupt:
-                authority.lives.leave(state.id)  # under that name there never will be another one
+                authority.generations.leave(state.id)  # No other object will ever have that name.
                 raise
 
     def _check_size(self, key: str, start: int, end: int) -> None:
@@ -346,10 +420,10 @@ class Compactor:
             )
 
     def _compose_parts(
-        self, state: SegmentState, chain: Chain, parts: Sequence[PlannedPart]
+        self, state: SegmentState, manifest: SegmentManifest, parts: Sequence[PlannedPart]
     ) -> list[Part]:
         wanted = [(part.start, part.end - part.start) for part in parts if not _is_copied(part)]
-        contents = iter(self._reader.read(state.folder, chain, wanted))
+        contents = iter(self._reader.read(state.folder, manifest, wanted))
         composed: list[Part] = []
         for part in parts:
             if isinstance(part, Copied):
@@ -361,8 +435,8 @@ class Compactor:
         return composed
 
     def insist(self, key: str, authority: Authority, make: Callable[[], bool]) -> bool:
-        """Make an object; tells whether it was made now, False when it was there already. Raises
-        Fenced, and Unavailable when it may not be there."""
+        """Create an object. Returns False if the object existed already. Raises Fenced, and
+        Unavailable if the object may be missing."""
         problem: TieredStoreError | None = None
         with self._settings.limit_retries():
             for attempt in self._settings.attempts():
@@ -374,26 +448,28 @@ class Compactor:
                     self._settings.pause(attempt)
         raise Unavailable(f"{key}: not made: {problem}", path=key)
 
-    def _collect(self, state: SegmentState, authority: Authority, chain: Chain, done: Work) -> None:
-        """Throw away garbage whose cover is older than the grace time: readers that know an older
-        chain, and writes on their way, have had that long."""
+    def _collect(
+        self, state: SegmentState, authority: Authority, manifest: SegmentManifest, done: Work
+    ) -> None:
+        """Delete garbage that has been covered for longer than the grace time, so that readers with
+        an older segment manifest, and writes in transit, have finished."""
         now_ms = self._client.now_ms()
         due = [
             found.name
-            for found in chain.garbage
+            for found in manifest.garbage
             if found.covered_ms + self._settings.grace_ms <= now_ms
         ]
         if due:
             done.touched = self._store_units(state, authority, due)
             self._garbage.put(state, authority, due)
-        left = [found.covered_ms for found in chain.garbage if found.name not in set(due)]
+        left = [found.covered_ms for found in manifest.garbage if found.name not in set(due)]
         done.due_ms = min(left) + self._settings.grace_ms if left else None
 
 
-def _is_in_groups(chain: Chain) -> bool:
-    """Whether bytes are in group objects: they are moved to the segment's own folder before it
-    becomes one object, with those of its queue's other file."""
-    return any(extent.is_grouped for extent in chain.extents)
+def _is_in_groups(manifest: SegmentManifest) -> bool:
+    """Return whether bytes are in group objects. Such bytes are moved to the segment's own folder,
+    together with those of the queue's other file, before the segment becomes one object."""
+    return any(extent.is_grouped for extent in manifest.extents)
 
 
 def _is_copied(part: PlannedPart) -> bool:
@@ -401,19 +477,18 @@ def _is_copied(part: PlannedPart) -> bool:
 
 
 def _find_tombstone(state: SegmentState, authority: Authority, keys: Sequence[str]) -> str | None:
-    """The last tombstone of this very epoch."""
+    """Return the last tombstone that this epoch has written."""
     found = [
         key
         for key in keys
         if (name := _parse(state, key)) is not None
         and name.kind == TOMBSTONE_NAME
-        and name.life.epoch == authority.number
+        and name.generation.epoch == authority.number
     ]
     return max(found, default=None)
 
 
 def _has_later(state: SegmentState, keys: Sequence[str], tombstone: str | None) -> bool:
-    """Whether there are objects that no tombstone deletes."""
     if tombstone is None:
         return bool(keys)
     return any(key > tombstone for key in keys if _parse(state, key) is not None)

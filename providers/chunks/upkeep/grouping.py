@@ -1,70 +1,126 @@
-"""GroupUpkeep: what queues have in group objects is sorted by queue, and moved to their folders.
+"""GroupUpkeep: sorts bytes in group objects by queue, and moves them to the queues' own folders.
 
-Group objects of writes are as short as what one minute brings, and each has a little of many
-queues. So from time to time all that they hold is written again, sorted by queue, in group objects
-of runs; and what a queue has in those becomes a run in its own folder when it is much, or old. Both
-change only in which object bytes are, as merging does. A group that no segment needs goes.
+A group object of writes contains the writes of one minute, with few bytes of each queue. All groups
+are therefore rewritten from time to time, sorted by queue, as group objects of runs. When a queue
+has many or old bytes in groups, they become a run in the queue's own folder. Like merging, both
+steps change only which objects contain the bytes, and never the bytes. A group that no segment
+needs is deleted.
 
-Damaged bytes stay where they are, and are looked at ever more rarely; all else of the queue moves.
+Damaged bytes stay in their group. Their move is retried at growing intervals. All other bytes of
+the queue are moved.
 
-The bytes come from this machine's own disk where it has them and they are those that were stored;
-else from the groups.
+The bytes are read from this machine's own disk, if they exist on that disk and match the stored
+bytes. Otherwise they are read from the groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cachetools import LRUCache
 
-from tieredstore.contracts.gathering import LocalCopy, order_in_groups
-from tieredstore.contracts.segment import Buffer, FileSegmentType, SegmentId
+from tieredstore.contracts.objects import ObjectClient
+from tieredstore.contracts.segment import (
+    Buffer,
+    FileSegmentType,
+    LocalCopy,
+    SegmentId,
+    order_in_groups,
+)
 from tieredstore.errors import Corrupt
 from tieredstore.message.crc import raw_crc32
-from tieredstore.providers.chunks.client import ObjectClient
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.extents import Extent
-from tieredstore.providers.chunks.lives.groups import (
+from tieredstore.providers.chunks.manifests.extents import Extent
+from tieredstore.providers.chunks.manifests.groups import (
     RUNS_LEVEL,
     Group,
     GroupPiece,
     make_group,
     sort_key,
 )
-from tieredstore.providers.chunks.lives.names import Life, find_group
-from tieredstore.providers.chunks.lives.views import Views
+from tieredstore.providers.chunks.manifests.names import Generation, find_group
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
+from tieredstore.providers.chunks.manifests.views import Views
 from tieredstore.providers.chunks.reading.reader import ChunkReader
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import Authority, SegmentState, SegmentStates
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
-from tieredstore.providers.chunks.upkeep.group_garbage import GroupGarbage
-from tieredstore.providers.chunks.upkeep.group_rules import Run, find_runs, is_split
+from tieredstore.providers.chunks.upkeep.garbage import GroupGarbage
 from tieredstore.providers.chunks.writing.append import stamp
+
+SPREAD: Final = 0.25
+_MOST_TIMES: Final = 2
+"""Maximum size of a run as a multiple of `split_bytes`. The size is limited because runs are held
+in memory."""
+Run = tuple[Extent, ...]
+
+
+def is_split(
+    logged: Sequence[Extent],
+    others: Sequence[Extent],
+    settings: ChunkSettings,
+    now_ms: int,
+    *,
+    is_marked: bool,
+    spread: float,
+) -> bool:
+    """Return whether the grouped bytes of a queue are due to be moved, for its commit log and its
+    consume queue. They are due if they are many, old, of only one file, or of a closed segment
+    (`is_marked`). `spread`: 0 to 1, so that similar queues are not all moved at the same time."""
+    grouped = [*logged, *others]
+    if not logged or not settings.group_bytes or is_marked:
+        return bool(grouped)
+    share = 1 - SPREAD * spread
+    oldest_ms = min(extent.modified_ms for extent in grouped)
+    return (
+        sum(extent.length for extent in logged) >= settings.split_bytes * share
+        or now_ms - oldest_ms >= settings.split_age_ms * share
+    )
+
+
+def find_runs(
+    moved: Iterable[Extent], beside: Mapping[str, int], settings: ChunkSettings
+) -> Iterator[Run]:
+    """Yield the adjacent extents to move, in portions that fit into memory. `beside`: extents of
+    the queue's other file, by group. Extents of both files in one group are moved together."""
+    run: list[Extent] = []
+    for extent in moved:
+        if run and run[-1].end == extent.start:
+            former, latter = (beside.get(find_group(found.name)) for found in (run[-1], extent))
+            length = extent.start - run[0].start
+            if former == latter and length < _MOST_TIMES * settings.split_bytes:
+                run.append(extent)
+                continue
+        if run:
+            yield tuple(run)
+        run = [extent]
+    if run:
+        yield tuple(run)
+
 
 _UNIT_BYTES = 20
 _KEPT_DAMAGED = 100_000
 
 
 class _Part(NamedTuple):
-    """Adjacent extents of a segment that become one, in a life, and their bytes."""
+    """Adjacent extents of a segment, with their bytes. They become one extent in a generation."""
 
     state: SegmentState
-    life: Life
+    generation: Generation
     sources: Run
     content: Buffer
 
     @property
     def piece(self) -> GroupPiece:
         start, end = self.sources[0].start, self.sources[-1].end
-        return GroupPiece(self.state.id, self.life, start, end, raw_crc32(self.content))
+        return GroupPiece(self.state.id, self.generation, start, end, raw_crc32(self.content))
 
 
 class _Damaged(NamedTuple):
-    """Bytes that were found damaged, so many times; due_ms: when they are tried again, own
-    clock."""
+    """Damaged bytes, and the number of attempts to move them. `due_ms`: time of the next attempt,
+    by this process's clock."""
 
     tries: int
     due_ms: int
@@ -72,12 +128,11 @@ class _Damaged(NamedTuple):
 
 @dataclass(slots=True)
 class _File:
-    """A segment of a queue, as it is known now. grouped: what it has in groups that may be
-    moved."""
+    """Current state of one file of a queue. `grouped`: bytes in groups that may be moved."""
 
     state: SegmentState
-    chain: Chain
-    life: Life
+    manifest: SegmentManifest
+    generation: Generation
     grouped: list[Extent]
 
     @property
@@ -87,8 +142,9 @@ class _File:
 
 @dataclass(slots=True)
 class GroupWork:
-    """What was done. regrouped_count, deleted_count: objects made, and deleted; changed: segments
-    that got runs of their own; damage: why bytes stay where they are, the first such."""
+    """Result of a round of upkeep. `regrouped_count`, `deleted_count`: numbers of created and
+    deleted objects. `changed`: segments that got runs in their own folder. `damage`: the first
+    reason why bytes were not moved."""
 
     regrouped_count: int = 0
     deleted_count: int = 0
@@ -97,7 +153,8 @@ class GroupWork:
 
 
 class GroupUpkeep:
-    """One for all brokers of a tier; one call of `work` at a time for each."""
+    """Upkeep of group objects for all brokers of a tier. Calls of `work` for one broker must not
+    overlap."""
 
     def __init__(
         self,
@@ -120,7 +177,7 @@ class GroupUpkeep:
         self._damaged: LRUCache[tuple[SegmentId, int, str], _Damaged] = LRUCache(_KEPT_DAMAGED)
 
     def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:
-        """Read bytes of a broker's queues by this, where it has them."""
+        """Set the function that reads a queue of a broker from the local disk."""
         self._copies[broker_name] = read
 
     def work(
@@ -131,13 +188,13 @@ class GroupUpkeep:
         is_stopping: Callable[[], bool] = lambda: False,
         report_progress: Callable[[], None] = lambda: None,
     ) -> GroupWork:
-        """Do all that is due, where the epoch may have bytes in groups, until it is to stop. Raises
-        what the client raises; what was done until then stays."""
+        """Do all due work until the caller stops, if the epoch may have bytes in groups. Raises the
+        errors of the client. Work that was finished before an error is kept."""
         done = GroupWork()
         if not self._views.has_groups(broker_name):
             return done
         self._garbage.note_inherited(
-            broker_name, authority, lambda: self._find_chains(broker_name).items()
+            broker_name, authority, lambda: self._find_manifests(broker_name).items()
         )
         batch: list[_Part] = []
         size = 0
@@ -149,7 +206,7 @@ class GroupUpkeep:
             report_progress()
             try:
                 found = self._work_on(path, ids, authority, done)
-            except Corrupt as error:  # of this queue alone
+            except Corrupt as error:  # Of this queue alone.
                 done.damage = done.damage or error
                 continue
             for part in found:
@@ -165,15 +222,16 @@ class GroupUpkeep:
         if is_ending:
             return done
         done.deleted_count += self._garbage.collect(
-            broker_name, authority, lambda: self._find_chains(broker_name).items()
+            broker_name, authority, lambda: self._find_manifests(broker_name).items()
         )
         return done
 
     def _work_on(
         self, path: str, ids: Sequence[SegmentId], authority: Authority, done: GroupWork
     ) -> list[_Part]:
-        """Move what a queue has in groups to its folder where that is due; else return what of it
-        is to be sorted."""
+        """If the grouped bytes of a queue are due to be moved, move them to the queue's own folder
+        and return an empty list. Otherwise return those of its bytes that are in groups of writes.
+        The caller writes them, sorted by queue, into a new group object."""
         files = [file for id in ids if (file := self._take(id, authority)) is not None]  # noqa: A001
         if self._is_split(path, files):
             for part in self._plan(path, files, lambda _: True, done):
@@ -183,38 +241,40 @@ class GroupUpkeep:
         return self._plan(path, files, lambda extent: extent.is_chunk, done)
 
     def _find_queues(self, broker_name: str) -> Iterator[tuple[str, list[SegmentId]]]:
-        """The queues that have bytes in groups, in the order of groups, with these segments."""
-        chains = self._find_chains(broker_name)
+        """Yield the queues of a broker that have bytes in groups, with their segments, in the order
+        of queues in groups."""
+        manifests = self._find_manifests(broker_name)
         ids = [
             found
-            for found, chain in chains.items()
-            if any(extent.is_grouped for extent in chain.extents)
+            for found, manifest in manifests.items()
+            if any(extent.is_grouped for extent in manifest.extents)
         ]
         ids.sort(key=sort_key)
         for path, of_queue in groupby(ids, lambda found: found.path):
             yield path, list(of_queue)
 
-    def _find_chains(self, broker_name: str) -> Mapping[SegmentId, Chain]:
-        left = self._views.take_stock(broker_name)
-        chains = dict(left.chains)
-        for id in left.unsure:  # noqa: A001 - the contract's name
-            chains[id] = self._states.get_state(id).list_chain()
-        return chains
+    def _find_manifests(self, broker_name: str) -> Mapping[SegmentId, SegmentManifest]:
+        snapshot = self._views.take_snapshot(broker_name)
+        manifests = dict(snapshot.manifests)
+        for id in snapshot.unsure:  # noqa: A001 - the contract's name
+            manifests[id] = self._states.get_state(id).list_manifest()
+        return manifests
 
     def _take(self, id: SegmentId, authority: Authority) -> _File | None:
-        """A segment of which something can be moved now. Between these two looks nothing deletes
-        it, so what is made in that life is gone with what is seen here."""
+        """Return the state of a segment if the segment has bytes to move. The segment cannot be
+        deleted while this function runs, so a later deletion also deletes objects that are created
+        in the generation."""
         state = self._states.get_state(id)
         with state.work_lock:
-            chain = self._compactor.load_chain(state, authority)
-            if chain.sealed:
+            manifest = self._compactor.load_manifest(state, authority)
+            if manifest.sealed:
                 return None
             grouped = [
                 extent
-                for extent in chain.extents
-                if extent.is_grouped and not self._is_left(id, extent)
+                for extent in manifest.extents
+                if extent.is_grouped and not self._is_unacknowledged(id, extent)
             ]
-            return _File(state, chain, authority.lives.take(id), grouped)
+            return _File(state, manifest, authority.generations.take(id), grouped)
 
     # From groups to the queue's own folder
 
@@ -224,32 +284,32 @@ class GroupUpkeep:
             [extent for file in files if not file.is_log for extent in file.grouped],
             self._settings,
             self._client.now_ms(),
-            is_marked=any(file.chain.marked for file in files),
+            is_marked=any(file.manifest.marked for file in files),
             spread=order_in_groups(path) / 2**32,
         )
 
     # From groups of writes to groups of runs
 
     def _store(self, broker_name: str, batch: Sequence[_Part], authority: Authority) -> None:
-        group = make_group(RUNS_LEVEL, authority.lives.make(), [part.piece for part in batch])
+        group = make_group(RUNS_LEVEL, authority.generations.make(), [part.piece for part in batch])
         key = f"{self._views.groups.folder(broker_name)}/{group.name}"
         content = [*(part.content for part in batch), group.packed_index]
         metadata = stamp(authority, content)
         self._compactor.insist(
             key, authority, lambda: self._client.put_if_absent(key, content, metadata)
         )
-        self._put_in_chains(batch, group)
+        self._put_in_manifests(batch, group)
 
-    def _put_in_chains(self, batch: Sequence[_Part], group: Group) -> None:
-        """Let the chains have the runs. One that is not any more what its run was made of is left
-        as it is: the segment may have been deleted and made again."""
+    def _put_in_manifests(self, batch: Sequence[_Part], group: Group) -> None:
+        """Add the runs to the segment manifests. A manifest that no longer has the sources of its
+        run stays unchanged, because the segment may have been deleted and recreated."""
         extents = group.make_extents(self._client.now_ms())
         for part, (_, run) in zip(batch, extents, strict=True):
-            part.state.change_chain(
-                lambda chain, run=run, part=part: chain.with_run(run, part.sources)  # type: ignore[misc]
+            part.state.change_manifest(
+                lambda manifest, run=run, part=part: manifest.with_run(run, part.sources)  # type: ignore[misc]
             )
 
-    # What is moved
+    # Moving
 
     def _plan(
         self,
@@ -258,8 +318,8 @@ class GroupUpkeep:
         is_moved: Callable[[Extent], bool],
         done: GroupWork,
     ) -> list[_Part]:
-        """What of a queue becomes one, with its bytes: messages and their units from the disk
-        together, where they were written together."""
+        """Plan the runs into which the grouped bytes of a queue are combined, and read their bytes.
+        Messages and units that were written together are read from the disk together."""
         runs: list[tuple[_File, Run]] = []
         log_runs: dict[str, int] = {}
         units_files = {
@@ -268,7 +328,7 @@ class GroupUpkeep:
             if not file.is_log
             for extent in file.grouped
         }
-        for file in files:  # those of the commit log come first
+        for file in files:  # Those of the commit log come first.
             beside = units_files if file.is_log else log_runs
             for run in find_runs(filter(is_moved, file.grouped), beside, self._settings):
                 if file.is_log:
@@ -289,16 +349,19 @@ class GroupUpkeep:
         parts: list[_Part] = []
         for index, (file, run) in enumerate(runs):
             if index in contents:
-                parts.append(_Part(file.state, file.life, run, contents[index]))
+                parts.append(_Part(file.state, file.generation, run, contents[index]))
                 continue
-            parts += (_Part(file.state, file.life, *sound) for sound in self._read(file, run, done))
+            parts += (
+                _Part(file.state, file.generation, *sound) for sound in self._read(file, run, done)
+            )
         return parts
 
     def _read(self, file: _File, run: Run, done: GroupWork) -> Iterator[tuple[Run, Buffer]]:
-        """The bytes of a run from its groups; where some are damaged, of the runs beside these."""
+        """Read the bytes of a run from its groups. If some bytes are damaged, the runs before and
+        after them are returned instead."""
         try:
             wanted = [(run[0].start, run[-1].end - run[0].start)]
-            yield run, self._reader.read(file.state.folder, file.chain, wanted)[0]
+            yield run, self._reader.read(file.state.folder, file.manifest, wanted)[0]
         except Corrupt as error:
             if len(run) == 1:
                 done.damage = done.damage or error
@@ -308,12 +371,11 @@ class GroupUpkeep:
             for part in (run[:half], run[half:]):
                 yield from self._read(file, part, done)
 
-    def _is_left(self, id: SegmentId, extent: Extent) -> bool:
+    def _is_unacknowledged(self, id: SegmentId, extent: Extent) -> bool:
         damaged = self._damaged.get((id, extent.start, extent.name))
         return damaged is not None and self._settings.monotonic_ms() < damaged.due_ms
 
     def _leave(self, state: SegmentState, extent: Extent) -> None:
-        """Leave damaged bytes alone, for twice the time before."""
         key = state.id, extent.start, extent.name
         former = self._damaged.get(key)
         tries = former.tries if former is not None else 0
@@ -321,12 +383,13 @@ class GroupUpkeep:
         pause_ms = min(shortest_ms << min(tries, 32), self._settings.sweep_interval_ms)
         due_ms = self._settings.monotonic_ms() + max(pause_ms, shortest_ms)
         self._damaged[key] = _Damaged(tries + 1, due_ms)
-        state.chain = None  # their group may be lost: the listing tells
+        state.manifest = None  # Their group may be lost. The listing shows it.
 
     def _read_copy(
         self, path: str, log: _File, log_run: Run, units: _File, units_run: Run
     ) -> tuple[Buffer, Buffer] | None:
-        """The bytes of both, as this machine has them; None where it has not, or others."""
+        """Read bytes of both files of a queue from the local disk. Returns None if they are
+        missing, or differ from the stored ones."""
         copy = self._copies.get(path.partition("/")[0])
         if copy is None:
             return None
@@ -339,7 +402,6 @@ class GroupUpkeep:
 
 
 def _is_same(content: Buffer, run: Run) -> bool:
-    """Whether the bytes are surely those of the extents, by their CRCs."""
     view = memoryview(content).cast("B")
     first = run[0].start
     return view.nbytes == run[-1].end - first and all(

@@ -1,33 +1,111 @@
-"""Maintenance of a tier: merging, sealing and collecting garbage beside the writers.
-
-It works only below broker prefixes whose writer epoch this process holds. Segments report
-themselves when they have work; a sweep over the listing finds what a former process left. With
-`maintenance_threads` of 0 nothing happens by itself, only in `run`.
-"""
+"""Maintenance of a tier: merging, sealing and garbage collection while writers are active.
+Maintenance works only below broker prefixes whose writer epoch this process holds. Segments report
+themselves when they have work. A sweep over the listing finds work left by former processes. With
+`maintenance_threads` of 0, work is done only by `run`, not in the background."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tieredstore.contracts.objects import ObjectClient
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Busy, Fenced, Invalid, TieredStoreError, Unavailable
-from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.epochs.epoch import ChunkWriterEpoch
 from tieredstore.providers.chunks.epochs.writers import Writers
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.views import Views
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
+from tieredstore.providers.chunks.manifests.views import Views
 from tieredstore.providers.chunks.settings import ChunkSettings
-from tieredstore.providers.chunks.state import SegmentState, SegmentStates
+from tieredstore.providers.chunks.state import Authority, SegmentState, SegmentStates
 from tieredstore.providers.chunks.stopping import StopLimit
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
-from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS, GarbageBin
-from tieredstore.providers.chunks.upkeep.group_garbage import GroupGarbage
-from tieredstore.providers.chunks.upkeep.sorting import GroupSorting
+from tieredstore.providers.chunks.upkeep.garbage import MAX_DELETED_KEYS, GarbageBin, GroupGarbage
+from tieredstore.providers.chunks.upkeep.grouping import GroupUpkeep, GroupWork
 from tieredstore.service_thread import ServiceHealth, ServiceThread
+
+_STOP_SHARE = 0.25
+"""Share of a stop's time limit that the sorting of group objects may use."""
+
+
+class GroupSorting:
+    """Schedule for sorting the group objects of all brokers of a tier. Thread-safe."""
+
+    def __init__(
+        self,
+        client: ObjectClient,
+        settings: ChunkSettings,
+        groups: GroupUpkeep,
+        views: Views,
+        stop_limit: StopLimit,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._groups = groups
+        self._views = views
+        self._stop_limit = stop_limit
+        self._lock = threading.Lock()
+        self._next_ms: dict[str, int] = {}  # own clock
+        self._unseen: set[str] = set()  # brokers whose former groups are unknown
+        self._leaving: set[str] = set()
+        self._stopping = threading.Event()
+
+    def start(self, broker_name: str) -> None:
+        """Start the interval between two sorts, after an epoch was acquired."""
+        now_ms = self._settings.monotonic_ms()
+        self._next_ms[broker_name] = now_ms + self._settings.regroup_interval_ms
+        self._unseen.add(broker_name)
+        self._leaving.discard(broker_name)
+
+    def leave(self, broker_name: str) -> None:
+        """Limit sorting to a share of a stop's time, because the epoch will be released."""
+        self._leaving.add(broker_name)
+
+    def stop(self) -> None:
+        """Stop running sorts."""
+        self._stopping.set()
+
+    def look(self, broker_name: str) -> None:
+        """Check, once after an epoch was acquired, whether sorting is due. Raises Unavailable."""
+        if broker_name not in self._unseen or not self._views.has_groups(broker_name):
+            return
+        oldest_ms = self._views.groups.find_oldest_write_ms(broker_name)
+        self._unseen.discard(broker_name)
+        if oldest_ms is None:
+            return
+        if self._client.now_ms() - oldest_ms >= self._settings.regroup_interval_ms:
+            self._next_ms[broker_name] = self._settings.monotonic_ms()
+
+    def work(
+        self,
+        broker_name: str,
+        authority: Authority,
+        report_progress: Callable[[], None] = lambda: None,
+    ) -> GroupWork:
+        """Sort the bytes in group objects, if this is due. Each created run takes requests, so a
+        sort takes minutes with very many queues. Raises the errors of `GroupUpkeep.work`."""
+        with self._lock:
+            now_ms = self._settings.monotonic_ms()
+            if now_ms < self._next_ms.get(broker_name, now_ms):
+                return GroupWork()
+            self._next_ms[broker_name] = now_ms + self._settings.regroup_interval_ms
+            return self._groups.work(
+                broker_name,
+                authority,
+                is_stopping=lambda: self._is_over(broker_name, now_ms),
+                report_progress=report_progress,
+            )
+
+    def _is_over(self, broker_name: str, begun_ms: int) -> bool:
+        if self._stopping.is_set():
+            return True
+        longest_ms = int(self._settings.close_timeout_ms * _STOP_SHARE)
+        return broker_name in self._leaving and (
+            self._settings.monotonic_ms() - begun_ms >= longest_ms or not self._stop_limit.left_ms()
+        )
+
 
 _MAX_WAITING = 200_000
 _RETRY_MS = 30_000
@@ -36,14 +114,15 @@ _TICK_MS = 1_000
 _WORK_LATE_MS = 900_000
 GATHER_MS = 60_000
 _DRAIN_SHARE = 0.75
-"""The rest is for giving the epoch back."""
+"""Share of a stop's time limit for work that is queued or running. The rest is for releasing the
+epoch."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Of the work on a segment: `count` times one after another; tried again at `due_ms`, own
-    clock."""
+    """Work on a segment that failed `count` times in succession. It is retried at `due_ms`, by this
+    process's clock."""
 
     state: SegmentState
     count: int
@@ -52,8 +131,8 @@ class _Failure:
 
 @dataclass(slots=True)
 class MaintenanceReport:
-    """What a run did; failed_count: segments whose work ended with an error, which is logged.
-    regrouped_count: group objects of runs."""
+    """Result of a maintenance round. `failed_count`: segments whose work ended with an error, which
+    is logged. `regrouped_count`: group objects of runs."""
 
     merged_count: int = 0
     sealed_count: int = 0
@@ -64,11 +143,11 @@ class MaintenanceReport:
 
 
 class Maintenance:
-    """Work that segments report, and that sweeps over the listings of brokers find.
+    """Does the work that segments report, and that sweeps over the listings of brokers find.
 
-    A segment is worked on by one thread, so that a slow one keeps no other thread. One whose work
-    fails is tried again after twice the time before: up to ten minutes for what passes by itself,
-    up to the time between two sweeps for all else.
+    At most one thread works on a segment, so that a slow segment blocks only one thread. Failed
+    work is retried after twice the previous delay, up to ten minutes for passing errors, and up to
+    the sweep interval for all others.
     """
 
     def __init__(
@@ -101,32 +180,32 @@ class Maintenance:
         self._waiting: dict[SegmentId, tuple[int, SegmentState]] = {}
         self._failing: dict[SegmentId, _Failure] = {}
         self._working: set[SegmentId] = set()
-        self._changed_meanwhile: set[SegmentId] = set()  # of those that are worked on
+        self._changed_meanwhile: set[SegmentId] = set()  # Of segments in work.
         self._busy_count = 0
-        self._undeleted_count = 0  # times that garbage could not be deleted, one after the other
+        self._undeleted_count = 0  # Number of successive failures of garbage deletion.
         self._next_sweep_ms: dict[str, int] = {}
         self._reaped: set[str] = set()
-        self._services: list[ServiceThread] = []  # the housekeeper, then the workers
+        self._services: list[ServiceThread] = []  # The housekeeper, then the workers.
         self._regrouping: ServiceThread | None = None
         self._stopping = threading.Event()
 
     # From the segments
 
     def notice(self, state: SegmentState) -> None:
-        """Enqueue a segment that changed when it has work: its turn comes while its epoch is
+        """Enqueue a changed segment that has work. The segment is processed while its epoch is
         held."""
-        chain = state.chain
-        if chain is not None and self._compactor.needs_work(chain):
+        manifest = state.manifest
+        if manifest is not None and self._compactor.needs_work(manifest):
             self._enqueue(state)
 
-    def notice_listed(self, id: SegmentId, chain: Chain) -> None:
-        """Enqueue a segment as `notice` does, by the chain that a listing showed."""
+    def notice_listed(self, id: SegmentId, manifest: SegmentManifest) -> None:
+        """Enqueue a segment that a listing has found, as `notice` does."""
         broker_name = id.path.partition("/")[0]
         if broker_name in self._writers.get_held_epochs() and self._compactor.needs_work_later(
-            chain
+            manifest
         ):
             state = self._states.get_state(id)
-            state.adopt(chain)
+            state.adopt(manifest)
             self._enqueue(state)
 
     def _enqueue(self, state: SegmentState) -> None:
@@ -134,7 +213,7 @@ class Maintenance:
             return
         with self._changed:
             if state.id in self._failing:
-                return  # its turn comes
+                return  # It will be processed.
             if state.id in self._working:
                 self._changed_meanwhile.add(state.id)
                 return
@@ -145,14 +224,15 @@ class Maintenance:
             worker.wake()
 
     def _has_room(self) -> bool:
-        """What is left out is found by a sweep."""
+        """Return whether the queue has room. A sweep later finds segments that were not
+        enqueued."""
         return len(self._ready) + len(self._waiting) + len(self._failing) < _MAX_WAITING
 
-    # By hand
+    # Manual runs
 
     def run(self, *, sweep: bool = True) -> MaintenanceReport:
-        """Do all work that is due, of all brokers whose epoch is held, in this thread. Raises
-        Invalid when there is none, Fenced, and Unavailable when the tier cannot be listed."""
+        """Do all due work of all brokers whose epoch is held, in this thread. Raises Invalid if no
+        epoch is held, Fenced, and Unavailable if the tier cannot be listed."""
         held = self._writers.get_held_epochs()
         if not held:
             self._writers.check_held()
@@ -173,16 +253,15 @@ class Maintenance:
     ) -> None:
         epoch.confirm()
         self._views.prepare(broker_name)
-        for id, chain in self._views.list_chains(broker_name).items():  # noqa: A001
-            if self._compactor.needs_work_later(chain):
+        for id, manifest in self._views.list_manifests(broker_name).items():  # noqa: A001
+            if self._compactor.needs_work_later(manifest):
                 state = self._states.get_state(id)
-                state.adopt(chain)
-                state.look_again_for_garbage(chain)
+                state.adopt(manifest)
+                state.look_again_for_garbage(manifest)
                 self._enqueue(state)
         self._reap(broker_name, epoch, report)
 
     def _sort(self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport) -> None:
-        """Sort what is in group objects, where it is time."""
         service = self._regrouping
         report_progress = service.report_progress if service is not None else lambda: None
         done = self._sorting.work(broker_name, epoch, report_progress)
@@ -194,8 +273,8 @@ class Maintenance:
             raise done.damage
 
     def _reap(self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport) -> None:
-        """Nobody completes uploads that have been open for so long, and nobody goes by what former
-        epochs inherited, or have in groups where nothing is."""
+        """Abort uploads that have been open for too long. Delete epoch manifests of former epochs,
+        and groups of former epochs without valid bytes."""
         epoch.check()
         report.deleted_count += self._group_garbage.reap(broker_name, epoch)
         older = self._views.keep(broker_name)
@@ -207,10 +286,10 @@ class Maintenance:
             self._client.now_ms() - self._settings.upload_age_ms,
         )
 
-    # In the background
+    # Background
 
     def start(self, broker_name: str) -> None:
-        """Start the loops, as an epoch was acquired."""
+        """Start the loops after an epoch was acquired."""
         now_ms = self._settings.monotonic_ms()
         self._sorting.start(broker_name)
         with self._changed:
@@ -240,7 +319,7 @@ class Maintenance:
         return [*self._services, *regrouping]
 
     def drain(self) -> None:
-        """Wait until what is due is done, for a share of the time that a stop has left."""
+        """Wait until due work is done, for at most a share of the remaining time of a stop."""
         if not self._services:
             return
         with self._changed:
@@ -255,9 +334,9 @@ class Maintenance:
             )
 
     def leave(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
-        """Drain, before an epoch is released, and reap and sort where no loop came to it: each of
-        many processes that live for a moment would leave what it inherits to all readers'
-        listings."""
+        """Drain before an epoch is released. Delete old epoch manifests and sort groups if no loop
+        has done so. Otherwise the epoch manifests of many short-lived processes would accumulate in
+        the listings of all readers."""
         self.drain()
         self._sorting.leave(broker_name)
         if self._services and self._stop_limit.left_ms():
@@ -269,7 +348,7 @@ class Maintenance:
                 _log.warning("%s: %s", self._client.url, error)
 
     def close(self) -> None:
-        """Drain and stop. What is under way is waited for, as long as there is time."""
+        """Drain the queue of work and stop. Wait for running work within the time limit."""
         self.drain()
         self._stopping.set()
         self._sorting.stop()
@@ -282,11 +361,11 @@ class Maintenance:
             service.stop(self._stop_limit.left_to_wait_ms())
 
     def health(self) -> list[ServiceHealth]:
-        """Return how the background loops are; none without `maintenance_threads`."""
+        """Return the health of the background loops. The result is empty without
+        `maintenance_threads`."""
         return [service.health() for service in self._list_services()]
 
     def _work_ready(self) -> None:
-        """Work on what is ready, until nothing is."""
         report = MaintenanceReport()
         while not self._stopping.is_set():
             with self._changed:
@@ -305,11 +384,10 @@ class Maintenance:
                     self._changed.notify_all()
 
     def _keep_house(self) -> None:
-        """Look after the brokers whose epochs are held, and bring up what becomes due."""
         for broker_name, epoch in self._writers.get_held_epochs().items():
             self._keep_epoch(broker_name, epoch)
         if self._regrouping is None:
-            self._keep_groups()  # what former processes left in groups
+            self._keep_groups()  # Groups of former processes.
         self._take_due(gather_ms=GATHER_MS)
 
     def _keep_groups(self) -> None:
@@ -326,7 +404,7 @@ class Maintenance:
     def _keep_epoch(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
         try:
             epoch.check()
-            # At once: a process that lives for less than a sweep reaps, too.
+            # At once, so that a process that lives for less than a sweep reaps, too.
             self._reap_once(broker_name, epoch)
             now_ms = self._settings.monotonic_ms()
             if now_ms >= self._next_sweep_ms.get(broker_name, now_ms):
@@ -343,7 +421,6 @@ class Maintenance:
             self._reap(broker_name, epoch, MaintenanceReport())
 
     def _empty_bin(self, report: MaintenanceReport, *, is_background: bool) -> None:
-        """Delete the garbage that was found."""
         done = self._garbage.empty()
         report.deleted_count += done.deleted_count
         failed: dict[SegmentId, tuple[SegmentState, TieredStoreError]] = {}
@@ -362,10 +439,10 @@ class Maintenance:
                 self._undeleted_count = 0
 
     def _take_due(self, gather_ms: int = 0) -> None:
-        """Let be worked on what is due: once the first of it has been for so long, so that more
-        garbage goes together."""
+        """Enqueue the segments that are due. The longest waiting segment must have been due for
+        `gather_ms`, so that more garbage is deleted together."""
         own_ms = self._settings.monotonic_ms()
-        # The server's clock is asked for when something is due by it
+        # The server's clock is only read if something is due by it.
         now_ms = self._client.now_ms() if self._waiting else 0
         with self._changed:
             found = [item for item in self._waiting.values() if item[0] <= now_ms]
@@ -389,7 +466,6 @@ class Maintenance:
             return state
 
     def _work(self, state: SegmentState, report: MaintenanceReport, *, is_background: bool) -> None:
-        """Work on a segment that was taken."""
         due_ms: int | None = None
         failure: TieredStoreError | None = None
         try:
@@ -411,7 +487,7 @@ class Maintenance:
             self._finish(state, due_ms, failure)
 
     def _expect_garbage(self, touched: Sequence[SegmentState]) -> None:
-        """Come back to segments in which objects were just merged."""
+        """Schedule a garbage collection for segments in which objects were just merged."""
         due_ms = self._client.now_ms() + self._settings.grace_ms if touched else 0
         with self._changed:
             for state in touched:

@@ -1,9 +1,6 @@
-"""When objects of a segment are merged: a listing stays short whatever the queue's rate, and a byte
-is written a few times only.
-
-Objects are in tiers by size. What is merged goes up a tier, so a byte is merged once a tier, and a
-tier never holds more than fits below its limit.
-"""
+"""Merge policy: keeps listings short at any write rate of a queue, and rewrites each byte only a
+few times. Objects are in tiers by size. A merge moves bytes up one tier, so a byte is merged once
+per tier, and the bytes in a tier never exceed its limit."""
 
 from __future__ import annotations
 
@@ -11,26 +8,31 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from tieredstore.errors import Invalid
-from tieredstore.providers.chunks.lives.extents import Extent, are_grouped
+from tieredstore.providers.chunks.manifests.extents import Extent, are_grouped
 
 Run = tuple[Extent, ...]
 _MOST_LARGE = 16
-"""Times `fan_in`: so many large objects are merged although they are new. A segment of 1 GiB is
-sealed before, however large its writes are."""
+"""Number of large objects, as a multiple of `fan_in`, that are merged even if they are new. A
+segment of 1 GiB is sealed before it has so many large objects, whatever the size of its writes."""
 
 _WELL_BELOW = 2
-"""An object of more than the limit's part so large counts to the tier above: going up takes it more
-bytes than it saves objects."""
+"""Divisor of a tier's size limit: only objects below the quotient are merged. A merge of a larger
+object would rewrite many bytes to save one object."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergePolicy:
-    """fan_in: writes that are merged into one object, and how many times larger a tier is than the
-    one below; target_bytes: small objects are merged as soon as they have so many bytes;
-    part_bytes: from this size on an object is large, it can be copied on the server; free_bytes: a
-    run so small is merged again with the next writes, since that costs no more than the request;
-    settle_ms: large objects are merged when they are so much older than the newest object (server's
-    clock), since a fast queue fills its segment before, which is then copied once, as a whole."""
+    """Parameters of merging.
+
+    `fan_in`: number of writes merged into one object, and size ratio of adjacent tiers.
+    `target_bytes`: small objects are merged as soon as they have this size together.
+    `part_bytes`: an object of this size is large, and can be copied on the server.
+    `free_bytes`: a run of at most this size is merged again with the next writes, since that costs
+    only the request.
+    `settle_ms`: large objects are merged when they are older than the newest object by this time
+    (server's clock). The segment of a fast queue is full before that time, so it is copied only
+    once, as a whole.
+    """
 
     fan_in: int = 16
     target_bytes: int = 8 << 20
@@ -39,8 +41,8 @@ class MergePolicy:
     settle_ms: int = 3_600_000
 
     def __post_init__(self) -> None:
-        """Raise Invalid for numbers with which merging would not come to an end, or make objects
-        that are merged with each write anew."""
+        """Raise Invalid for numbers with which merging would never end, or would rewrite objects on
+        each write."""
         if self.fan_in < 2:
             raise Invalid(f"fan_in: expected at least 2, found {self.fan_in}")
         if not 0 < self.part_bytes <= self.target_bytes:
@@ -50,10 +52,10 @@ class MergePolicy:
             )
 
     def next_run(self, extents: Sequence[Extent], *, is_closed: bool = False) -> Run | None:
-        """Find adjacent extents to be merged into one object next, at least two; None when all is
-        well. is_closed: the segment becomes one object now, so large ones stay as they are.
-
-        What is in group objects is left alone: it is moved with that of other queues."""
+        """Return the adjacent extents (at least two) to merge into one object next, or None if no
+        merge is due. `is_closed`: the segment will be sealed into one object, so large objects are
+        not merged before. Bytes in group objects are ignored, because they are moved together with
+        bytes of other queues."""
         if self._is_little(extents) or (not is_closed and are_grouped(extents)):
             return None
         for section in (extents,) if is_closed else _split_at_groups(extents):
@@ -75,8 +77,8 @@ class MergePolicy:
         )
 
     def _is_little(self, extents: Sequence[Extent]) -> bool:
-        """Whether there are too few objects and bytes for any rule: told at once, as a start asks
-        it of each segment."""
+        """Return whether there are too few objects and bytes for any merge. This check is quick,
+        because a start runs it for each segment."""
         if len(extents) < 2:
             return True
         length = extents[-1].end - extents[0].start
@@ -84,9 +86,9 @@ class MergePolicy:
         return len(extents) < self.fan_in and length < least
 
     def find_run_of(self, extents: Sequence[Extent], names: Container[str]) -> Run | None:
-        """Find the first adjacent extents of these names, to be one object, with those before them
-        that are rewritten for nothing; None when there is none. So many at most that what is read
-        fits into memory."""
+        """Return the first adjacent extents of the given names, to combine into one object, with
+        preceding extents that can be rewritten without extra cost. None without such extents. Their
+        size is limited so that they fit into memory."""
         first = next((i for i, extent in enumerate(extents) if extent.name in names), None)
         if first is None:
             return None
@@ -108,7 +110,8 @@ class MergePolicy:
         return tuple(extents[first:behind])
 
     def _find_small_run(self, small: Run) -> Run | None:
-        """The small objects at the end, when they are enough bytes or enough writes."""
+        """Return the small objects at the end of the segment, if their bytes or their number
+        suffice for a merge."""
         enough = self._first_bytes(small)
         if enough is not None:
             return enough
@@ -122,7 +125,6 @@ class MergePolicy:
         return _find_full_tier(small, self._limits(self.free_bytes, self.target_bytes))
 
     def _find_shut_in_run(self, extents: Sequence[Extent]) -> Run | None:
-        """Small objects with a large one behind them: no write will make more of them."""
         end = len(extents)
         while end and extents[end - 1].length >= self.part_bytes:
             end -= 1
@@ -133,7 +135,7 @@ class MergePolicy:
         return self._first_bytes(shut_in) or (shut_in if len(shut_in) > 1 else None)
 
     def _first_bytes(self, small: Run) -> Run | None:
-        """The first of them that are enough bytes together: what is merged fits into memory."""
+        """Return the first objects that together have enough bytes and fit into memory."""
         length = 0
         for index, extent in enumerate(small):
             length += extent.length
@@ -142,7 +144,7 @@ class MergePolicy:
         return None
 
     def _find_large_run(self, large: Sequence[Extent], extents: Sequence[Extent]) -> Run | None:
-        """Large objects, and single small ones between them."""
+        """Return large objects to merge, together with single small objects between them."""
         settled = len(large)
         if settled < _MOST_LARGE * self.fan_in:
             newest_ms = max((extent.modified_ms for extent in extents), default=0)
@@ -152,7 +154,8 @@ class MergePolicy:
         return _find_full_tier(large[:settled], self._limits(self.part_bytes, most))
 
     def _limits(self, least: int, most: int) -> Iterator[int]:
-        """The limits of the tiers from `least` bytes on, up to `most`."""
+        """Yield the size limits of the classes of objects that are merged together, from `least`
+        bytes up to `most`."""
         limit = max(1, least) * self.fan_in
         while limit <= most:
             yield limit
@@ -160,7 +163,6 @@ class MergePolicy:
 
 
 def _split_at_groups(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
-    """The extents before, between and behind those in group objects."""
     first = 0
     for index, extent in enumerate(extents):
         if extent.is_grouped:
@@ -171,7 +173,8 @@ def _split_at_groups(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
 
 
 def _find_full_tier(extents: Sequence[Extent], limits: Iterator[int]) -> Run | None:
-    """The extents at the end that are well below a tier's limit, when together they are not."""
+    """Return the extents at the end of the segment that are each below half of a tier's size limit,
+    if together they reach the limit."""
     for limit in limits:
         first, length = len(extents), 0
         while first and extents[first - 1].length < limit // _WELL_BELOW:

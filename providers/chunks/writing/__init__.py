@@ -1,1 +1,1 @@
-"""Writes at the end of segments."""
+"""Writes at the end of segments of a chunk log."""

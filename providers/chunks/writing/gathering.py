@@ -1,9 +1,10 @@
-"""Gathering: small commits of many queues, stored together in one group object.
+"""Small commits of many queues, stored together in one group object.
 
-A write that may wait is taken, and stored with others: when there are enough bytes, and at the
-latest when the writer epoch is confirmed, before the look. The object that got no answer is sent
-again, the same bytes under the same name, until the store has told: no queue in it writes anything
-else before that, so no life has to be left for it, and groups count in their order.
+A write that may wait is accepted, and stored together with other writes when they have enough
+bytes. At the latest the write is stored before the fence check of the next confirmation. If the
+create of a group gets no response, it is sent again with the same bytes and name until the store
+answers. Until then the queues in the group write nothing else, so their generations stay valid, and
+groups are added in order.
 """
 
 from __future__ import annotations
@@ -13,34 +14,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tieredstore.contracts.objects import ObjectClient
 from tieredstore.contracts.segment import Buffer, SegmentId, Written
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.message.crc import raw_crc32
-from tieredstore.providers.chunks.client import ObjectClient
-from tieredstore.providers.chunks.lives.groups import (
+from tieredstore.providers.chunks.manifests.groups import (
     WRITES_LEVEL,
     Group,
     GroupPiece,
     make_group,
     sort_key,
 )
-from tieredstore.providers.chunks.lives.names import GROUPS_FOLDER
+from tieredstore.providers.chunks.manifests.names import GROUPS_FOLDER
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import Authority, SegmentState
-from tieredstore.providers.chunks.writing.append import is_same, stamp
-from tieredstore.providers.chunks.writing.carrying import (
+from tieredstore.providers.chunks.writing.append import (
     CarryingAppender,
     PairResult,
     SegmentWrite,
+    is_same,
+    stamp,
 )
 
 _MOST_TIMES = 2
-"""What is taken is stored at once before it would be so many times `group_bytes`."""
+"""Maximum size of the accepted writes that are not stored yet, in multiples of `group_bytes`. A
+write that would exceed this size first stores the accepted writes."""
 
 
 class _Sent(NamedTuple):
-    """A group object that was sent, or is about to be. number: of the last write in it; states: of
-    its pieces, in their order."""
+    """A group object that was sent, or will be sent. `number`: number of the last write in it.
+    `states`: states of the segments of its pieces, in order."""
 
     number: int
     key: str
@@ -51,9 +54,13 @@ class _Sent(NamedTuple):
 
 @dataclass(slots=True)
 class _Gathered:
-    """Of one writer epoch. taken: writes of each queue, by path; sent: what is not known to be
-    stored. Writes are numbered: `taken_number` is that of the last one, and all up to
-    `stored_number` are stored."""
+    """Gathered writes of one writer epoch. Writes are numbered.
+
+    `taken`: writes of each queue, by path.
+    `sent`: groups that are not known to be stored.
+    `taken_number`: number of the last accepted write.
+    `stored_number`: all writes up to this one are stored.
+    """
 
     flush_lock: threading.Lock
     taken: dict[str, tuple[SegmentWrite, SegmentWrite]] = field(default_factory=dict)
@@ -64,7 +71,7 @@ class _Gathered:
 
 
 class Gatherer:
-    """One for all segments of a tier. Thread-safe."""
+    """Gatherer of small writes for all segments of a tier. Thread-safe."""
 
     def __init__(
         self,
@@ -84,9 +91,9 @@ class Gatherer:
     def take(
         self, log: SegmentWrite, units: SegmentWrite, authority: Authority
     ) -> PairResult | None:
-        """Take a write of both files of a queue, to be stored before the epoch is next confirmed;
-        None when it has to be written otherwise. Called with the `write_lock` of both. Raises as
-        `flush`, and as a write does: then it was not taken."""
+        """Accept a write of messages and units of a queue, which is stored before the next
+        confirmation of the epoch. Returns None if the write cannot be gathered. The caller holds
+        the `write_lock` of both. If `flush` or a write raises an error, nothing was accepted."""
         if not (self._settings.group_bytes and authority.number and log.length and units.length):
             return None
         if log.length + units.length > self._settings.group_bytes:
@@ -96,7 +103,7 @@ class Gatherer:
         gathered = self._get_gathered(authority)
         length = log.length + units.length
         is_much = gathered.taken_bytes + length > _MOST_TIMES * self._settings.group_bytes
-        # A queue that goes on in other segments than those it waits for
+        # A queue that continues in other segments than those of its gathered writes.
         if is_much or log.state.id.path in gathered.taken:
             self.flush(authority)
         with self._lock:
@@ -107,19 +114,19 @@ class Gatherer:
         return Written(log.end), Written(units.end)
 
     def settle(self, state: SegmentState, authority: Authority) -> None:
-        """Store what was taken of a segment, before anything else is written to it. Raises as
-        `flush`."""
+        """Store the gathered writes of a segment, before anything else is written to it. Raises the
+        errors of `flush`."""
         if state.id in self._waiting:
             self.flush(authority)
 
     def list_sent(self, authority: Authority) -> list[str]:
-        """List the names of groups that may be there, and that no chain has yet."""
+        """Return the names of groups that may exist, and that no segment manifest contains yet."""
         sent = self._get_gathered(authority).sent
         return [str(sent.group.name)] if sent is not None else []
 
     def flush(self, authority: Authority) -> None:
-        """Store all that was taken before this call. Raises Unavailable, then it stays taken;
-        Fenced, then it is forgotten."""
+        """Store all writes that were accepted before this call. On Unavailable they are kept, and
+        on Fenced they are discarded."""
         gathered = self._get_gathered(authority)
         wanted = gathered.taken_number
         if gathered.stored_number >= wanted:
@@ -147,14 +154,14 @@ class Gatherer:
             pieces = [
                 GroupPiece(
                     write.state.id,
-                    authority.lives.begin(write.state.id, write.position),
+                    authority.generations.begin(write.state.id, write.position),
                     write.position,
                     write.end,
                     find_crc(write.buffers),
                 )
                 for write in writes
             ]
-            group = make_group(WRITES_LEVEL, authority.lives.make(), pieces)
+            group = make_group(WRITES_LEVEL, authority.generations.make(), pieces)
             content = [buffer for write in writes for buffer in write.buffers]
             key = f"{self._cluster_folder}/{writes[0].state.broker_name}/{GROUPS_FOLDER}/"
             gathered.sent = _Sent(
@@ -164,11 +171,12 @@ class Gatherer:
                 [*content, group.packed_index],
                 [write.state for write in writes],
             )
-            # Only now: had any of that failed, as for want of memory, they would still be taken.
+            # Only now: after an earlier failure, such as a lack of memory, they would stay
+            # accepted.
             gathered.taken, gathered.taken_bytes = {}, 0
 
     def _store(self, sent: _Sent, authority: Authority) -> None:
-        """Make the object. Nobody else makes one of its name."""
+        """Create the object of a group. No other process creates an object with the same name."""
         metadata = stamp(authority, sent.content)
         problem: TieredStoreError | None = None
         for attempt in self._settings.attempts():
@@ -187,7 +195,6 @@ class Gatherer:
         raise Unavailable(f"{sent.key}: not written: {problem}", path=sent.key)
 
     def _count(self, gathered: _Gathered) -> None:
-        """Let the chains have what is stored."""
         sent = gathered.sent
         assert sent is not None
         extents = sent.group.make_extents(self._client.now_ms())
@@ -199,7 +206,7 @@ class Gatherer:
         sent = gathered.sent
         assert sent is not None
         for state in sent.states:
-            state.chain = None
+            state.manifest = None
         self._end(gathered, sent)
         with self._lock:
             for pair in gathered.taken.values():
@@ -215,7 +222,7 @@ class Gatherer:
 
 
 def find_crc(buffers: Sequence[Buffer]) -> int:
-    """Return the CRC-32 of buffers, one behind the other."""
+    """Return the CRC-32 of the concatenation of buffers."""
     crc = 0
     for buffer in buffers:
         crc = raw_crc32(buffer, crc)

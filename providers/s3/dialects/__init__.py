@@ -1,1 +1,1 @@
-"""How the object stores of several vendors are asked to make an object only if it is absent."""
+"""Conditional create in the dialects of object store vendors."""

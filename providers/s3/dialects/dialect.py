@@ -1,22 +1,31 @@
-"""Dialects of conditional create: how an endpoint is asked to make an object only if it is absent,
-and how it says no (`docs/s3.md` has what each vendor promises, with sources).
+"""Dialects of conditional create: the request that creates an object only if it is absent, and the
+refusal (`docs/s3.md` has each vendor's promises, with sources).
 
-The client asks as Amazon is asked (`If-None-Match: *`) and understands what Amazon answers (412).
-Only here is known that others are asked in other words.
+The client uses Amazon's dialect (`If-None-Match: *`, refusal 412). Only this module knows the other
+dialects.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
+
+from botocore.auth import AUTH_TYPE_MAPS, BaseSigner
+from botocore.exceptions import NoCredentialsError
 
 from tieredstore.errors import Invalid
 from tieredstore.message.crc import raw_crc32
 from tieredstore.providers.s3.errors import Answer
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client as BotoClient
+
 
 CONDITION = "If-None-Match"
 _AMAZON = "x-amz-"
@@ -25,17 +34,21 @@ _REFUSED_STATUS, _REFUSED_CODE = 412, "PreconditionFailed"
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one vendor is spoken to.
+    """Dialect of one vendor.
 
-    hosts: what the host names of its endpoints end with. header, value: the condition. refusals:
-    status and code of an answer that says that the key is taken. initiates: whether
-    CreateMultipartUpload carries the condition too. multipart: whether parts are copied on the
-    server and a completion takes the condition; without it an object made of parts is sent whole.
-    promises_exclusion: whether the vendor says that of creates at the same time one alone succeeds;
-    without that no writer is fenced.
-    void_if_versioned: the condition is without effect in a bucket that has, or ever had,
-    versioning. checksum: of what is sent. prefix: what stands for `x-amz-` in the names of headers,
-    where `renamed` says: of metadata, or of all, which then take a signature of Google's.
+    `hosts`: suffixes of the host names of its endpoints.
+    `header`, `value`: the condition.
+    `refusals`: status and code of an answer for a taken key.
+    `initiates`: whether CreateMultipartUpload carries the condition too.
+    `multipart`: whether the server copies parts and a completion takes the condition. Otherwise an
+    object made of parts is sent whole.
+    `promises_exclusion`: whether the vendor promises that exactly one of concurrent creates
+    succeeds. Without this promise no writer is fenced.
+    `void_if_versioned`: the condition has no effect in a bucket that has, or ever had, versioning.
+    `checksum`: kind of checksum of sent bodies.
+    `prefix`: replaces `x-amz-` in names of headers.
+    `renamed`: whether `prefix` is used in the names of metadata headers only, or of all headers. In
+    the latter case requests need Google's signature.
     """
 
     name: str
@@ -52,13 +65,14 @@ class Dialect:
     renamed: Literal["metadata", "all"] = "metadata"
 
     def checksum_params(self, body: bytes) -> dict[str, str]:
-        """Return what PutObject is called with, so that a body damaged on its way is refused."""
+        """Return the arguments of PutObject with which the server refuses a damaged body."""
         if self.checksum == "crc32":
             return {"ChecksumCRC32": _base64(raw_crc32(body).to_bytes(4, "big"))}
         return {"ContentMD5": md5_of(body)}
 
     def translate_request(self, operation: str, headers: MutableMapping[str, str]) -> None:
-        """Put the headers of a request into the vendor's words. operation: as botocore names it."""
+        """Translate the headers of a request into the vendor's headers. `operation`: botocore's
+        name of the operation."""
         asks = headers.get(CONDITION) == "*"
         if asks:
             del headers[CONDITION]
@@ -67,18 +81,18 @@ class Dialect:
         self._rename(headers, _AMAZON, self.prefix)
 
     def translate_headers(self, headers: MutableMapping[str, str]) -> None:
-        """Put the headers of an answer into Amazon's words."""
+        """Translate the headers of an answer into Amazon's headers."""
         self._rename(headers, self.prefix, _AMAZON)
 
     def translate_refusal(self, answer: Answer) -> Answer:
-        """Return a refused condition as Amazon tells it, anything else as it is."""
+        """Translate a refused condition into Amazon's answer. Any other answer stays unchanged."""
         if (answer.status, answer.code) not in self.refusals:
             return answer
         return replace(answer, status=_REFUSED_STATUS, code=_REFUSED_CODE)
 
     def explain_void(self, versioning: str) -> str:
-        """Say that a bucket's versioning makes the condition void; empty where it does not.
-        versioning: its status, empty for a bucket that never had any."""
+        """Return the reason why a bucket's versioning disables the condition, or an empty text.
+        `versioning`: status of the versioning, empty for a bucket that never had versioning."""
         if not versioning or not self.void_if_versioned:
             return ""
         return (
@@ -139,8 +153,8 @@ DIALECTS: Mapping[str, Dialect] = {found.name: found for found in (S3, OSS, COS,
 
 
 def choose_dialect(name: str, endpoint: str) -> Dialect:
-    """Return the dialect of that name; for `auto` the one of the endpoint's host. Raises
-    Invalid."""
+    """Return the dialect with the given name, or for `auto` the dialect of the endpoint's host.
+    Raises Invalid."""
     if name != "auto":
         return DIALECTS[name]
     host = f".{(urlsplit(endpoint).hostname or '').rstrip('.')}"
@@ -151,7 +165,8 @@ def choose_dialect(name: str, endpoint: str) -> Dialect:
 
 
 def check_checksums(dialect: Dialect, checksums: str) -> None:
-    """Raise Invalid where the endpoint confirms no checksum and must."""
+    """Raise Invalid if confirmation of checksums is required but the endpoint does not confirm
+    them."""
     if checksums == "required" and dialect.checksum != "crc32":
         raise Invalid(
             f"tieredStoreS3Checksums: required, but an endpoint of dialect {dialect.name} confirms "
@@ -160,9 +175,95 @@ def check_checksums(dialect: Dialect, checksums: str) -> None:
 
 
 def md5_of(body: bytes) -> str:
-    """Return the value of Content-MD5."""
+    """Return the value of the header Content-MD5 for a body."""
     return _base64(hashlib.md5(body, usedforsecurity=False).digest())
 
 
 def _base64(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
+
+
+_ALGORITHM = "GOOG4-HMAC-SHA256"
+_UNSIGNED = "UNSIGNED-PAYLOAD"
+_SIGNATURE_VERSION = "goog4"
+
+
+def speak(client: BotoClient, dialect: Dialect) -> None:
+    """Translate all requests and answers of a boto3 client. No-op for S3's own dialect."""
+    if dialect is S3:
+        return
+
+    def translate_request(request: Any, operation_name: str, **_: Any) -> None:
+        if operation_name == "DeleteObjects":
+            _replace_checksum(request)
+        dialect.translate_request(operation_name, request.headers)
+
+    def translate_headers(response_dict: dict[str, Any], **_: Any) -> None:
+        dialect.translate_headers(response_dict["headers"])
+
+    def choose_signer(**_: Any) -> Any:
+        return _SIGNATURE_VERSION
+
+    events = client.meta.events
+    events.register("before-sign.s3", translate_request)
+    events.register("before-parse.s3", translate_headers)
+    if dialect.renamed == "all":
+        events.register_first("choose-signer.s3", choose_signer)
+
+
+def _replace_checksum(request: Any) -> None:
+    """Replace the checksum of a multi-object delete, which botocore sends as a CRC-32."""
+    for name in [n for n in request.headers if n.lower().startswith("x-amz-checksum-")]:
+        del request.headers[name]
+    del request.headers["x-amz-sdk-checksum-algorithm"]
+    del request.headers["Content-MD5"]
+    request.headers["Content-MD5"] = md5_of(request.body)
+
+
+class GoogleAuth(BaseSigner):
+    """Google's form of Signature Version 4, for requests whose own headers are all `x-goog-…`. Such
+    a request must have no `x-amz-…` header. Source:
+    https://cloud.google.com/storage/docs/authentication/signatures"""
+
+    REQUIRES_REGION = True
+
+    def __init__(self, credentials: Any, region_name: str, **_: Any) -> None:
+        self._credentials = credentials
+        self._region = region_name
+
+    def add_auth(self, request: Any) -> None:
+        """Sign a request, even if it is already signed. As in Amazon's form, the body is not
+        hashed."""
+        if self._credentials is None:
+            raise NoCredentialsError
+        headers = request.headers
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        for name in ("Authorization", "x-goog-date", "x-goog-content-sha256"):
+            del headers[name]
+        headers["x-goog-date"] = now
+        headers["x-goog-content-sha256"] = _UNSIGNED
+        url = urlsplit(request.url)
+        signed = {name.lower(): " ".join(str(headers[name]).split()) for name in headers}
+        signed = {name: value for name, value in signed.items() if _is_signed(name)}
+        signed["host"] = url.netloc
+        names = sorted(signed)
+        query = sorted(pair if "=" in pair else f"{pair}=" for pair in url.query.split("&") if pair)
+        canonical = [request.method.upper(), url.path or "/", "&".join(query)]
+        canonical += [f"{name}:{signed[name]}" for name in names]
+        canonical += ["", ";".join(names), _UNSIGNED]
+        hashed = hashlib.sha256("\n".join(canonical).encode()).hexdigest()
+        scope = f"{now[:8]}/{self._region}/storage/goog4_request"
+        signature = f"GOOG4{self._credentials.secret_key}".encode()
+        for text in (*scope.split("/"), f"{_ALGORITHM}\n{now}\n{scope}\n{hashed}"):
+            signature = hmac.digest(signature, text.encode(), "sha256")
+        headers["Authorization"] = (
+            f"{_ALGORITHM} Credential={self._credentials.access_key}/{scope}, "
+            f"SignedHeaders={';'.join(names)}, Signature={signature.hex()}"
+        )
+
+
+def _is_signed(name: str) -> bool:
+    return name.startswith("x-goog-") or name in {"content-md5", "content-type", "range"}
+
+
+AUTH_TYPE_MAPS[_SIGNATURE_VERSION] = GoogleAuth

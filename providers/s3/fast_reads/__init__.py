@@ -1,1 +1,1 @@
-"""Ranges of up to 1 MiB are read through obstore where it is there (`docs/adr/0004-obstore.md`)."""
+"""Reads of ranges up to 1 MiB through obstore, if it is installed (`docs/adr/0004-obstore.md`)."""

@@ -1,32 +1,46 @@
 """ObstoreReader: small ranges of S3 objects by obstore, for a fraction of boto3's processor time
 (`docs/adr/0004-obstore.md`).
 
-Only a fast path: one attempt, and an answer counts only when it is the range that was asked for, as
-far as the object has it, or that there is no such object. Everything else is NO_ANSWER: the caller
-asks again through boto3, which tells what is the matter.
+The reader makes one attempt. An answer counts only if it is the requested range, as far as the
+object has it, or a proof that the object does not exist. Any other result is NO_ANSWER: the caller
+asks boto3, which reports the fault.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
 import re
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from urllib.parse import urlsplit
 
+from botocore.credentials import RefreshableCredentials
+
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.s3.errors import THROTTLES
+from tieredstore.providers.s3.meter import find_file_type
+from tieredstore.providers.s3.session import CONNECT_TIMEOUT_MS, addressing_style, open_session
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential, S3Store
 
+    from tieredstore.providers.s3.lane import Lane
+    from tieredstore.providers.s3.place import S3Place
+    from tieredstore.providers.s3.settings import S3Settings
+
+
 MAX_FAST_BYTES = 1 << 20
-"""Longest range worth it: from about 2 MiB on copying outweighs what a request costs."""
+"""Longest range that is read through obstore. From about 2 MiB, copying costs more than the
+request."""
 
 
 class NoAnswer(enum.Enum):
-    """ASKED_FOR_LESS: the endpoint said that it gets too many requests."""
+    """Reason why the reader has no answer. ASKED_FOR_LESS: the endpoint refused because of load."""
 
     NO_ANSWER = enum.auto()
     ASKED_FOR_LESS = enum.auto()
@@ -37,20 +51,22 @@ NO_ANSWER = NoAnswer.NO_ANSWER
 _STATUS = re.compile(r"status code: (\d{3})(?:[^\n]*?<Code>(\w+)</Code>)?", re.ASCII)
 _FAILURES_IN_A_ROW = 3
 _CALLS_LEFT_OUT = 1000
-"""After so many failures one after another, so many ranges are not tried this way: an endpoint
-that obstore cannot talk to must not cost each read a second request."""
+"""Number of ranges that skip the fast path, after the same number of consecutive failures.
+Otherwise each read from an endpoint that obstore cannot use would cost a second request."""
 
 _CREDENTIALS_FOR = timedelta(minutes=5)
-"""How long obstore keeps credentials: less than the ten minutes for which botocore, which renews
-them, promises that they stay valid."""
+"""Time for which obstore caches credentials. This time is below the ten minutes of validity that
+botocore guarantees when it renews credentials."""
 
 
 Count: TypeAlias = Callable[[str, str, int, float], None]
-"""Told key, HTTP status (`none` without an answer), bytes received and milliseconds."""
+"""Function that counts a request: key, HTTP status (`none` without an answer), received bytes and
+milliseconds."""
 
 
 class Credentials(Protocol):
-    """botocore's credentials: static ones, or a role's that it renews."""
+    """Credentials from botocore. They are static, or belong to a role and are renewed by
+    botocore."""
 
     def get_frozen_credentials(self) -> Any:
         """Return `access_key`, `secret_key` and `token`."""
@@ -59,7 +75,7 @@ class Credentials(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderSettings:
-    """What boto3's client was made with. ca_bundle and proxy: obstore has no equal of botocore's,
+    """Settings of boto3's client. obstore has no equivalent of botocore's `ca_bundle` and `proxy`,
     so with either of them there is no reader."""
 
     bucket: str
@@ -67,7 +83,6 @@ class ReaderSettings:
     endpoint: str
     path_style: bool
     credentials: Credentials = field(repr=False)
-    connect_timeout_ms: int = 2000
     read_timeout_ms: int = 10_000
     verify_tls: bool = True
     ca_bundle: str = ""
@@ -75,8 +90,8 @@ class ReaderSettings:
 
 
 class ObstoreReader:
-    """Thread-safe; one connection pool. `count` is told each request; `failed` is called after
-    one that the server refused, or that it did not answer."""
+    """Reader with one connection pool. Thread-safe. `count`: called for each request. `failed`:
+    called after a request that the server refused or did not answer."""
 
     def __init__(
         self, store: S3Store, count: Count, failed: Callable[[], None] = lambda: None
@@ -87,22 +102,23 @@ class ObstoreReader:
         self._count = count
         self._tell_failed = failed
         self._get: Callable[..., Any] = obstore.get
-        self._failures = 0  # not exact among threads, and need not be
+        self._failures = 0  # need not be exact among threads
         self._calls_to_leave_out = 0
 
     @classmethod
     def make(
         cls, settings: ReaderSettings, count: Count, failed: Callable[[], None] = lambda: None
     ) -> ObstoreReader | None:
-        """Make a reader; None where obstore is not installed or cannot do what the settings ask
-        for."""
+        """Create a reader. Return None if obstore is not installed or does not support the
+        settings."""
         if settings.ca_bundle or settings.proxy:
             return None
         try:
             from obstore.store import S3Store
         except ImportError:
             return None
-        # All that obstore would otherwise take from the environment, where it beats `endpoint`.
+        # Settings that obstore would otherwise take from the environment, where they override
+        # `endpoint`.
         return cls(
             S3Store(
                 settings.bucket,
@@ -117,7 +133,7 @@ class ObstoreReader:
                 client_options={
                     "allow_http": settings.endpoint.startswith("http://"),
                     "allow_invalid_certificates": not settings.verify_tls,
-                    "connect_timeout": timedelta(milliseconds=settings.connect_timeout_ms),
+                    "connect_timeout": timedelta(milliseconds=CONNECT_TIMEOUT_MS),
                     "timeout": timedelta(milliseconds=settings.read_timeout_ms),
                 },
                 retry_config={"max_retries": 0},
@@ -127,10 +143,10 @@ class ObstoreReader:
         )
 
     def get_range(self, key: str, position: int, length: int) -> bytes | NoAnswer | None:
-        """Read the bytes of [position, position + length) that the object has; None when it is not
-        there; a NoAnswer when boto3 should be asked.
+        """Read the bytes of [position, position + length) that the object has. Returns None if the
+        object does not exist, and a NoAnswer if the caller should ask boto3.
 
-        key: the whole key in the bucket.
+        `key`: the whole key in the bucket.
         """
         if not 0 < length <= MAX_FAST_BYTES:
             return NO_ANSWER
@@ -172,7 +188,7 @@ class ObstoreReader:
 
 
 def _bucket_endpoint(settings: ReaderSettings) -> str:
-    """With virtual-host addressing obstore wants the bucket in the endpoint."""
+    """Return the endpoint with the bucket, as obstore requires for virtual-host addressing."""
     if settings.path_style:
         return settings.endpoint
     scheme, _, host = settings.endpoint.partition("://")
@@ -190,3 +206,130 @@ def _provider(credentials: Credentials) -> Callable[[], S3Credential]:
         }
 
     return current
+
+
+_HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]", re.ASCII)
+_KEPT_S = 300
+_log = logging.getLogger(__name__)
+
+
+class FreshCredentials:
+    """Cache of credentials, because looking them up takes longer than many reads. They are looked
+    up again after some minutes and after a failure, unless botocore renews them."""
+
+    def __init__(
+        self,
+        look_up: Callable[[], Credentials | None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look_up = look_up
+        self._monotonic = monotonic
+        self._found: Credentials | None = None
+        self._found_at = 0.0
+        self._lock = threading.Lock()
+
+    def get_frozen_credentials(self) -> Any:
+        with self._lock:
+            found = self._found
+            is_old = self._monotonic() - self._found_at > _KEPT_S
+            if found is None or (is_old and not isinstance(found, RefreshableCredentials)):
+                found = self._found = self._look_up()
+                self._found_at = self._monotonic()
+        if found is None:
+            raise Invalid("there are no credentials to sign requests with")
+        return found.get_frozen_credentials()
+
+    def doubt(self) -> None:
+        """Look up the credentials again before the next request, because a request failed. No-op
+        for credentials that botocore renews."""
+        with self._lock:
+            if not isinstance(self._found, RefreshableCredentials):
+                self._found = None
+
+
+class FastPath:
+    """Reads through obstore. The reader is made at the first read, because it needs boto3's
+    endpoint and region."""
+
+    def __init__(self, settings: S3Settings, lane: Lane, place: S3Place) -> None:
+        self._settings = settings
+        self._lane = lane
+        self._place = place
+        self._lock = threading.Lock()
+        self._is_open = False
+        self._reader: ObstoreReader | None = None
+
+    def get_range(self, key: str, position: int, length: int) -> bytes | NoAnswer | None:
+        """Read like `ObstoreReader.get_range`. `key`: key in the tier."""
+        if length > MAX_FAST_BYTES or self._lane.is_closed:
+            return NO_ANSWER
+        reader = self._reader if self._is_open else self._open_reader()
+        if reader is None:
+            return NO_ANSWER
+        gate = self._lane.find_gate(is_read=True)
+        with gate.permit() as wave:
+            found = reader.get_range(self._place.add_prefix(key), position, length)
+            if found is NoAnswer.ASKED_FOR_LESS:
+                gate.note_refusal(wave)
+            elif found is not NoAnswer.NO_ANSWER:
+                gate.note_success()
+        if found is NoAnswer.ASKED_FOR_LESS:
+            if not self._lane.may_retry():
+                what = self._place.describe_operation("GetObject", key)
+                raise Unavailable(f"{what}: the endpoint asks for fewer requests", path=key)
+            self._lane.pause(1)  # boto3 makes the next attempt
+        return found
+
+    def _open_reader(self) -> ObstoreReader | None:
+        with self._lock:
+            if not self._is_open:
+                self._reader = self._make_reader()
+                self._is_open = True
+            return self._reader
+
+    def _make_reader(self) -> ObstoreReader | None:
+        facts = self._lane.facts()
+        path_style = _path_style(self._settings)
+        if path_style is None or not facts.region:
+            return None
+        settings = self._settings
+        credentials = FreshCredentials(lambda: open_session(settings).get_credentials())
+        reader_settings = ReaderSettings(
+            settings.bucket,
+            facts.region,
+            facts.endpoint,
+            path_style,
+            credentials,
+            # obstore's requests cannot be ended, and a stop waits for them
+            read_timeout_ms=min(settings.read_timeout_ms, settings.close_timeout_ms // 2),
+            verify_tls=settings.verify_tls,
+            ca_bundle=settings.ca_bundle,
+            proxy=settings.proxy,
+        )
+        try:
+            return ObstoreReader.make(reader_settings, self._count, credentials.doubt)
+        except Exception as error:
+            _log.warning("obstore is not used: %s", type(error).__name__)
+            return None
+
+    def _count(self, key: str, status: str, received_bytes: int, elapsed_ms: float) -> None:
+        self._lane.meter.count(
+            "GetObject",
+            find_file_type(key),
+            status,
+            sent_bytes=0,
+            received_bytes=received_bytes,
+            elapsed_ms=elapsed_ms,
+        )
+
+
+def _path_style(settings: S3Settings) -> bool | None:
+    """Return whether URLs contain the bucket in the path. None if only boto3 can decide: `auto`
+    with an endpoint that is neither Amazon's nor an address."""
+    style = addressing_style(settings)
+    if style != "auto":
+        return style == "path"
+    host = urlsplit(settings.endpoint).hostname
+    if host is not None and not host.endswith(".amazonaws.com"):
+        return None
+    return _HOST_LABEL.fullmatch(settings.bucket) is None

@@ -1,1 +1,1 @@
-"""Users, their signatures, and what they may do."""
+"""Users, their signatures and their rights."""

@@ -1,4 +1,4 @@
-"""AccessControl: who a request comes from, and whether it may do what it wants."""
+"""AccessControl: authentication and authorisation of requests."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import binascii
 import hashlib
 import hmac
 import logging
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from tieredstore.broker.auth.acls import AclManager
 from tieredstore.broker.auth.migration import migrate_plain_acl
 from tieredstore.broker.auth.policies import Want
-from tieredstore.broker.auth.users import User, UserChange, UserManager, UserStatus, UserType
-from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.auth.users import (
+    AclManager,
+    User,
+    UserChange,
+    UserManager,
+    UserStatus,
+    UserType,
+)
+from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.errors import Invalid
 
@@ -24,14 +29,14 @@ _log = logging.getLogger(__name__)
 
 
 class NotAuthenticated(Refused):
-    """Nobody knows who a request comes from."""
+    """The sender of a request is unknown."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(RefusalReason.NO_PERMISSION, message)
+        super().__init__(Reason.NO_PERMISSION, message)
 
 
 class Credentials(NamedTuple):
-    """What a request says of its sender. signature: HMAC-SHA1 of the content by the secret key."""
+    """Credentials of a request. `signature`: HMAC-SHA1 of `content` with the user's secret key."""
 
     username: str
     signature: bytes
@@ -41,9 +46,44 @@ class Credentials(NamedTuple):
         return f"Credentials({self.username!r})"
 
 
+class Caller(NamedTuple):
+    """Sender of a request, for later checks. `access`: None if requests are not checked. `user`:
+    the user as it was at the time of the request."""
+
+    access: AccessControl | None
+    username: str
+    source_ip: str
+    user: User | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the sender's credentials are still valid."""
+        return self.access is None or self.access.is_current(self.user)
+
+    def allows(self, want: Want) -> bool:
+        """Return whether the sender has a right under the current users and policies. After a
+        change of the sender's password, the sender of an older request has no rights."""
+        access = self.access
+        return access is None or access.allows(self.user, want, self.source_ip)
+
+    def require(self, *wants: Want) -> None:
+        """Raise Refused if the sender lacks one of the given rights."""
+        for want in wants:
+            if not self.allows(want):
+                raise Refused(
+                    Reason.NO_PERMISSION,
+                    f"User:{self.username} has no permission to access {want} "
+                    f"from {self.source_ip}",
+                )
+
+
+ANYBODY: Final = Caller(None, "", "")
+"""Sender of every request if requests are not checked."""
+
+
 class AccessControl:
-    """Checks requests, where the settings ask for it: without a user, and without a rule that
-    allows it, a request is refused."""
+    """Checks requests, if the settings enable checks. A request is refused if it has no user, or if
+    no rule allows it."""
 
     def __init__(self, settings: BrokerSettings, users: UserManager, acls: AclManager) -> None:
         self.users = users
@@ -52,22 +92,21 @@ class AccessControl:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether requests are checked."""
         return self._settings.authentication_enabled
 
     @property
     def cluster(self) -> str:
-        """The name of the cluster, which is a resource."""
+        """Name of the cluster. The cluster is a resource too."""
         return self._settings.broker_cluster_name
 
     async def load(self) -> None:
-        """Make the users that the settings name, when the files are loaded. Raises Invalid for
-        settings that do not go together."""
+        """Create the users that the settings name. Call this method after the files of users and
+        rules are loaded. Raises Invalid for contradictory settings."""
         settings = self._settings
         if settings.authorization_enabled and not settings.authentication_enabled:
             raise Invalid(
-                "authorizationEnabled=true: expected authenticationEnabled=true with it: a user "
-                "that nobody has checked proves nothing"
+                "authorizationEnabled=true: expected authenticationEnabled=true too, since only "
+                "checked users have rights"
             )
         if settings.init_authentication_user:
             self._make_first_user(settings.init_authentication_user)
@@ -78,13 +117,13 @@ class AccessControl:
         await self.acls.persist()
         if self.is_enabled and not self.users.list_users():
             _log.warning(
-                "authenticationEnabled=true and there is no user: every request is refused; "
-                "initAuthenticationUser names the first one"
+                "authenticationEnabled=true and there is no user, so every request is refused: "
+                "set initAuthenticationUser"
             )
 
     def authenticate(self, credentials: Credentials | None) -> User:
-        """Return the user that signed a request. Raises NotAuthenticated, which does not say
-        whether the user or the signature is wrong."""
+        """Return the user that signed a request. Raises NotAuthenticated, with the same text for a
+        wrong user and for a wrong signature."""
         user = None if credentials is None else self.users.find_user(credentials.username)
         # An unknown user takes as long as a known one.
         key = user.password.encode() if user is not None else b"none"
@@ -98,28 +137,34 @@ class AccessControl:
             raise NotAuthenticated("the user is disabled.")
         return user
 
-    def authorize(self, user: User, wants: Iterable[Want], source_ip: str) -> None:
-        """Let a user do what it wants, or raise Refused. Super users may do everything."""
+    def is_current(self, signer: User | None) -> bool:
+        """Return whether a user who signed a request earlier could sign it now."""
+        user = None if signer is None else self.users.find_user(signer.username)
+        if user is None or signer is None or user.user_status is UserStatus.DISABLE:
+            return False
+        return user.password == signer.password
+
+    def allows(self, signer: User | None, want: Want, source_ip: str) -> bool:
+        """Return whether the signer of a request has a right. A super user has every right. A user
+        who was deleted, was disabled or changed the password since has none."""
+        if signer is None or not self.is_current(signer):
+            return False
+        username = signer.username
+        user = self.users.list_users()[username]
         if not self._settings.authorization_enabled or user.user_type is UserType.SUPER:
-            return
-        for want in wants:
-            if not self.acls.allows(user.username, want, source_ip):
-                raise Refused(
-                    RefusalReason.NO_PERMISSION,
-                    f"User:{user.username} has no permission to access {want} from {source_ip}",
-                )
+            return True
+        return self.acls.allows(username, want, source_ip)
 
     def _make_first_user(self, text: str) -> None:
         try:
             change = msgspec.json.decode(text, type=UserChange)
         except msgspec.MsgspecError:
-            raise Invalid(  # what was found may be a secret
+            raise Invalid(  # the value may be a secret
                 'initAuthenticationUser: expected {"username":"…","password":"…"}'
             ) from None
         self._make_super_user(change.username, change.password)
 
     def _make_inner_user(self, text: str) -> None:
-        """The user whom brokers of a cluster are to each other."""
         try:
             found = msgspec.json.decode(text or "{}", type=dict[str, str | None])
         except msgspec.MsgspecError:
@@ -137,7 +182,7 @@ class AccessControl:
 
 
 def decode_base64(text: str) -> bytes:
-    """Decode a signature; what is none is an empty one, which fits nothing."""
+    """Decode a base64 signature. An invalid signature becomes empty, and so matches no request."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -145,7 +190,8 @@ def decode_base64(text: str) -> bytes:
 
 
 def decode_hex(text: str) -> bytes:
-    """Decode a signature; what is none is an empty one, which fits nothing."""
+    """Decode a hexadecimal signature. An invalid signature becomes empty, and so matches no
+    request."""
     try:
         return binascii.unhexlify(text)
     except (binascii.Error, ValueError):

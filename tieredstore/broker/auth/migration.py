@@ -1,4 +1,4 @@
-"""Users and rules of RocketMQ's first access control (`plain_acl.yml`), taken over once."""
+"""One-time migration of users and rules from RocketMQ's first access control (`plain_acl.yml`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import aiofiles
 import aiofiles.os
 import yaml
 
-from tieredstore.broker.auth.acls import USER_PREFIX, AclManager
 from tieredstore.broker.auth.policies import Policy, PolicyEntry
-from tieredstore.broker.auth.users import UserChange, UserManager
+from tieredstore.broker.auth.users import USER_PREFIX, AclManager, UserChange, UserManager
 from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.errors import Invalid
 
@@ -29,9 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 async def migrate_plain_acl(users: UserManager, acls: AclManager) -> None:
-    """Make a user with rules of each account that is not there yet. The files are
-    `conf/plain_acl.yml` and `conf/acl/*.yml` under ROCKETMQ_HOME, or under the folder of users.
-    Addresses are not taken over, by Java neither. Raises Invalid, and Unavailable."""
+    """Create a user with rules for each account that is not a user yet. The files are
+    `conf/plain_acl.yml` and `conf/acl/*.yml` under ROCKETMQ_HOME, or, without that variable,
+    `plain_acl.yml` and `acl/*.yml` in the folder of the users' file. Source addresses are not
+    migrated, as in Java. Raises Invalid and Unavailable."""
     home = os.environ.get("ROCKETMQ_HOME")
     folder = Path(home) / "conf" if home else users.path.parent
     paths = [folder / "plain_acl.yml"]
@@ -46,7 +46,7 @@ async def migrate_plain_acl(users: UserManager, acls: AclManager) -> None:
             _log.warning("migrateAuthFromV1Enabled=true: %s is not there", path)
 
 
-async def _read_accounts(path: Path) -> list[dict[str, Any]]:
+async def _read_accounts(path: Path) -> list[dict[str, object]]:
     with wrap_os_errors("read", path):
         async with aiofiles.open(path, "rb") as file:
             data = await file.read()
@@ -66,7 +66,9 @@ async def _read_accounts(path: Path) -> list[dict[str, Any]]:
     return accounts
 
 
-def _take_over(account: dict[str, Any], path: Path, users: UserManager, acls: AclManager) -> None:
+def _take_over(
+    account: dict[str, object], path: Path, users: UserManager, acls: AclManager
+) -> None:
     name = str(account.get("accessKey") or "")
     if users.find_user(name) is not None:
         return

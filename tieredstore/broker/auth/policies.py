@@ -1,20 +1,21 @@
-"""Policies: which resources a user may do what with, and which policy decides."""
+"""Policies (the rights of users on resources), and the choice of the rule that decides."""
 
 from __future__ import annotations
 
 import enum
 import ipaddress
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 import msgspec
 
 from tieredstore.errors import Invalid
 from tieredstore.message.names import DLQ_PREFIX, RETRY_PREFIX
+from tieredstore.message.properties import INNER_MULTI_DISPATCH, find_text
 
 
 class Action(enum.Enum):
-    """What is done with a resource. ALL: in a policy, any of them."""
+    """Action on a resource. In a policy, ALL means any action."""
 
     ALL = "All"
     PUB = "Pub"
@@ -27,7 +28,7 @@ class Action(enum.Enum):
 
 
 class ResourceType(enum.Enum):
-    """What it is done with. ANY: in a policy, with any of them."""
+    """Kind of resource. In a policy, ANY means any kind."""
 
     ANY = "Any"
     CLUSTER = "Cluster"
@@ -36,7 +37,7 @@ class ResourceType(enum.Enum):
 
 
 class Want(NamedTuple):
-    """What a request wants: to do one of the actions with a resource."""
+    """Right that a request needs: one of the actions on a resource."""
 
     resource_type: ResourceType
     name: str
@@ -46,25 +47,43 @@ class Want(NamedTuple):
         return f"{self.resource_type.value}:{self.name}"
 
 
+_OF_CONSUMERS: Final = frozenset({Action.PUB, Action.SUB, Action.GET})
+"""Rights of a consumer on the retry and dead-letter topics of its group. A consumer cannot create,
+change or delete these topics."""
+
+
 def want_topic(name: str, *actions: Action) -> Want:
-    """Want something with a topic; a retry or dead-letter topic belongs to its group."""
+    """Return the right that a request on a topic needs. A retry or dead-letter topic belongs to its
+    group: a user that may consume with the group may also send to this topic and read it, but
+    nothing else."""
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
-            group = name.removeprefix(prefix)
-            return Want(ResourceType.GROUP, group, frozenset((*actions, Action.SUB)))
+            wanted = frozenset(actions)
+            if wanted & _OF_CONSUMERS:
+                wanted |= {Action.SUB}
+            return Want(ResourceType.GROUP, name.removeprefix(prefix), wanted)
     return Want(ResourceType.TOPIC, name, frozenset(actions))
 
 
 def want_group(name: str, *actions: Action) -> Want:
-    """Want something with a consumer group."""
+    """Return the right that a request on a consumer group needs."""
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         name = name.removeprefix(prefix)
     return Want(ResourceType.GROUP, name, frozenset(actions))
 
 
+def want_light_queues(properties: bytes) -> Iterator[Want]:
+    """Yield the rights that a sender needs for the light queues that the properties of a message
+    name. Such a message enters these queues and its own topic."""
+    names = find_text(properties, INNER_MULTI_DISPATCH.encode())
+    for name in names.split(",") if names else ():
+        yield want_topic(name, Action.PUB)
+
+
 class PolicyEntry(msgspec.Struct, kw_only=True, rename="camel"):
-    """One rule (Java's PolicyEntryInfo): `*`, or `Topic:name`, `Group:prefix*`, `Cluster:*`; the
-    actions; the addresses it holds for, all without any; Allow or Deny."""
+    """One rule (Java's PolicyEntryInfo). `resource`: `*`, `Topic:name`, `Group:prefix*` or
+    `Cluster:*`. `source_ips`: source addresses, none means every address. `decision`: Allow or
+    Deny."""
 
     resource: str
     actions: list[str]
@@ -73,21 +92,21 @@ class PolicyEntry(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Policy(msgspec.Struct, kw_only=True, rename="camel"):
-    """Rules. Those of a Default policy count where no Custom rule fits."""
+    """Rules of one type. The rules of a Default policy apply only if no Custom rule matches."""
 
     policy_type: str | None = "Custom"
     entries: list[PolicyEntry]
 
 
 class Acl(msgspec.Struct, kw_only=True, rename="camel"):
-    """The policies of a subject, `User:name`."""
+    """All policies of a subject, `User:name`."""
 
     subject: str = ""
     policies: list[Policy] = []
 
 
 class Rule:
-    """A rule that was checked. Raises Invalid for what is none."""
+    """Validated rule. The constructor raises Invalid for an invalid entry."""
 
     __slots__ = ("_actions", "_name", "_networks", "_pattern", "_type", "allows")
 
@@ -105,17 +124,11 @@ class Rule:
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """Of the rules that fit the one with the smallest rank decides: the closest one, of two
-        that are as close the one that denies."""
-        return (
-            self._type is ResourceType.ANY,
-            self._pattern,
-            -len(self._name),
-            self.allows,
-        )
+        """Rank of the rule. The matching rule with the smallest rank decides. A more specific rule
+        ranks first. Of two equally specific rules, the denying rule ranks first."""
+        return (self._type is ResourceType.ANY, self._pattern, -len(self._name), self.allows)
 
     def fits(self, want: Want, source_ip: str) -> bool:
-        """Tell whether the rule says something about a request."""
         if self._type not in {ResourceType.ANY, want.resource_type}:
             return False
         if self._pattern == _LITERAL and want.name != self._name:
@@ -124,34 +137,67 @@ class Rule:
             return False
         if Action.ALL not in self._actions and not self._actions & want.actions:
             return False
-        return not self._networks or _is_within(source_ip, self._networks)
+        if not self._networks:
+            return True
+        address = _parse_address(source_ip)
+        if address is None:  # the address is unknown: no reason to allow it
+            return not self.allows
+        return any(address in network for network in self._networks)
 
 
+_POLICY_TYPES: Final = ("Custom", "Default")
 _LITERAL, _PREFIXED, _ALL = range(3)
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def parse_policies(policies: Iterable[Policy]) -> dict[str, list[Rule]]:
-    """Check policies; returns their rules by the type of the policy. Raises Invalid."""
-    rules: dict[str, list[Rule]] = {"Custom": [], "Default": []}
+    """Parse policies and return their rules by policy type. Raises Invalid."""
+    rules: dict[str, list[Rule]] = {kind: [] for kind in _POLICY_TYPES}
     for policy in policies:
-        kind = policy.policy_type or "Custom"
-        if kind not in rules:
-            raise Invalid(f"policy type: expected Custom or Default, found {kind[:40]!r}")
+        kind = parse_policy_type(policy.policy_type)
         if not policy.entries:
             raise Invalid("The policy entries is empty.")
         rules[kind] += map(Rule, policy.entries)
     return rules
 
 
+def parse_policy_type(text: str | None) -> str:
+    """Return the policy type that a text names. An empty text means Custom. Raises Invalid."""
+    for kind in _POLICY_TYPES:
+        if kind.lower() == (text or "Custom").strip().lower():
+            return kind
+    raise Invalid(f"policy type: expected Custom or Default, found {(text or '')[:40]!r}")
+
+
+def list_entries(policies: Iterable[Policy]) -> dict[str, list[PolicyEntry]]:
+    """Return the entries of policies by policy type. Resources are normalised: `topic:a` and
+    `Topic:a` are the same. Raises Invalid."""
+    entries: dict[str, list[PolicyEntry]] = {kind: [] for kind in _POLICY_TYPES}
+    for policy in policies:
+        entries[parse_policy_type(policy.policy_type)] += (
+            msgspec.structs.replace(entry, resource=show_resource(entry.resource))
+            for entry in policy.entries
+        )
+    return entries
+
+
 def decide(rules: dict[str, list[Rule]], want: Want, source_ip: str) -> bool:
-    """Tell whether a request is allowed: by the custom rule that is closest, without one by the
-    default rule that is; without any it is not."""
+    """Return whether a request is allowed. The most specific Custom rule decides, or the most
+    specific Default rule if no Custom rule matches. A request without a matching rule is
+    refused."""
     for kind in ("Custom", "Default"):
         fitting = [rule for rule in rules.get(kind, ()) if rule.fits(want, source_ip)]
         if fitting:
             return min(fitting, key=lambda rule: rule.rank).allows
     return False
+
+
+def show_resource(text: str) -> str:
+    """Return a resource in its normal form, `Topic:name`. Raises Invalid."""
+    kind, name, pattern = _parse_resource(text)
+    if kind is ResourceType.ANY:
+        return "*"
+    return f"{kind.value}:{name}{'' if pattern == _LITERAL else '*'}"
 
 
 def _parse_resource(text: str) -> tuple[ResourceType, str, int]:
@@ -187,9 +233,11 @@ def _parse_network(text: str) -> _Network:
         raise Invalid(f"source ip: expected an address or a CIDR, found {text[:60]!r}") from None
 
 
-def _is_within(source_ip: str, networks: Iterable[_Network]) -> bool:
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address(source_ip)
+        address = ipaddress.ip_address(text)
     except ValueError:
-        return False
-    return any(address in network for network in networks)
+        return None
+    # IPv4 connections to an IPv6 port.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address

@@ -1,18 +1,111 @@
-"""ConsumerManager: which consumers are connected, by group, and what they subscribed to."""
+"""Producers and consumers, and the locks of queues."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
-from tieredstore.broker.clients.session import SILENCE_LIMIT_MS, ClientSession
-from tieredstore.broker.clients.subscription import Subscription
+from tieredstore.broker.clients.session import SILENCE_LIMIT_MS, ClientSession, Subscription
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.errors import Invalid
+from tieredstore.message.names import MAX_NAME_BYTES
+
+MAX_SUBSCRIPTIONS: Final = 10_000
+"""Maximum number of groups and topics of one client, counted together. A client may send several
+heartbeats, and each adds its groups."""
+MAX_CHARACTERS: Final = 4 << 20
+"""Maximum number of characters in all subscriptions of one client."""
+
+
+def _check_count(group: str, count: int) -> None:
+    if len(group) > MAX_NAME_BYTES:
+        raise Invalid(f"group: expected at most {MAX_NAME_BYTES} characters, found {len(group)}")
+    if count > MAX_SUBSCRIPTIONS:
+        raise Invalid(
+            f"group {group}: expected at most {MAX_SUBSCRIPTIONS} groups and topics of one client, "
+            f"found {count}"
+        )
+
+
+class ProducerManager:
+    """Producer groups and their sessions, as heartbeats report them. Used on the event loop
+    only."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._groups: dict[str, dict[ClientSession, int]] = {}  # time of the last heartbeat
+        self._groups_of_session: dict[ClientSession, set[str]] = {}
+        self._turns: dict[str, int] = {}
+
+    def register(self, group: str, session: ClientSession) -> None:
+        """Handle a heartbeat of a producer. Raises Invalid for too many groups of one client."""
+        groups = self._groups_of_session.get(session)
+        if groups is None or group not in groups:
+            _check_count(group, 1 + len(groups or ()))
+            self._groups_of_session.setdefault(session, set()).add(group)
+        self._groups.setdefault(group, {})[session] = self._clock.monotonic_ms()
+
+    def unregister(self, group: str, session: ClientSession) -> None:
+        sessions = self._groups.get(group)
+        if sessions is None or sessions.pop(session, None) is None:
+            return
+        groups = self._groups_of_session[session]
+        groups.discard(group)
+        if not groups:
+            del self._groups_of_session[session]
+        if not sessions:
+            del self._groups[group]
+            self._turns.pop(group, None)
+
+    def remove_session(self, session: ClientSession) -> None:
+        for group in list(self._groups_of_session.get(session, ())):
+            self.unregister(group, session)
+
+    def remove_silent(self) -> set[ClientSession]:
+        """Remove the sessions without a recent heartbeat and return them."""
+        limit_ms = self._clock.monotonic_ms() - SILENCE_LIMIT_MS
+        silent: set[ClientSession] = set()
+        for group, sessions in list(self._groups.items()):
+            for session in [found for found, heard_ms in sessions.items() if heard_ms < limit_ms]:
+                self.unregister(group, session)
+                silent.add(session)
+        return silent
+
+    def find_session(
+        self, group: str, may_see: Callable[[ClientSession], bool] = lambda _: True
+    ) -> ClientSession | None:
+        """Return a connected producer of a group to ask about a message, or None. The producers
+        take turns. `may_see`: returns whether a client may see that message. It is needed because
+        any client may name any producer group."""
+        sessions = [session for session in self._groups.get(group, ()) if may_see(session)]
+        if not sessions:
+            return None
+        turn = self._turns.get(group, 0)
+        self._turns[group] = turn + 1
+        return sessions[turn % len(sessions)]
+
+    def find_client(self, client_id: str) -> ClientSession | None:
+        """Return the session of a producer by its client id. Returns None if clients of several
+        users use this id, because a message for one user must not reach another user. Sessions that
+        logged in with a former password do not count."""
+        found = {
+            session: None
+            for sessions in self._groups.values()
+            for session in sessions
+            if session.client_id == client_id and session.caller.is_current
+        }
+        users = {session.caller.username for session in found}
+        return next(iter(found)) if len(users) == 1 else None
+
+    def list_groups(self) -> Mapping[str, list[ClientSession]]:
+        return {group: list(sessions) for group, sessions in self._groups.items()}
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True):
-    """How a group consumes, in RocketMQ's words."""
+    """Settings of a consumer group, by RocketMQ's names."""
 
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
@@ -20,8 +113,8 @@ class ConsumerSettings(msgspec.Struct, frozen=True):
 
 
 class Consumer(msgspec.Struct, eq=False):
-    """A session in a group; began_ms: when it came, epoch ms; heard_ms: when a heartbeat came last,
-    monotonic."""
+    """Session in a group. `began_ms`: time when the session joined, epoch ms. `heard_ms`: time of
+    the last heartbeat, monotonic ms."""
 
     session: ClientSession
     began_ms: int
@@ -29,11 +122,8 @@ class Consumer(msgspec.Struct, eq=False):
 
 
 class ConsumerGroup:
-    """A group: its members, and the subscriptions that they share.
-
-    Members of one group are meant to subscribe to the same. Where they do not, the last heartbeat
-    wins, as with Java's broker.
-    """
+    """Consumer group with its members and their common subscriptions. Members should have the same
+    subscriptions. If they differ, the last heartbeat wins, as in Java."""
 
     def __init__(self, name: str, settings: ConsumerSettings) -> None:
         self.name = name
@@ -44,18 +134,17 @@ class ConsumerGroup:
 
     @property
     def sessions(self) -> list[ClientSession]:
-        """The members, those that came first in front."""
+        """Members, in the order of their arrival."""
         return list(self.consumers)
 
     def find_client(self, client_id: str) -> ClientSession | None:
-        """Find a member by its client id."""
         for session in self.consumers:
             if session.client_id == client_id:
                 return session
         return None
 
     def update_subscriptions(self, subscriptions: Mapping[str, Subscription]) -> bool:
-        """Take the subscriptions of a heartbeat; returns whether topics came or went."""
+        """Store the subscriptions of a heartbeat. Returns whether topics were added or removed."""
         changed = subscriptions.keys() != self.subscriptions.keys()
         for topic in self.subscriptions.keys() - subscriptions.keys():
             del self.subscriptions[topic]
@@ -66,20 +155,55 @@ class ConsumerGroup:
         return changed
 
     def notify_changed(self) -> None:
-        """Tell all members to rebalance."""
+        """Notify all members to rebalance."""
         for session in self.consumers:
             session.notify_consumers_changed(self.name)
 
 
+class _Size(NamedTuple):
+    """Size of a client's subscriptions. `names`: number of groups and topics. `characters`: number
+    of characters in the subscriptions."""
+
+    names: int = 0
+    characters: int = 0
+
+
+class _GroupsOfSession:
+    """Sizes of one client's subscriptions, by group and in total."""
+
+    __slots__ = ("sizes", "total")
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, _Size] = {}
+        self.total = _Size()
+
+    def sum_with(self, group: str, size: _Size) -> _Size:
+        """Return the client's total size, as it would be if its subscriptions in `group` had the
+        given size."""
+        before = self.sizes.get(group, _Size())
+        return _Size(
+            self.total.names + size.names - before.names,
+            self.total.characters + size.characters - before.characters,
+        )
+
+    def put(self, group: str, size: _Size) -> None:
+        self.total = self.sum_with(group, size)
+        self.sizes[group] = size
+
+    def remove(self, group: str) -> None:
+        self.total = self.sum_with(group, _Size())
+        self.sizes.pop(group, None)
+
+
 class ConsumerManager:
-    """Consumer groups, as heartbeats say. Members are told of each change. Used on the loop
-    only."""
+    """Consumer groups, as heartbeats report them. Members are notified of changes. Used on the
+    event loop only."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._groups: dict[str, ConsumerGroup] = {}
-        self._groups_of_session: dict[ClientSession, set[str]] = {}
-        self._silenced: set[str] = set()  # groups whose members are not told
+        self._groups_of_session: dict[ClientSession, _GroupsOfSession] = {}
+        self._silenced: set[str] = set()  # groups whose members are not notified
 
     def register(
         self,
@@ -90,11 +214,11 @@ class ConsumerManager:
         *,
         notify: bool = True,
     ) -> bool:
-        """Take a heartbeat of a consumer; returns whether the group changed.
-
-        notify: whether its members are told of changes, now and later (the subscription group's
-        notifyConsumerIdsChangedEnable).
-        """
+        """Handle a heartbeat of a consumer. Returns whether the group changed. `notify`: whether
+        the members are notified of this and later changes (the subscription group's
+        notifyConsumerIdsChangedEnable). Raises Invalid for too many groups or topics of one client,
+        and for subscriptions that are too long."""
+        size = self._check_size(group, session, settings, subscriptions)
         found = self._groups.get(group)
         if found is None:
             found = self._groups[group] = ConsumerGroup(group, settings)
@@ -104,12 +228,12 @@ class ConsumerManager:
         consumer = found.consumers.get(session)
         changed = consumer is None
         if consumer is None:
-            # A client that has connected anew is one member, not two.
+            # A client that has reconnected is one member, not two.
             former = found.find_client(session.client_id)
             if former is not None:
                 self._drop(found, former)
             consumer = found.consumers[session] = Consumer(session, found.updated_ms)
-            self._groups_of_session.setdefault(session, set()).add(group)
+        self._groups_of_session.setdefault(session, _GroupsOfSession()).put(group, size)
         consumer.heard_ms = self._clock.monotonic_ms()
         changed |= found.update_subscriptions(subscriptions)
         if changed:
@@ -117,7 +241,7 @@ class ConsumerManager:
         return changed
 
     def unregister(self, group: str, session: ClientSession) -> None:
-        """Take a consumer out of a group, and tell those who stay."""
+        """Remove a consumer from a group, and notify the other members."""
         found = self._groups.get(group)
         if found is None or session not in found.consumers:
             return
@@ -129,12 +253,13 @@ class ConsumerManager:
             self._silenced.discard(group)
 
     def remove_session(self, session: ClientSession) -> None:
-        """Take a session that was closed out of all groups."""
-        for group in list(self._groups_of_session.get(session, ())):
+        """Remove a closed session from all groups."""
+        known = self._groups_of_session.get(session)
+        for group in list(known.sizes) if known is not None else ():
             self.unregister(group, session)
 
     def remove_silent(self) -> set[ClientSession]:
-        """Take out the consumers that have been silent for too long; returns their sessions."""
+        """Remove the consumers without a recent heartbeat and return their sessions."""
         limit_ms = self._clock.monotonic_ms() - SILENCE_LIMIT_MS
         silent: set[ClientSession] = set()
         for group, found in list(self._groups.items()):
@@ -145,35 +270,132 @@ class ConsumerManager:
         return silent
 
     def find_group(self, group: str) -> ConsumerGroup | None:
-        """Find a group that has members."""
         return self._groups.get(group)
 
     def list_groups(self) -> Mapping[str, ConsumerGroup]:
-        """List the groups that have members."""
         return self._groups
 
     def list_client_ids(self, group: str) -> list[str]:
-        """List the client ids of a group's members; empty without any."""
+        """Return the client ids of a group's members, or an empty list."""
         found = self._groups.get(group)
         return [] if found is None else [session.client_id for session in found.consumers]
 
     def list_groups_of_topic(self, topic: str) -> set[str]:
-        """List the groups whose members subscribed to a topic."""
+        """Return the groups that have a member subscribed to a topic."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
 
     def find_subscription(self, group: str, topic: str) -> Subscription | None:
-        """Find what a group subscribed to in a topic, as its last heartbeat said."""
+        """Return a group's subscription to a topic, from the group's last heartbeat."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
+
+    def _check_size(
+        self,
+        group: str,
+        session: ClientSession,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, Subscription],
+    ) -> _Size:
+        """Return the size of a client's subscriptions in a group. Raises Invalid if the
+        subscriptions of the client in all its groups together would be too many or too long."""
+        texts = [*msgspec.structs.astuple(settings)]
+        for topic, subscription in subscriptions.items():
+            texts += (topic, subscription.expression, subscription.expression_type)
+        size = _Size(1 + len(subscriptions), sum(map(len, texts)))
+        known = self._groups_of_session.get(session)
+        total = size if known is None else known.sum_with(group, size)
+        _check_count(group, total.names)
+        if total.characters > MAX_CHARACTERS:
+            raise Invalid(
+                f"group {group}: expected subscriptions of at most {MAX_CHARACTERS} characters in "
+                f"all groups of one client, found {total.characters}"
+            )
+        return size
 
     def _drop(self, group: ConsumerGroup, session: ClientSession) -> None:
         group.consumers.pop(session, None)
         groups = self._groups_of_session.get(session)
         if groups is not None:
-            groups.discard(group.name)
-            if not groups:
+            groups.remove(group.name)
+            if not groups.sizes:
                 del self._groups_of_session[session]
 
     def _notify(self, group: ConsumerGroup) -> None:
         if group.name not in self._silenced:
             group.notify_changed()
+
+
+LEASE_MS: Final = 60_000
+"""Duration (ms) of a lock that is not renewed. Clients renew their locks every 20 s."""
+MAX_LOCKS: Final = 500_000
+"""Maximum number of locks of all groups together. When it is reached, no further queue is
+locked."""
+
+
+class _Lock(NamedTuple):
+    client_id: str
+    until_ms: int
+
+
+class RebalanceLocks:
+    """Queue locks of orderly consumers, by group. A lock ends when its lease expires or at
+    `unlock`, but not when the connection ends: a client that reconnects within the lease keeps the
+    lock. Used on the event loop only."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._groups: dict[str, dict[QueueKey, _Lock]] = {}
+        self._count = 0
+
+    def lock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> set[QueueKey]:
+        """Take or renew the locks of queues. Returns the queues that the client has locked."""
+        locks = self._groups.get(group, {})
+        now_ms = self._clock.monotonic_ms()
+        held = set()
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is None:
+                if self._count >= MAX_LOCKS:
+                    continue
+                self._count += 1
+            elif lock.client_id != client_id and lock.until_ms > now_ms:
+                continue
+            locks[queue] = _Lock(client_id, now_ms + LEASE_MS)
+            held.add(queue)
+        if locks:
+            self._groups[group] = locks
+        return held
+
+    def unlock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> None:
+        """Release the locks that the client holds. Locks of other clients stay."""
+        locks = self._groups.get(group, {})
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del locks[queue]
+                self._count -= 1
+        if not locks:
+            self._groups.pop(group, None)
+
+    def is_locked_by(self, group: str, queue: QueueKey, client_id: str) -> bool:
+        lock = self._groups.get(group, {}).get(queue)
+        return (
+            lock is not None
+            and lock.client_id == client_id
+            and lock.until_ms > self._clock.monotonic_ms()
+        )
+
+    def has_locks(self, group: str) -> bool:
+        """Return whether any client has locked a queue for a group. If so, the group consumes in
+        order."""
+        now_ms = self._clock.monotonic_ms()
+        return any(lock.until_ms > now_ms for lock in self._groups.get(group, {}).values())
+
+    def remove_expired(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for group, locks in list(self._groups.items()):
+            for queue in [queue for queue, lock in locks.items() if lock.until_ms <= now_ms]:
+                del locks[queue]
+                self._count -= 1
+            if not locks:
+                del self._groups[group]

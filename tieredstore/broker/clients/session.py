@@ -1,22 +1,61 @@
-"""ClientSession: one client on one connection, as the broker's parts see it."""
+"""Connected clients of both protocols, and their subscriptions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, Self, runtime_checkable
 
 import msgspec
 
+from tieredstore.message.tag_filter import SUBSCRIBE_ALL, parse_tags
+
 if TYPE_CHECKING:
+    from tieredstore.broker.auth.access import Caller
     from tieredstore.message.buffers import Buffer
     from tieredstore.message.record import StoredMessage
 
+
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """Subscription of a consumer (Java's SubscriptionData). `expression`: tags separated by `||`,
+    or `*`, or an SQL92 expression, according to `expression_type`. `version`: creation time, epoch
+    ms. `tags`: the tags in the expression, empty for all messages."""
+
+    topic: str
+    expression: str = SUBSCRIBE_ALL
+    expression_type: str = TAG
+    version: int = 0
+    tags: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(
+        cls,
+        topic: str,
+        expression: str | None,
+        expression_type: str | None = None,
+        version: int = 0,
+    ) -> Self:
+        """Return the subscription to a topic with an expression. None and an empty text select all
+        messages. SQL92 expressions are parsed later, by `pull.filters`."""
+        expression = expression or SUBSCRIBE_ALL
+        kind = expression_type or TAG
+        if kind != TAG:
+            return cls(topic, expression, kind, version)
+        tags = parse_tags(expression)
+        if not tags:
+            return cls(topic, SUBSCRIBE_ALL, TAG, version)
+        return cls(topic, expression, TAG, version, tags)
+
+
 SILENCE_LIMIT_MS: Final = 120_000
-"""A client that has not sent a heartbeat for so long is taken for gone."""
+"""Time without a heartbeat (ms) after which a client is removed."""
 
 
 class ClientReply(Protocol):
-    """What a client answers to a request of the broker: a response of remoting."""
+    """Response of a client to a request from the broker."""
 
     @property
     def code(self) -> int: ...
@@ -32,12 +71,11 @@ class ClientReply(Protocol):
 
 
 class ClientSession(Protocol):
-    """A client that is connected: a remoting connection, or the telemetry stream of gRPC.
-
-    client_id, language (as RocketMQ names them: JAVA, GO, …) and version (RocketMQ's number of it)
-    are those that its last heartbeat said; address: `ip:port` of the peer. When it closes, its
-    owner calls `remove_session` of both managers.
-    """
+    """Connected client: a remoting connection, or a gRPC telemetry stream. `client_id`, `language`
+    (RocketMQ's name: JAVA, GO, …) and `version` (RocketMQ's version number) come from the client's
+    last heartbeat. `address`: `ip:port` of the peer. `caller`: signer of that heartbeat. When the
+    session closes, its owner calls `remove_session` of both managers (ProducerManager,
+    ConsumerManager)."""
 
     @property
     def client_id(self) -> str: ...
@@ -51,28 +89,31 @@ class ClientSession(Protocol):
     @property
     def address(self) -> str: ...
 
+    @property
+    def caller(self) -> Caller: ...
+
     def notify_consumers_changed(self, group: str) -> None:
-        """Tell the client that the members of a group have changed (code 40, one-way). Does nothing
-        where the server assigns queues (gRPC). Never raises."""
+        """Notify the client that the members of a group changed (request code 40, one-way). No-op
+        for gRPC, because there the server assigns the queues. Never raises."""
 
     def check_transaction(self, message: StoredMessage, transaction_id: str, group: str) -> None:
-        """Ask the client what became of a transaction (39, RecoverOrphanedTransaction)."""
+        """Ask the client for the outcome of a transaction (request code 39, or
+        RecoverOrphanedTransaction in gRPC)."""
 
     def send_one_way(self, code: int, ext_fields: Mapping[str, str], body: Buffer) -> None:
-        """Send a request that the client does not answer. Raises Invalid for a client that cannot
-        be asked (gRPC)."""
+        """Send a request that the client does not answer. Raises Invalid for a gRPC client."""
 
     async def request(
         self, code: int, ext_fields: Mapping[str, str], body: Buffer, timeout_ms: int
     ) -> ClientReply:
-        """Ask the client and wait for its answer. Raises Unavailable when it does not come in time
-        or the connection ends, Invalid for a client that cannot be asked (gRPC)."""
+        """Send a request and wait for its response. Raises Unavailable after the timeout or if the
+        connection ends, and Invalid for a gRPC client."""
         ...
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
-    """What became of a message that a client was told to consume. outcome: Java's name of it
-    (CR_SUCCESS, CR_LATER, …), None when the client did not consume it, for the reason."""
+    """Result of a client's attempt to consume one message on request. `outcome`: Java's name
+    (CR_SUCCESS, CR_LATER, …), or None with a reason if the client did not consume the message."""
 
     outcome: str | None
     reason: str = ""
@@ -80,15 +121,15 @@ class VerifyResult(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class TelemetryClient(ClientSession, Protocol):
-    """A client that speaks gRPC: it answers no request of remoting, but commands of its stream."""
+    """gRPC client, which answers commands on its stream instead of remoting requests."""
 
     async def verify_message(self, message: StoredMessage, timeout_ms: int) -> VerifyResult:
-        """Let the client consume one message (VerifyMessage). Raises Unavailable when no answer
-        comes in time or the stream ends, Busy when too many commands wait, Corrupt for a body that
-        cannot be inflated."""
+        """Ask the client to consume one message (VerifyMessage). Raises Unavailable if no answer
+        arrives in time or the stream ends, Busy if too many commands wait, and Corrupt for a body
+        that cannot be decompressed."""
         ...
 
     async def print_thread_stacks(self, timeout_ms: int) -> str:
-        """Ask the client what its threads do (PrintThreadStackTrace). Raises Unavailable and Busy
-        as `verify_message`, Invalid for a client that does not tell."""
+        """Return the client's thread stacks (PrintThreadStackTrace). Raises Invalid for a client
+        that does not support the command. Raises Unavailable and Busy as `verify_message` does."""
         ...

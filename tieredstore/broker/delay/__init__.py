@@ -1,1 +1,1 @@
-"""Messages that are delivered later: delay levels and timer messages."""
+"""Delayed messages: delay levels and timer messages."""

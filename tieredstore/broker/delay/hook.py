@@ -1,54 +1,66 @@
-"""DelayHook: messages that are to come later are put aside: the hook on the store's put path.
-
-A message with a delay level goes to the queue of its level in SCHEDULE_TOPIC_XXXX, one with a time
-of its own (`TIMER_…` properties) to the timer topic; both carry where they are to go.
-"""
+"""DelayHook: a hook of the store's puts that first stores delayed messages in another topic. A
+message with a delay level goes to the queue of its level in SCHEDULE_TOPIC_XXXX. A message with its
+own delivery time (`TIMER_…` properties) goes to the timer topic. In both cases a property keeps the
+name of the message's real topic."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
-from tieredstore.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from tieredstore.message.properties import find_property, remove_property, set_property
-from tieredstore.message.sysflag import (
-    TRANSACTION_COMMIT,
-    TRANSACTION_NONE,
-    transaction_type,
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, HostedStore, PutMessageResult
+from tieredstore.message.encoding import DueMessage, Message, OwnMessage
+from tieredstore.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_closed_topic
+from tieredstore.message.properties import (
+    find_integer,
+    find_property,
+    remove_property,
+    set_property,
 )
-
-if TYPE_CHECKING:
-    from tieredstore.contracts.message_store import HostedStore
-    from tieredstore.message.encoding import Message
+from tieredstore.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 
 TIMER_PRECISION_MS: Final = 1000
-"""Java's timerPrecisionMs: timer messages come in steps of it."""
+"""Java's timerPrecisionMs, in ms. Delivery times are rounded to a multiple of this value."""
 TIMER_MAX_DELAY_MS: Final = 259_200_000
-"""Java's timerMaxDelaySec: three days."""
+"""Java's timerMaxDelaySec, in ms: three days."""
 _OWN_TOPICS: Final = frozenset(
     {SCHEDULE_TOPIC, TIMER_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
 )
+_TIMES: Final = (
+    (b"TIMER_DELAY_SEC", 1000, True),
+    (b"TIMER_DELAY_MS", 1, True),
+    (b"TIMER_DELIVER_MS", 1, False),
+)
+"""Properties that set a delivery time, in order of precedence. Each has a name, a factor that
+converts its value to ms, and whether the value is a delay."""
 _ILLEGAL: Final = PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL
 
 
 class DelayHook:
-    """Puts delayed messages aside. delays_ms: of the levels, level 1 first."""
+    """Stores delayed messages in other topics until they are due. `delays_ms`: delay of each level,
+    level 1 first. `is_open`: returns whether messages of clients may be delivered to a topic."""
 
-    def __init__(self, delays_ms: Sequence[int], clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        delays_ms: Sequence[int],
+        clock: Clock = SYSTEM_CLOCK,
+        is_open: Callable[[str], bool] = lambda topic: not is_closed_topic(topic),
+    ) -> None:
         self._max_level = len(delays_ms)
         self._clock = clock
+        self.is_open = is_open
         self._delivers = False
 
     def install(self, store: HostedStore) -> None:
-        """Have the hook called for what is put from now on."""
+        """Install the hook for all later puts."""
         store.add_put_message_hook(self)
 
     def put_now(self, store: HostedStore, message: Message) -> PutMessageResult:
-        """Put a message that is due, whatever delay its properties still name."""
+        """Put a due message into its topic immediately. The delay in its properties is ignored."""
         self._delivers = True
         try:
             return store.put_message(message)
@@ -56,18 +68,18 @@ class DelayHook:
             self._delivers = False
 
     def __call__(self, message: Message) -> Message | PutMessageResult | None:
-        """Return the message that is put aside instead of one that is delayed, None for any
-        other."""
+        """Return the message to store in place of a delayed message, or None if the message is not
+        delayed."""
         properties = message.properties
-        # Each of the properties has these letters, and few others.
+        # Each of the properties contains these letters, and few others do.
         if properties.find(b"DEL") < 0 or self._delivers or message.topic in _OWN_TOPICS:
             return None
         if transaction_type(message.sys_flag) not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
             return None
-        level = _find_number(properties, b"DELAY") or 0
+        level = find_integer(properties, b"DELAY") or 0
         if level > 0:
             return self._put_aside_by_level(message, level)
-        if find_property(properties, b"TIMER_OUT_MS") is not None:
+        if isinstance(message, DueMessage) or find_property(properties, b"TIMER_OUT_MS"):
             return None
         return self._put_aside_by_time(message)
 
@@ -83,50 +95,50 @@ class DelayHook:
     def _put_aside_by_time(self, message: Message) -> Message | PutMessageResult | None:
         properties = message.properties
         now_ms = self._clock.now_ms()
-        for name, factor, is_delay in (
-            (b"TIMER_DELAY_SEC", 1000, True),
-            (b"TIMER_DELAY_MS", 1, True),
-            (b"TIMER_DELIVER_MS", 1, False),
-        ):
-            if find_property(properties, name) is None:
-                continue
-            number = _find_number(properties, name)
-            if number is None:
-                return _refuse(f"{name.decode()}: expected a number")
-            deliver_ms = number * factor + (now_ms if is_delay else 0)
-            break
-        else:
-            return None
-        if deliver_ms <= now_ms:
+        deliver_ms = find_delivery_ms(properties, now_ms)
+        # The broker's own messages were checked before.
+        if not isinstance(message, OwnMessage):
+            fault = find_timer_fault(properties, now_ms)
+            if fault is not None:
+                return _refuse(fault)
+        if deliver_ms is None or deliver_ms <= now_ms:
             if find_property(properties, b"TIMER_DEL_UNIQKEY") is not None:
                 return _refuse("the message to recall is due already")
             return None
-        if deliver_ms - now_ms > TIMER_MAX_DELAY_MS:
-            return _refuse(
-                f"expected a delay of at most {TIMER_MAX_DELAY_MS} ms, found {deliver_ms - now_ms}"
-            )
-        # The whole step before it, also where it is one.
+        # Round down to the step, and one more step if it is exact.
         out_ms = (deliver_ms - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
         properties = set_property(properties, b"TIMER_OUT_MS", b"%d" % out_ms)
         return _readdress(message, properties, TIMER_TOPIC, 0)
+
+
+def find_delivery_ms(properties: bytes, now_ms: int) -> int | None:
+    """Return the delivery time (epoch ms) that the TIMER properties of a message set, or None if
+    they contain no valid number."""
+    for name, factor, is_delay in _TIMES:
+        if find_property(properties, name) is not None:
+            number = find_integer(properties, name)
+            return None if number is None else number * factor + (now_ms if is_delay else 0)
+    return None
+
+
+def find_timer_fault(properties: bytes, now_ms: int) -> str | None:
+    """Return the reason why a producer may not send a message with the delivery time in its TIMER
+    properties. None if the time is allowed or missing."""
+    named = [name for name, _, _ in _TIMES if find_property(properties, name) is not None]
+    if not named:
+        return None
+    deliver_ms = find_delivery_ms(properties, now_ms)
+    if deliver_ms is None:
+        return f"{named[0].decode()}: expected a number"
+    if deliver_ms - now_ms > TIMER_MAX_DELAY_MS:
+        return f"expected a delay of at most {TIMER_MAX_DELAY_MS} ms, found {deliver_ms - now_ms}"
+    return None
 
 
 def _readdress(message: Message, properties: bytes, topic: str, queue_id: int) -> Message:
     properties = set_property(properties, b"REAL_TOPIC", message.topic.encode())
     properties = set_property(properties, b"REAL_QID", b"%d" % message.queue_id)
     return msgspec.structs.replace(message, topic=topic, queue_id=queue_id, properties=properties)
-
-
-def _find_number(properties: bytes, name: bytes) -> int | None:
-    """A value as a number of 64 bits; None without one, or for anything else."""
-    value = find_property(properties, name)
-    if value is None or len(value) > 20:
-        return None
-    try:
-        number = int(value)
-    except ValueError:
-        return None
-    return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 def _refuse(reason: str) -> PutMessageResult:

@@ -1,39 +1,36 @@
-"""ScheduleMessageService: messages with a delay level are delivered when they are due.
-
-Each level has a queue of SCHEDULE_TOPIC_XXXX, in which messages are due one after the other;
-`config/delayOffset.json` says how far each was delivered. It is written after what was delivered:
-after a crash some messages come again, none is left out.
-"""
+"""ScheduleMessageService: delivery of messages with a delay level. Each level has a queue of
+SCHEDULE_TOPIC_XXXX. The messages of this queue become due in order. `config/delayOffset.json` holds
+the progress of each level and is written after the deliveries. A crash may repeat some messages,
+but loses none."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from tieredstore.broker.delay.service import BATCH, MAX_BATCH_BYTES, DeliveryService
-from tieredstore.broker.own_queues import read_own_queue
+from tieredstore.broker.delay.hook import DelayHook
+from tieredstore.broker.delay.service import BATCH, MAX_BATCH_BYTES, DeliveryService, read_own_queue
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.message_store import (
     GetMessageStatus,
     GetRequest,
+    HostedStore,
     PutMessageResult,
     wait_until_durable,
 )
 from tieredstore.errors import TieredStoreError
 from tieredstore.message.names import SCHEDULE_TOPIC
-
-if TYPE_CHECKING:
-    from tieredstore.broker.delay.hook import DelayHook
-    from tieredstore.contracts.message_store import HostedStore
-    from tieredstore.message.record import StoredMessage
+from tieredstore.message.record import StoredMessage
+from tieredstore.skipped_records import SkippedRecords
 
 _MIN_TIME_MS: Final = 1 << 32
-"""A tags code below is no time: the unit had an address, or was made from tags."""
+"""Smallest tags code that can be a delivery time. A smaller tags code was computed from tags, or is
+the address of an extended unit."""
 
 
 class _Table(msgspec.Struct, kw_only=True, rename="camel"):
@@ -42,18 +39,23 @@ class _Table(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ScheduleOffsets(ConfigManager):
-    """The offset of the next message to deliver, by level, in `config/delayOffset.json`."""
+    """Queue offset of the next message to deliver on each level, in `config/delayOffset.json`."""
 
     def __init__(self, config_folder: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(config_folder / "delayOffset.json", clock)
         self._offsets: dict[int, int] = {}
 
     def find_offset(self, level: int) -> int | None:
-        """Return the offset of a level; None when nothing was delivered yet."""
+        """Return the offset of the next message to deliver on a level, or None if the level has
+        delivered nothing."""
         return self._offsets.get(level)
 
+    def list_offsets(self) -> list[tuple[int, int]]:
+        """Return the levels that have delivered something, and their offsets."""
+        return sorted(self._offsets.items())
+
     def set_offset(self, level: int, offset: int) -> None:
-        """Note that all before an offset is delivered."""
+        """Record that all messages of a level before an offset are delivered."""
         if self._offsets.get(level) != offset:
             self._offsets[level] = offset
             self.mark_changed()
@@ -69,7 +71,7 @@ class ScheduleOffsets(ConfigManager):
 
 
 class ScheduleMessageService(DeliveryService):
-    """Delivers messages of all levels. `offsets` is to be loaded before `start`, and registered
+    """Delivers the messages of all levels. Load `offsets` before `start`, and register `offsets`
     with the persist service."""
 
     def __init__(
@@ -79,16 +81,22 @@ class ScheduleMessageService(DeliveryService):
         delays_ms: Sequence[int],
         config_folder: Path,
         clock: Clock = SYSTEM_CLOCK,
+        skipped: SkippedRecords | None = None,
     ) -> None:
-        super().__init__(store, hook, clock)
+        super().__init__(store, hook, clock, skipped)
         self.offsets = ScheduleOffsets(config_folder, clock)
         self._delays_ms = tuple(delays_ms)
-        self._due_ms: dict[int, int] = {}  # of the next message of a level, where that is known
+        self._due_ms: dict[int, int] = {}  # of the next message of a level, if known
+
+    def forget_lost(self) -> None:
+        for level in range(1, len(self._delays_ms) + 1):
+            end = self._store.get_max_offset_in_queue(SCHEDULE_TOPIC, level - 1)
+            if (self.offsets.find_offset(level) or 0) > end:
+                self.offsets.set_offset(level, end)
 
     async def deliver_due(self) -> int:
-        """Deliver what is due now; returns how many messages. A level that cannot be read, or a
-        message that the store does not take now, does not keep the other levels from being
-        delivered; the first error is raised then."""
+        """Deliver due messages and return their number. If a level cannot be read or the store
+        refuses a message, the other levels continue. Raises the first error at the end."""
         count = 0
         failure: TieredStoreError | None = None
         for level, delay_ms in enumerate(self._delays_ms, start=1):
@@ -100,7 +108,7 @@ class ScheduleMessageService(DeliveryService):
             try:
                 while delivered := await self._deliver_batch(level, delay_ms):
                     count += delivered
-                    await asyncio.sleep(0)  # others have their turn
+                    await asyncio.sleep(0)  # let others run
             except TieredStoreError as error:
                 failure = failure or error
         if failure is not None:
@@ -108,8 +116,8 @@ class ScheduleMessageService(DeliveryService):
         return count
 
     async def _deliver_batch(self, level: int, delay_ms: int) -> int:
-        """Deliver some messages of a level; returns by how many offsets it went on, 0 when the
-        next one is not due. Raises Unavailable when the store takes nothing now."""
+        """Deliver some messages of a level. Returns the number of handled offsets, or 0 if the next
+        message is not due. Raises Unavailable if the store refuses a message at present."""
         queue_id = level - 1
         maximum = self._store.get_max_offset_in_queue(SCHEDULE_TOPIC, queue_id)
         start = self.offsets.find_offset(level)
@@ -120,7 +128,7 @@ class ScheduleMessageService(DeliveryService):
         request = GetRequest(SCHEDULE_TOPIC, queue_id, start, BATCH, MAX_BATCH_BYTES)
         result = await read_own_queue(self._store, request)
         if result.status is not GetMessageStatus.FOUND:
-            # Below the first, behind the last, of a file that was deleted, or damaged.
+            # Before the first, after the last, in a deleted file, or damaged.
             return self._go_on(level, start, result.next_begin_offset)
         offset = start
         last: PutMessageResult | None = None
@@ -150,5 +158,5 @@ class ScheduleMessageService(DeliveryService):
         if due_ms < _MIN_TIME_MS:
             due_ms = message.store_timestamp_ms + delay_ms
         now_ms = self._clock.now_ms()
-        # The levels were longer once, or the clock was ahead: nothing waits longer than its level.
+        # The levels were longer, or the clock was ahead: no message waits longer than its level.
         return now_ms if due_ms > now_ms + delay_ms else due_ms

@@ -1,54 +1,108 @@
-"""TimerMessageService: messages with a time of their own are delivered at it.
+"""TimerMessageService: delivery of messages with their own delivery time.
 
-They lie in the timer topic, each with its time (TIMER_OUT_MS) and its real topic. Which are due
-when is kept in memory and read again from the topic at the start; `config/tieredstoreTimers.json`
-says from where on, and up to when all was delivered. It is written after what was delivered: after
-a crash some messages come again, none is left out. A Java broker ignores that file and keeps
-`timerwheel`, `timerlog/` and `config/timercheck` of its own; of these the last one is read, where
-there is no file of ours yet.
+The timer topic holds the messages, each with its delivery time (TIMER_OUT_MS) and its real topic.
+Delivery times are kept in memory. A start reads them from the topic again.
+`config/tieredstoreTimers.json` holds the queue offset at which that read begins, and the time up to
+which all messages were delivered. The file is written after the deliveries. A crash may repeat some
+messages, but loses none.
 
-A message that is due more than two days after it was stored is put into the topic again then, so
-that retention does not take it.
+A Java broker ignores `tieredstoreTimers.json`, and keeps `timerwheel`, `timerlog/` and
+`config/timercheck`. If `tieredstoreTimers.json` does not exist, `timercheck` is read. A message
+that is due more than two days after it was stored is put into the topic again, so that retention
+does not delete it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import struct
 from array import array
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import aiofiles
 import msgspec
 
-from tieredstore.broker.delay.hook import TIMER_PRECISION_MS
-from tieredstore.broker.delay.service import BATCH, MAX_BATCH_BYTES, DeliveryService
-from tieredstore.broker.delay.timer_slots import TimerSlots
-from tieredstore.broker.own_queues import read_own_queue
-from tieredstore.broker.send.recall_handles import make_recall_key
+from tieredstore.broker.delay.hook import TIMER_PRECISION_MS, DelayHook
+from tieredstore.broker.delay.service import BATCH, MAX_BATCH_BYTES, DeliveryService, read_own_queue
+from tieredstore.broker.send.door import was_sent_by_client
+from tieredstore.broker.send.fitting import make_recall_key
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.message_store import (
     GetMessageStatus,
     GetRequest,
+    HostedStore,
     PutMessageResult,
     wait_until_durable,
 )
 from tieredstore.message.names import TIMER_TOPIC
+from tieredstore.message.record import StoredMessage
+from tieredstore.skipped_records import SkippedRecords
 
-if TYPE_CHECKING:
-    from tieredstore.broker.delay.hook import DelayHook
-    from tieredstore.contracts.message_store import HostedStore
-    from tieredstore.message.record import StoredMessage
+
+class TimerSlots:
+    """Queue offsets of waiting messages by slot. A slot is a delivery time in epoch ms. Memory: 8
+    bytes per message, plus the slots."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, array[int]] = {}
+        self._times: list[int] = []
+        self._recalled: dict[int, set[tuple[str, str]]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(offsets) for offsets in self._slots.values())
+
+    def add(self, slot_ms: int, offset: int) -> None:
+        """Add a message. Offsets must be added in ascending order within a slot."""
+        offsets = self._slots.get(slot_ms)
+        if offsets is None:
+            offsets = self._slots[slot_ms] = array("q")
+            heapq.heappush(self._times, slot_ms)
+        offsets.append(offset)
+
+    def add_recall(self, slot_ms: int, topic: str, key: str) -> None:
+        """Mark a message of a slot as recalled. `topic`: real topic of the message. `key`: unique
+        key of the message within the topic."""
+        self._recalled.setdefault(slot_ms, set()).add((topic, key))
+
+    def is_recalled(self, slot_ms: int, topic: str, key: str) -> bool:
+        return (topic, key) in self._recalled.get(slot_ms, ())
+
+    def find_first(self) -> tuple[int, array[int]] | None:
+        """Return the earliest slot and its offsets, or None."""
+        return (self._times[0], self._slots[self._times[0]]) if self._times else None
+
+    def remove(self, slot_ms: int) -> None:
+        """Remove the earliest slot. The given slot must be the earliest."""
+        earliest_ms = heapq.heappop(self._times)
+        assert earliest_ms == slot_ms, (earliest_ms, slot_ms)
+        del self._slots[slot_ms]
+        self._recalled.pop(slot_ms, None)
+
+    def find_lowest_offset(self, until_ms: int | None = None) -> int | None:
+        """Return the lowest queue offset in all slots, or in the slots up to a time. None if these
+        slots hold no message."""
+        if until_ms is not None and not (self._times and self._times[0] <= until_ms):
+            return None
+        return min(
+            (
+                offsets[0]
+                for slot_ms, offsets in self._slots.items()
+                if until_ms is None or slot_ms <= until_ms
+            ),
+            default=None,
+        )
+
 
 ROLL_WINDOW_MS: Final = 172_800_000
-"""Java's timerRollWindowSlot, two days."""
+"""Java's timerRollWindowSlot in ms: two days."""
 _CHECKPOINT: Final = struct.Struct(">qqq")
-"""Head of Java's timercheck: last read time in ms, position in its timer log, offset in the timer
-topic."""
+"""Head of Java's timercheck file: last read time in ms, position in the timer log of Java, queue
+offset in the timer topic."""
 _log = logging.getLogger(__name__)
 
 
@@ -60,11 +114,9 @@ class _State(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class TimerProgress(ConfigManager):
-    """How far the timer topic was read and delivered, in `config/tieredstoreTimers.json`.
-
-    Of the messages below next_offset all with slots up to delivered_until_ms are delivered, and all
-    below first_offset whatever their slots.
-    """
+    """Progress in the timer topic, in `config/tieredstoreTimers.json`. All messages below
+    `first_offset` are delivered. Messages below `next_offset` are delivered if their slot is at
+    most `delivered_until_ms`."""
 
     def __init__(self, config_folder: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(config_folder / "tieredstoreTimers.json", clock)
@@ -74,7 +126,7 @@ class TimerProgress(ConfigManager):
         self.slots = TimerSlots()
 
     async def load(self) -> None:
-        """Read the file; where there is none, what a Java broker says of its own timers."""
+        """Read the file. If the file does not exist, read a Java broker's progress."""
         await super().load()
         if self.first_offset or self.next_offset:
             return
@@ -106,7 +158,7 @@ class TimerProgress(ConfigManager):
 
 
 class TimerMessageService(DeliveryService):
-    """Delivers timer messages. `progress` is to be loaded before `start`, and registered with the
+    """Delivers timer messages. Load `progress` before `start`, and register `progress` with the
     persist service."""
 
     def __init__(
@@ -115,14 +167,37 @@ class TimerMessageService(DeliveryService):
         hook: DelayHook,
         config_folder: Path,
         clock: Clock = SYSTEM_CLOCK,
+        skipped: SkippedRecords | None = None,
     ) -> None:
-        super().__init__(store, hook, clock)
+        super().__init__(store, hook, clock, skipped)
         self.progress = TimerProgress(config_folder, clock)
-        self._position: int | None = None  # up to where the topic was read in this process
+        self._position: int | None = None  # end of the topic that this process has read
+        self.delivered = 0  # since the start
+
+    @property
+    def unread(self) -> int:
+        """Number of messages of the timer topic that are not in a slot yet."""
+        end = self._store.get_max_offset_in_queue(TIMER_TOPIC, 0)
+        read = self.progress.first_offset if self._position is None else self._position
+        return max(end - read, 0)
+
+    @property
+    def late_ms(self) -> int:
+        """How long the earliest message is overdue."""
+        first = self.progress.slots.find_first()
+        return 0 if first is None else max(self._clock.now_ms() - first[0], 0)
+
+    def forget_lost(self) -> None:
+        end = self._store.get_max_offset_in_queue(TIMER_TOPIC, 0)
+        progress = self.progress
+        if progress.next_offset > end:
+            progress.next_offset = end
+            progress.first_offset = min(progress.first_offset, end)
+            progress.mark_changed(is_new_version=False)
 
     async def deliver_due(self) -> int:
-        """Read what is new in the timer topic and deliver what is due now; returns how many
-        messages were delivered. Raises Unavailable when the store takes none now."""
+        """Read new messages of the timer topic and deliver due messages. Returns the number of
+        deliveries. Raises Unavailable if the store refuses messages at present."""
         await self._read_topic()
         count = 0
         slots = self.progress.slots
@@ -133,19 +208,20 @@ class TimerMessageService(DeliveryService):
             progress = self.progress
             progress.delivered_until_ms = max(progress.delivered_until_ms, slot_ms)
             progress.mark_changed(is_new_version=False)
+        self.delivered += count
         return count
 
     async def _read_topic(self) -> None:
-        """Read the messages that are new in the topic."""
         if self._position is None:
             self._position = self.progress.first_offset
         while self._position != self._store.get_max_offset_in_queue(TIMER_TOPIC, 0):
             if not await self._read_batch(self._position):
                 return
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let others run
 
     async def _read_batch(self, position: int) -> bool:
-        """Read some messages from an offset on; tells whether there was anything."""
+        """Read some messages of the timer topic, from an offset. Returns whether any message was
+        read."""
         progress = self.progress
         result = await read_own_queue(
             self._store, GetRequest(TIMER_TOPIC, 0, position, BATCH, MAX_BATCH_BYTES)
@@ -156,7 +232,7 @@ class TimerMessageService(DeliveryService):
         elif result.next_begin_offset == position:
             return False
         self._position = result.next_begin_offset
-        # What lies behind the end was lost with the log; its offsets are given anew.
+        # Messages beyond the end were lost with the log, and their offsets are reused.
         is_lost = self._position < position
         progress.next_offset = (
             self._position if is_lost else max(progress.next_offset, self._position)
@@ -166,9 +242,12 @@ class TimerMessageService(DeliveryService):
 
     def _add(self, message: StoredMessage) -> None:
         offset = message.queue_offset
+        if was_sent_by_client(message.properties_bytes):  # its recall does not count either
+            self._delivery.skip(message, "a client sent it to this topic")
+            return
         slot_ms = _find_slot_ms(message)
         if slot_ms is None:
-            _log.error("%s/0 at %d: dropped: it has no time", TIMER_TOPIC, offset)
+            self._delivery.skip(message, "it has no time")
             return
         progress = self.progress
         if offset < progress.next_offset and slot_ms <= progress.delivered_until_ms:
@@ -176,11 +255,12 @@ class TimerMessageService(DeliveryService):
         progress.slots.add(slot_ms, offset)
         recalled = message.get_property("TIMER_DEL_UNIQKEY")
         if recalled is not None:
-            progress.slots.add_recall(slot_ms, recalled)
+            progress.slots.add_recall(slot_ms, _find_real_topic(message), recalled)
 
     async def _deliver_slot(self, slot_ms: int, offsets: array[int]) -> int:
-        """Deliver the messages of one slot, but for those that were recalled. Raises Unavailable
-        when the store takes nothing now; what was delivered then does not come again."""
+        """Deliver the messages of one slot, except recalled messages. Raises Unavailable if the
+        store refuses a message at present. A later call then continues with that message and
+        repeats no delivery."""
         count = done = 0
         last: PutMessageResult | None = None
         try:
@@ -205,12 +285,15 @@ class TimerMessageService(DeliveryService):
             return None
         if message.get_property("TIMER_DEL_UNIQKEY") is not None:
             return None
-        if self.progress.slots.is_recalled(slot_ms, _make_recall_key(message)):
+        topic = _find_real_topic(message)
+        key = make_recall_key(topic, message.uniq_key or "")
+        if self.progress.slots.is_recalled(slot_ms, topic, key):
             return None
         return self._delivery.deliver(message)
 
     async def _read(self, offset: int) -> StoredMessage | None:
-        """A message of the topic; None when it is gone, which is told."""
+        """Return a message of the timer topic. If the message was deleted, log an error and return
+        None."""
         result = await read_own_queue(self._store, GetRequest(TIMER_TOPIC, 0, offset, 1))
         if result.messages and result.messages[0].queue_offset == offset:
             return result.messages[0]
@@ -218,12 +301,11 @@ class TimerMessageService(DeliveryService):
         return None
 
 
-def _make_recall_key(message: StoredMessage) -> str:
-    return make_recall_key(message.get_property("REAL_TOPIC") or "", message.uniq_key or "")
+def _find_real_topic(message: StoredMessage) -> str:
+    return message.get_property("REAL_TOPIC") or ""
 
 
 def _find_out_ms(message: StoredMessage) -> int | None:
-    """The time of delivery."""
     text = message.get_property("TIMER_OUT_MS")
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
         return None
@@ -231,7 +313,10 @@ def _find_out_ms(message: StoredMessage) -> int | None:
 
 
 def _find_slot_ms(message: StoredMessage) -> int | None:
-    """When to look at a message: at its time of delivery, or to put it into the topic again."""
+    """Return the time (epoch ms) at which a message is taken from the timer topic. This is its
+    delivery time. If the delivery time is more than ROLL_WINDOW_MS after the store time, the time
+    is the end of that window, and the message is then put into the timer topic again. None if the
+    message has no delivery time."""
     out_ms = _find_out_ms(message)
     if out_ms is None:
         return None

@@ -1,4 +1,4 @@
-"""What a call of gRPC wants and who signed it: checked before it is answered."""
+"""Authentication and authorisation of gRPC calls before the calls are answered."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any, Final
 
 from tieredstore.broker.auth.access import (
     AccessControl,
+    Caller,
     Credentials,
     NotAuthenticated,
     decode_hex,
 )
 from tieredstore.broker.auth.policies import Action, ResourceType, Want, want_group, want_topic
-from tieredstore.broker.auth.users import User
-from tieredstore.broker.grpc.call import Call
-from tieredstore.broker.grpc.conversion import read_group, read_topic
-from tieredstore.broker.grpc.statuses import Code, Rejected
+from tieredstore.broker.grpc.message_types import Settings
+from tieredstore.broker.grpc.protocol import Call, Code, Rejected, read_group, read_topic
 
 AUTHORIZATION: Final = "authorization"
 DATE_TIME: Final = "x-mq-date-time"
@@ -26,39 +25,43 @@ _OF_GROUP_AND_TOPIC: Final = frozenset(
         "ForwardMessageToDeadLetterQueue",
         "ChangeInvisibleDuration",
         "QueryAssignment",
+        "SyncLiteSubscription",
     }
 )
 
 
 class GrpcAccess:
-    """Checks calls."""
+    """Authenticates and authorises calls."""
 
     def __init__(self, access: AccessControl) -> None:
         self._access = access
 
-    def check(self, method: str, request: Any, call: Call) -> None:
-        """Note the user of a call, who must be allowed to make it. What a telemetry stream wants is
-        in its settings. Raises Rejected and Refused."""
-        call.user = self._authenticate(call)
+    def check(self, method: str, request: object, call: Call) -> None:
+        """Authenticate the sender of a call, and check the sender's rights. For a telemetry stream,
+        `check_settings` checks the rights later, because they depend on the stream's settings.
+        Raises Rejected and Refused."""
+        call.caller = self._authenticate(call)
         if method != "Telemetry":
             wants = _list_wants(method, request, self._access.cluster)
-            self._access.authorize(call.user, wants, _source_ip(call.peer))
+            call.caller.require(*wants)
 
-    def check_settings(self, settings: Any, call: Call) -> None:
-        """Let a client be what its settings say, as users and policies are now: a stream may be
-        open for months. call: who says so. Raises Rejected and Refused."""
-        user = self._authenticate(call)
-        self._access.authorize(user, _list_wants_of_settings(settings), _source_ip(call.peer))
+    def check_settings(self, settings: Settings, call: Call) -> None:
+        """Check the rights that a client's settings need, under the current users and policies,
+        because a stream may be open for months. `call`: the call that sent the settings. Raises
+        Rejected and Refused."""
+        self._authenticate(call).require(*_list_wants_of_settings(settings))
 
-    def _authenticate(self, call: Call) -> User:
+    def _authenticate(self, call: Call) -> Caller:
         try:
-            return self._access.authenticate(read_credentials(call))
+            user = self._access.authenticate(read_credentials(call))
         except NotAuthenticated as error:
             raise Rejected(Code.UNAUTHORIZED, str(error)) from None
+        return Caller(self._access, user.username, _source_ip(call.peer), user)
 
 
 def read_credentials(call: Call) -> Credentials | None:
-    """Return who signed a call: MQv2-HMAC-SHA1 over its `x-mq-date-time`."""
+    """Return the credentials of a call, or None if the call has no valid signature. The signature
+    is MQv2-HMAC-SHA1 over `x-mq-date-time`."""
     scheme, _, rest = call.metadata.get(AUTHORIZATION, "").partition(" ")
     signed = call.metadata.get(DATE_TIME, "")
     if scheme != _ALGORITHM or not signed:
@@ -85,7 +88,7 @@ def _list_wants(method: str, request: Any, cluster: str) -> Iterator[Want]:
         yield want_topic(read_topic(request.topic), Action.PUB)
     elif method in {"Heartbeat", "NotifyClientTermination"}:
         if request.HasField("group") and request.group.name:
-            # Producers of transactions name a group, too, which they do not consume with.
+            # Producers of transactions name a group too, but do not consume with it.
             yield want_group(read_group(request.group), Action.PUB, Action.SUB)
     elif method == "ReceiveMessage":
         yield want_group(read_group(request.group), Action.SUB)
@@ -97,7 +100,7 @@ def _list_wants(method: str, request: Any, cluster: str) -> Iterator[Want]:
         yield Want(ResourceType.CLUSTER, cluster, frozenset((Action.UPDATE,)))
 
 
-def _list_wants_of_settings(settings: Any) -> Iterator[Want]:
+def _list_wants_of_settings(settings: Settings) -> Iterator[Want]:
     for topic in settings.publishing.topics:
         yield want_topic(read_topic(topic), Action.PUB)
     subscription = settings.subscription

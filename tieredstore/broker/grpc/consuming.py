@@ -1,59 +1,66 @@
-"""ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue."""
+"""Calls ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from tieredstore.broker.grpc.call import Call
-from tieredstore.broker.grpc.conversion import (
+from tieredstore.broker.auth.policies import Action, want_group, want_topic
+from tieredstore.broker.grpc.lite import check_lite_group
+from tieredstore.broker.grpc.message_types import (
+    AckMessageRequest,
+    AckMessageResponse,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    ForwardMessageToDeadLetterQueueRequest,
+    ForwardMessageToDeadLetterQueueResponse,
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+    Resource,
+    Status,
+)
+from tieredstore.broker.grpc.messages import make_received_message
+from tieredstore.broker.grpc.protocol import (
+    Call,
+    Code,
+    Rejected,
+    copy_topic,
+    join_statuses,
+    make_status,
     read_duration_ms,
     read_group,
     read_topic,
     write_timestamp_ms,
 )
-from tieredstore.broker.grpc.messages import make_received_message
 from tieredstore.broker.grpc.sessions import Sessions
-from tieredstore.broker.grpc.settings import DEFAULT_REQUEST_TIMEOUT_MS
-from tieredstore.broker.grpc.statuses import Code, Rejected, join_statuses, make_status
-from tieredstore.broker.grpc.stubs import (
-    AckMessageResponse,
-    ChangeInvisibleDurationResponse,
-    ReceiveMessageResponse,
-    find_message,
-)
-from tieredstore.broker.grpc.telemetry import read_subscription
+from tieredstore.broker.grpc.telemetry import DEFAULT_REQUEST_TIMEOUT_MS, read_subscription
 from tieredstore.broker.receive.requests import (
     AUTO_RENEW_MS,
+    MAX_ATTEMPT_ID,
     MAX_INVISIBLE_MS,
-    MIN_INVISIBLE_MS,
     AckStatus,
     Received,
     ReceiveRequest,
 )
+from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import PERM_READ
 
-if TYPE_CHECKING:
-    from tieredstore.broker.services import BrokerServices
-    from tieredstore.broker.state.groups import SubscriptionGroupConfig
-
 MAX_BATCH_SIZE: Final = 32
-"""Messages of one answer."""
+"""Maximum number of messages in one answer."""
 MAX_ENTRIES: Final = 1_024
-"""Acknowledgements of one call."""
-MAX_ATTEMPT_ID: Final = 256
-"""Characters; clients make UUIDs."""
+"""Maximum number of acknowledgements in one call."""
 MIN_RECEIVE_INVISIBLE_MS: Final = 10_000
-MIN_POLLING_MS: Final = 5_000
 DEADLINE_MARGIN_MS: Final = 200
-"""How long before the client gives up an answer without messages goes out."""
-
-_ForwardResponse: Final = find_message("ForwardMessageToDeadLetterQueueResponse")
+"""Time (ms) before a client's deadline at which an answer without messages is sent."""
+_POLLING_TIME_VERSION: Final = "5.0.3"
+"""First version of clients that know the code ILLEGAL_POLLING_TIME. Java compares versions as
+texts."""
 
 
 class Consuming:
-    """What consumers ask for."""
+    """Serves the requests of consumers."""
 
     def __init__(self, broker: BrokerServices, sessions: Sessions) -> None:
         self._broker = broker
@@ -61,8 +68,12 @@ class Consuming:
         self._waiting: set[asyncio.Future[list[Received]]] = set()
         self._is_stopped = False
 
-    async def receive_message(self, request: Any, call: Call) -> AsyncGenerator[Any, None]:
-        """Give messages to a consumer, for a time; or say, in due time, that there are none."""
+    async def receive_message(
+        self, request: ReceiveMessageRequest, call: Call
+    ) -> AsyncGenerator[ReceiveMessageResponse, None]:
+        """Return messages to a consumer, which must acknowledge each within its invisible time. If
+        no message is available, an answer without messages is sent before the consumer's
+        deadline."""
         received, topic = await self._receive(request, call)
         if not received:
             yield ReceiveMessageResponse(
@@ -70,8 +81,13 @@ class Consuming:
             )
             return
         now_ms = self._broker.clock.now_ms()
+        group_name, topic_name = read_group(request.group), read_topic(topic)
         given = 0
         try:
+            # The call may have waited for long: users and policies may have changed.
+            call.caller.require(
+                want_group(group_name, Action.SUB), want_topic(topic_name, Action.SUB)
+            )
             yield ReceiveMessageResponse(status=make_status(Code.OK))
             for one in received:
                 invisible_ms = max(0, one.invisible_until_ms - now_ms)
@@ -81,15 +97,15 @@ class Consuming:
                 yield ReceiveMessageResponse(message=message)
                 given += 1
         finally:
-            if given < len(received):  # the client has gone meanwhile
-                self._broker.receive.give_back(
-                    read_group(request.group), read_topic(topic), received[given:]
-                )
+            if given < len(received):  # the client has gone since, or lacks the right
+                self._broker.receive.give_back(group_name, topic_name, received[given:])
         delivered = ReceiveMessageResponse()
         write_timestamp_ms(delivered.delivery_timestamp, now_ms)
         yield delivered
 
-    async def _receive(self, request: Any, call: Call) -> tuple[list[Received], Any]:
+    async def _receive(
+        self, request: ReceiveMessageRequest, call: Call
+    ) -> tuple[list[Received], Resource]:
         topic = read_topic(request.message_queue.topic)
         group = self._find_group(request.group)
         config = self._broker.topics.find_topic(topic)
@@ -103,6 +119,9 @@ class Consuming:
                 f"attempt id: expected at most {MAX_ATTEMPT_ID} characters, "
                 f"found {len(request.attempt_id)}",
             )
+        is_lite = group.lite_parent is not None
+        if is_lite:
+            check_lite_group(group, request.group, topic)
         now_ms = self._broker.clock.now_ms()
         received = await self._wait(
             ReceiveRequest(
@@ -113,15 +132,16 @@ class Consuming:
                 invisible_ms=_find_invisible_ms(request),
                 auto_renew=request.auto_renew,
                 attempt_id=request.attempt_id,
-                fifo=group.consume_message_orderly,
+                fifo=group.consume_message_orderly or is_lite,
+                is_lite=is_lite,
                 client_id=call.client_id,
                 deadline_ms=now_ms + self._find_polling_ms(request, call),
             )
         )
-        return received, request.message_queue.topic
+        return received, copy_topic(request.message_queue.topic)
 
     async def _wait(self, request: ReceiveRequest) -> list[Received]:
-        """Take messages or wait for them; nobody waits any more once the service stops."""
+        """Take messages, or wait for messages. After `stop` no call waits."""
         taking = asyncio.ensure_future(self._broker.receive.receive(request))
         self._waiting.add(taking)
         try:
@@ -138,12 +158,12 @@ class Consuming:
         return received
 
     def stop(self) -> None:
-        """Let all who wait go."""
+        """End all waits."""
         self._is_stopped = True
         for taking in list(self._waiting):
             taking.cancel()
 
-    def _find_group(self, resource: Any) -> SubscriptionGroupConfig:
+    def _find_group(self, resource: Resource) -> SubscriptionGroupConfig:
         name = read_group(resource)
         group: SubscriptionGroupConfig | None = self._broker.groups.find_group(name)
         if group is None:
@@ -152,26 +172,41 @@ class Consuming:
             raise Rejected(Code.FORBIDDEN, f"consumer group {name} may not consume")
         return group
 
-    def _find_polling_ms(self, request: Any, call: Call) -> int:
-        """How long to wait for messages, below what is left for the call."""
+    def _find_polling_ms(self, request: ReceiveMessageRequest, call: Call) -> int:
+        """Return how long to wait for messages (ms), by the rules of Java's proxy. The wait is
+        shorter than the remaining time of the call. Raises Rejected if the remaining time is too
+        short even for the shortest wait."""
         remaining_ms = call.remaining_ms()
+        shortest_ms = self._broker.settings.grpc_min_long_polling_ms
         longest_ms = self._broker.settings.grpc_max_long_polling_ms
         if request.HasField("long_polling_timeout"):
-            wait_ms = min(read_duration_ms(request.long_polling_timeout), longest_ms)
+            wait_ms = read_duration_ms(request.long_polling_timeout)
+        elif remaining_ms is None:
+            wait_ms = longest_ms
         else:
-            session = self._sessions.find(call.client_id)
+            session = self._sessions.find(call)
             timeout_ms = DEFAULT_REQUEST_TIMEOUT_MS
             if session is not None and session.settings is not None:
                 timeout_ms = read_duration_ms(session.settings.request_timeout) or timeout_ms
-            wait_ms = longest_ms
-            if remaining_ms is not None:
-                wait_ms = min(max(remaining_ms - timeout_ms // 2, MIN_POLLING_MS), wait_ms)
-        if remaining_ms is not None:
-            wait_ms = min(wait_ms, remaining_ms - DEADLINE_MARGIN_MS)
-        return max(0, wait_ms)
+            wait_ms = remaining_ms - timeout_ms // 2
+        wait_ms = min(max(wait_ms, shortest_ms), longest_ms)
+        if remaining_ms is None:
+            return wait_ms
+        if remaining_ms < min(wait_ms, shortest_ms):
+            is_old = call.client_version < _POLLING_TIME_VERSION
+            raise Rejected(
+                Code.BAD_REQUEST if is_old else Code.ILLEGAL_POLLING_TIME,
+                "The deadline time remaining is not enough for polling, please check network "
+                "condition",
+            )
+        return max(0, min(wait_ms, remaining_ms - DEADLINE_MARGIN_MS))
 
-    async def ack_message(self, request: Any, call: Call) -> Any:  # noqa: ARG002
-        """Acknowledge messages; each has an outcome of its own."""
+    async def ack_message(
+        self,
+        request: AckMessageRequest,
+        call: Call,  # noqa: ARG002
+    ) -> AckMessageResponse:
+        """Acknowledge messages. Each message has its own result."""
         if not request.entries:
             raise Rejected(Code.BAD_REQUEST, "entries: expected one at least")
         if len(request.entries) > MAX_ENTRIES:
@@ -189,48 +224,58 @@ class Consuming:
         response.status.CopyFrom(join_statuses([entry.status for entry in response.entries]))
         return response
 
-    async def change_invisible_duration(self, request: Any, call: Call) -> Any:  # noqa: ARG002
-        """Set anew how long a message stays away from others; the old handle is void then."""
+    async def change_invisible_duration(
+        self,
+        request: ChangeInvisibleDurationRequest,
+        call: Call,  # noqa: ARG002
+    ) -> ChangeInvisibleDurationResponse:
+        """Set a new invisible time for a message. The message's old receipt handle becomes
+        invalid."""
         invisible_ms = read_duration_ms(request.invisible_duration)
-        if invisible_ms > MAX_INVISIBLE_MS:
-            raise Rejected(
-                Code.ILLEGAL_INVISIBLE_TIME, f"invisible time: at most {MAX_INVISIBLE_MS} ms"
-            )
+        _check_invisible_ms(invisible_ms, 0)
         handle = await self._broker.receive.change_invisible(
             read_group(request.group),
             read_topic(request.topic),
             request.receipt_handle,
-            # Some clients say 0 after a failure, and would come back at once.
-            max(invisible_ms, MIN_INVISIBLE_MS),
+            invisible_ms,
+            is_suspended=request.suspend,
         )
         if handle is None:
             raise Rejected(Code.INVALID_RECEIPT_HANDLE, "receipt handle: unknown, or its time over")
         return ChangeInvisibleDurationResponse(status=make_status(Code.OK), receipt_handle=handle)
 
-    async def forward_to_dead_letters(self, request: Any, call: Call) -> Any:  # noqa: ARG002
-        """Make a message a dead letter, which its consumer has tried often enough."""
+    async def forward_to_dead_letters(
+        self,
+        request: ForwardMessageToDeadLetterQueueRequest,
+        call: Call,  # noqa: ARG002
+    ) -> ForwardMessageToDeadLetterQueueResponse:
+        """Move a message to the topic of dead letters after the last attempt of its consumer."""
         outcome = await self._broker.receive.forward_to_dead_letters(
             read_group(request.group), read_topic(request.topic), request.receipt_handle
         )
-        return _ForwardResponse(status=_make_ack_status(outcome))
+        return ForwardMessageToDeadLetterQueueResponse(status=_make_ack_status(outcome))
 
 
-def _make_ack_status(outcome: AckStatus) -> Any:
+def _make_ack_status(outcome: AckStatus) -> Status:
     if outcome is AckStatus.OK:
         return make_status(Code.OK)
-    return make_status(Code.INVALID_RECEIPT_HANDLE, outcome.value)
+    return make_status(Code.INVALID_RECEIPT_HANDLE)
 
 
-def _find_invisible_ms(request: Any) -> int:
+def _find_invisible_ms(request: ReceiveMessageRequest) -> int:
     if request.auto_renew:
         return AUTO_RENEW_MS
-    if not request.HasField("invisible_duration"):
-        raise Rejected(Code.ILLEGAL_INVISIBLE_TIME, "invisible time is missing")
-    invisible_ms = read_duration_ms(request.invisible_duration)
-    if not MIN_RECEIVE_INVISIBLE_MS <= invisible_ms <= MAX_INVISIBLE_MS:
-        raise Rejected(
-            Code.ILLEGAL_INVISIBLE_TIME,
-            f"invisible time: expected {MIN_RECEIVE_INVISIBLE_MS} to {MAX_INVISIBLE_MS} ms, "
-            f"found {invisible_ms}",
-        )
+    invisible_ms = read_duration_ms(request.invisible_duration)  # 0 if it is missing
+    _check_invisible_ms(invisible_ms, MIN_RECEIVE_INVISIBLE_MS)
     return invisible_ms
+
+
+def _check_invisible_ms(invisible_ms: int, lowest_ms: int) -> None:
+    """Raise Rejected with the text of Java's proxy for an invisible time out of bounds."""
+    if invisible_ms < lowest_ms:
+        text = f"the invisibleTime is too small. min is {lowest_ms}"
+    elif invisible_ms > MAX_INVISIBLE_MS:
+        text = f"the invisibleTime is too large. max is {MAX_INVISIBLE_MS}"
+    else:
+        return
+    raise Rejected(Code.ILLEGAL_INVISIBLE_TIME, text)

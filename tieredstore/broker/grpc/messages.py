@@ -1,27 +1,38 @@
-"""Messages of the protocol and messages of the store: one is the other with other names.
-
-What a gRPC producer says apart (tag, keys, message group, …) becomes the properties that RocketMQ's
-other protocol uses, so that a message sent by one is right in the other. The store holds no gzip: a
-GZIP body is kept as the same deflate stream in a zlib frame, and a compressed body is inflated on
-its way to a gRPC client, for not all of those can inflate what remoting clients compress.
-"""
+"""Conversion between gRPC messages and stored messages. Separate fields of a gRPC message (tag,
+keys, message group, …) become properties of the remoting protocol, so that consumers of either
+protocol can read the message. The store does not support gzip: a GZIP body is decompressed and
+stored with zlib. A compressed body is decompressed for a gRPC client, because some gRPC clients
+cannot decompress the formats of remoting clients."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import re
 import zlib
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from tieredstore.broker.grpc.conversion import (
+from tieredstore.broker.grpc.message_types import (
+    Digest,
+    DigestType,
+    Encoding,
+    Message,
+    MessageType,
+    Resource,
+    SystemProperties,
+)
+from tieredstore.broker.grpc.protocol import (
+    Code,
+    Rejected,
     read_duration_ms,
     read_timestamp_ms,
     read_topic,
     write_duration_ms,
     write_timestamp_ms,
 )
-from tieredstore.broker.grpc.statuses import Code, Rejected
-from tieredstore.broker.grpc.stubs import Message, Resource, list_values
+from tieredstore.broker.send.door import BROKER_PROPERTIES
+from tieredstore.broker.send.message_type import find_message_type
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message import properties as props
 from tieredstore.message import sysflag
@@ -33,137 +44,176 @@ MAX_USER_PROPERTIES: Final = 128
 MAX_USER_PROPERTIES_BYTES: Final = 16 << 10
 MAX_MESSAGE_GROUP_BYTES: Final = 64
 MAX_DELAY_MS: Final = 24 * 3_600_000
+MAX_TRANSACTION_RECOVERY_S: Final = 3_600
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+MESSAGE_TYPES: Final = {
+    "NORMAL": MessageType.NORMAL,
+    "FIFO": MessageType.FIFO,
+    "DELAY": MessageType.DELAY,
+    "TRANSACTION": MessageType.TRANSACTION,
+    "PRIORITY": MessageType.PRIORITY,
+    "LITE": MessageType.LITE,
+}
+"""Type of a message, by the value of a topic's attribute `message.type`."""
+MAX_LITE_TOPIC_BYTES: Final = 64
+_LITE_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]+")
 
-_TYPES: Final = list_values("MessageType")
-_ENCODINGS: Final = list_values("Encoding")
-_DIGESTS: Final = list_values("DigestType")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_WBITS: Final = 31
 _GZIP_PIECE: Final = 64 << 10
 MAX_GZIP_MEMBERS: Final = 1_024
-"""Of one body; a member may be 20 bytes that inflate to nothing."""
+"""Maximum number of gzip members in one body. A member of 20 bytes may decompress to nothing, so
+the limit of the body size does not limit the number of members."""
 _MAX_TIME_DIGITS: Final = 15
-RESERVED_NAMES: Final = frozenset(
-    value
-    for name, value in vars(props).items()
-    if name.isupper() and isinstance(value, str) and name != "KEY_SEPARATOR"
-) | {
-    TRACE_CONTEXT,
-    "BUYER_ID",
-    "TRANSFER_FLAG",
-    "CORRECTION_FLAG",
-    "MQ2_FLAG",
-    "CONSUME_START_TIME",
-    "INSTANCE_ID",
-    "CORRELATION_ID",
-    "REPLY_TO_CLIENT",
-    "TTL",
-    "ARRIVE_TIME",
-    "PUSH_REPLY_TIME",
-    "__redirected",
-    "PROPERTY_TRANSACTION_CHECK_TIMES",
-    "EXTEND_UNIQ_INFO",
-    "MSG_TYPE",
-    "CLUSTER",
-    "INNER_MULTI_DISPATCH",
-    "__LITE_TOPIC",
-    "__PRIORITY",
-}
-"""Properties that are RocketMQ's own: producers may not set them, consumers do not see them."""
+# fmt: off
+RESERVED_NAMES: Final = frozenset({
+    "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG",
+    "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MSG_REGION",
+    "TRACE_ON", "UNIQ_KEY", "MAX_RECONSUME_TIMES", "INNER_NUM", "INNER_BASE", "DUP_INFO",
+    "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRAN_PREPARED_QUEUE_OFFSET", "__transactionId__",
+    "TRANSACTION_CHECK_TIMES", "POP_CK", "1ST_POP_TIME", "__SHARDINGKEY",
+    "INNER_MULTI_QUEUE_OFFSET", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS",
+    "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES",
+    "TIMER_DEL_UNIQKEY", "__BORNHOST", "BORN_TIMESTAMP", "DLQ_ORIGIN_TOPIC",
+    "DLQ_ORIGIN_MESSAGE_ID", "__CRC32#", TRACE_CONTEXT, "BUYER_ID", "TRANSFER_FLAG",
+    "CORRECTION_FLAG", "MQ2_FLAG", "CONSUME_START_TIME", "INSTANCE_ID", "CORRELATION_ID",
+    "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "__redirected",
+    "PROPERTY_TRANSACTION_CHECK_TIMES", "EXTEND_UNIQ_INFO", "MSG_TYPE", "CLUSTER",
+    "INNER_MULTI_DISPATCH", "__LITE_TOPIC", "_SYS_MSG_PRIORITY_", "TIMER_DELAY_LEVEL",
+    "POP_CK_OFFSET",
+})
+# fmt: on
+"""RocketMQ's own properties. Producers may not set them, and consumers do not see them."""
+_BROKER_NAMES: Final = frozenset(name.decode() for name in BROKER_PROPERTIES)
+"""Names of the properties that a broker sets. They are removed from a producer's message."""
 
 
-def convert_sent_message(message: Any, topic: str, peer: str, now_ms: int, max_body: int) -> Any:
-    """Make the store's message of one that is sent. Raises Rejected for what no message may be."""
+def convert_sent_message(
+    message: Message, topic: str, born_host: bytes, now_ms: int, max_body: int
+) -> tuple[StoreMessage, MessageType]:
+    """Convert a sent message for the store, and return it with its message type. `born_host`:
+    address of the producer, as in a record. `max_body`: maximum size of the body, bytes. Raises
+    Rejected for an invalid message."""
     system = message.system_properties
-    if not system.message_id:
-        raise Rejected(Code.ILLEGAL_MESSAGE_ID, "message_id is missing")
+    if not system.message_id.strip():
+        raise Rejected(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
     table = _check_user_properties(message.user_properties)
+    _check_properties_size(table, system)
     table[props.UNIQ_KEY] = system.message_id
     _add_system_properties(table, system, now_ms)
-    if is_transactional(system):
-        # A producer has no group in this protocol: the topic stands for it, as in Java's proxy.
+    if system.message_type == MessageType.TRANSACTION:
+        _add_transaction_properties(table, system)
+        # A producer has no group in this protocol. The topic replaces it, as in Java's proxy.
         table[props.PGROUP] = topic
     body, sys_flag = _convert_body(message.body, system, max_body)
     try:
         encoded = props.encode_properties(table)
     except Invalid as error:
         raise Rejected(Code.MESSAGE_PROPERTIES_TOO_LARGE, str(error)) from error
-    return StoreMessage(
+    sent = StoreMessage(
         topic,
         body,
         -1,
         encoded,
         sys_flag=sys_flag,
         born_timestamp_ms=read_timestamp_ms(system.born_timestamp) or now_ms,
-        born_host=_parse_peer(peer),
+        born_host=born_host,
     )
+    return sent, MESSAGE_TYPES[find_message_type(table)]
 
 
-def _check_user_properties(given: Any) -> dict[str, str]:
+def _check_user_properties(given: Mapping[str, str]) -> dict[str, str]:
+    if not given:
+        return {}
     if len(given) > MAX_USER_PROPERTIES:
         raise Rejected(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"properties: at most {MAX_USER_PROPERTIES}, found {len(given)}",
+            f"too many user properties, max is {MAX_USER_PROPERTIES}",
         )
-    table = dict(given)
-    size = 0
+    table = {name: value for name, value in given.items() if name not in _BROKER_NAMES}
     for name, value in table.items():
         if name in RESERVED_NAMES:
-            raise Rejected(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} is reserved")
-        if not name or _has_control_character(name) or _has_control_character(value):
-            raise Rejected(
-                Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
-                f"property {name!r}: names are not empty, nothing has control characters",
-            )
-        size += len(name.encode()) + len(value.encode())
-    if size > MAX_USER_PROPERTIES_BYTES:
-        raise Rejected(
-            Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"properties: at most {MAX_USER_PROPERTIES_BYTES} bytes, found {size}",
-        )
+            raise Rejected(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
+        if not name:
+            raise Rejected(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "the key of property cannot be empty")
+        for what, text in (("key", name), ("value", value)):
+            if _has_control_character(text):
+                raise Rejected(
+                    Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                    f"the {what} of property cannot contain control character",
+                )
     return table
 
 
-def _add_system_properties(table: dict[str, str], system: Any, now_ms: int) -> None:
-    if system.HasField("tag"):
-        tag = system.tag
-        if not tag.strip() or "|" in tag or _has_control_character(tag):
-            raise Rejected(Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r} is blank or has | in it")
-        table[props.TAGS] = tag
+def _check_properties_size(table: Mapping[str, str], system: SystemProperties) -> None:
+    """Raise Rejected if user properties, tag and keys together have too many bytes. Java's proxy
+    counts the same bytes."""
+    texts = itertools.chain(table, table.values(), (system.tag,), system.keys)
+    if sum(len(text.encode()) for text in texts) > MAX_USER_PROPERTIES_BYTES:
+        raise Rejected(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the total size of user property is too large, max is {MAX_USER_PROPERTIES_BYTES}",
+        )
+
+
+def _check_text(code: Code, what: str, text: str) -> None:
+    """Raise Rejected for a text that Java's proxy refuses. An empty text counts as absent."""
+    if text and not text.strip():
+        raise Rejected(code, f"{what} cannot be the char sequence of whitespace")
+    if _has_control_character(text):
+        raise Rejected(code, f"{what} cannot contain control character")
+
+
+def check_lite_name(name: str) -> None:
+    """Raise Rejected for the name of a lite topic that Java's proxy refuses."""
+    fault = None
+    if props.is_blank(name):
+        fault = "cannot be the char sequence of whitespace"
+    elif len(name.encode()) > MAX_LITE_TOPIC_BYTES:
+        fault = f"exceed the max size {MAX_LITE_TOPIC_BYTES}"
+    elif _LITE_TOPIC.fullmatch(name) is None:
+        fault = "can only contain alphanumeric characters, hyphens(-), and underscores(_)"
+    if fault is not None:
+        raise Rejected(Code.ILLEGAL_LITE_TOPIC, f"lite topic {fault}")
+
+
+def _add_system_properties(table: dict[str, str], system: SystemProperties, now_ms: int) -> None:
+    _check_text(Code.ILLEGAL_MESSAGE_TAG, "tag", system.tag)
+    if "|" in system.tag:
+        raise Rejected(Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")
+    if system.tag:
+        table[props.TAGS] = system.tag
     for key in system.keys:
-        if not key.strip() or props.KEY_SEPARATOR in key or _has_control_character(key):
-            raise Rejected(Code.ILLEGAL_MESSAGE_KEY, f"key {key!r} is blank or has a space in it")
-    if system.keys:
-        table[props.KEYS] = props.KEY_SEPARATOR.join(system.keys)
-    if system.HasField("message_group"):
-        group = system.message_group
-        size = len(group.encode())
-        if not group.strip() or size >= MAX_MESSAGE_GROUP_BYTES or _has_control_character(group):
-            raise Rejected(
-                Code.ILLEGAL_MESSAGE_GROUP,
-                f"message group {group!r}: expected text of less than "
-                f"{MAX_MESSAGE_GROUP_BYTES} bytes",
-            )
+        _check_text(Code.ILLEGAL_MESSAGE_KEY, "key", key)
+    if any(system.keys):
+        table[props.KEYS] = props.KEY_SEPARATOR.join(filter(None, system.keys))
+    group = system.message_group
+    if len(group.encode()) >= MAX_MESSAGE_GROUP_BYTES:
+        raise Rejected(
+            Code.ILLEGAL_MESSAGE_GROUP,
+            f"message group exceed the max size {MAX_MESSAGE_GROUP_BYTES}",
+        )
+    _check_text(Code.ILLEGAL_MESSAGE_GROUP, "message group", group)
+    if group:
         table[props.SHARDING_KEY] = group
+    if system.lite_topic:  # an empty one counts as absent
+        check_lite_name(system.lite_topic)
+        table[props.LITE_TOPIC] = system.lite_topic
+    if system.HasField("priority"):
+        if system.priority < 0:
+            raise Rejected(
+                Code.BAD_REQUEST, f"priority: expected a number from 0, found {system.priority}"
+            )
+        table[props.PRIORITY] = str(system.priority)
     if system.HasField("delivery_timestamp"):
         deliver_ms = read_timestamp_ms(system.delivery_timestamp)
         if deliver_ms - now_ms > MAX_DELAY_MS:
             raise Rejected(
-                Code.ILLEGAL_DELIVERY_TIME, f"delivery time is more than {MAX_DELAY_MS} ms ahead"
+                Code.ILLEGAL_DELIVERY_TIME,
+                f"the max delay time of message is too large, max is {MAX_DELAY_MS}",
             )
         table[props.TIMER_DELIVER_MS] = str(deliver_ms)
-    if is_transactional(system):
-        if system.HasField("delivery_timestamp") or system.HasField("message_group"):
-            raise Rejected(
-                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                "a transactional message has neither delivery time nor message group",
-            )
-        table[props.TRAN_MSG] = "true"
-        if system.HasField("orphaned_transaction_recovery_duration"):
-            wait_ms = read_duration_ms(system.orphaned_transaction_recovery_duration)
-            table[props.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(max(1, wait_ms // 1000))
-    if system.HasField("trace_context") and system.trace_context:
+    if system.trace_context:
         table[TRACE_CONTEXT] = system.trace_context
     if system.born_host:
         table[props.BORN_HOST] = system.born_host
@@ -171,20 +221,33 @@ def _add_system_properties(table: dict[str, str], system: Any, now_ms: int) -> N
         table[props.BORN_TIMESTAMP] = str(read_timestamp_ms(system.born_timestamp))
 
 
-def is_transactional(system: Any) -> bool:
-    """Tell whether a message is the first half of a transaction, by its system properties."""
-    return bool(system.message_type == _TYPES["TRANSACTION"])
+def _add_transaction_properties(table: dict[str, str], system: SystemProperties) -> None:
+    if system.HasField("delivery_timestamp") or system.message_group:
+        raise Rejected(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            "a transactional message has neither delivery time nor message group",
+        )
+    table[props.TRAN_MSG] = "true"
+    if system.HasField("orphaned_transaction_recovery_duration"):
+        wait_ms = read_duration_ms(system.orphaned_transaction_recovery_duration)
+        if wait_ms // 1000 > MAX_TRANSACTION_RECOVERY_S:
+            raise Rejected(
+                Code.BAD_REQUEST,
+                "the max transaction recovery time of message is too large, max is "
+                f"{MAX_TRANSACTION_RECOVERY_S}",
+            )
+        table[props.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(max(1, wait_ms // 1000))
 
 
-def _convert_body(body: bytes, system: Any, max_body: int) -> tuple[bytes, int]:
+def _convert_body(body: bytes, system: SystemProperties, max_body: int) -> tuple[bytes, int]:
     if not body:
-        raise Rejected(Code.MESSAGE_BODY_EMPTY, "the body is empty")
+        raise Rejected(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
     if len(body) > max_body:
         raise Rejected(
-            Code.MESSAGE_BODY_TOO_LARGE, f"body: at most {max_body} bytes, found {len(body)}"
+            Code.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {max_body}"
         )
     _check_digest(body, system.body_digest)
-    if system.body_encoding != _ENCODINGS["GZIP"]:
+    if system.body_encoding != Encoding.GZIP:
         return body, 0
     flag = sysflag.set_compression(0, sysflag.CompressionType.ZLIB)
     if body.startswith(_GZIP_MAGIC):
@@ -193,8 +256,8 @@ def _convert_body(body: bytes, system: Any, max_body: int) -> tuple[bytes, int]:
 
 
 def _inflate(body: bytes, max_body: int) -> bytes:
-    """Inflate a gzip body with all its members, one byte beyond the limit at most. What stands
-    behind the last one and is none does not count, as in Java."""
+    """Decompress all members of a gzip body, up to one byte beyond the limit. Bytes after the last
+    member are ignored, as in Java."""
     parts: list[bytes] = []
     room, position = max_body, 0
     for _ in range(MAX_GZIP_MEMBERS):
@@ -220,12 +283,12 @@ def _inflate(body: bytes, max_body: int) -> bytes:
     )
 
 
-def _check_digest(body: bytes, digest: Any) -> None:
+def _check_digest(body: bytes, digest: Digest) -> None:
     if not digest.checksum:
         return
-    if digest.type == _DIGESTS["MD5"]:
+    if digest.type == DigestType.MD5:
         found = hashlib.md5(body, usedforsecurity=False).hexdigest()
-    elif digest.type == _DIGESTS["SHA1"]:
+    elif digest.type == DigestType.SHA1:
         found = hashlib.sha1(body, usedforsecurity=False).hexdigest()
     else:
         return  # the languages write a CRC-32 differently
@@ -236,13 +299,10 @@ def _check_digest(body: bytes, digest: Any) -> None:
 
 
 def make_received_message(
-    stored: StoredMessage,
-    topic: Any,
-    handle: str,
-    attempt: int,
-    invisible_ms: int,
-) -> Any:
-    """Make the message that a consumer gets. topic: the resource that it asked for."""
+    stored: StoredMessage, topic: Resource, handle: str, attempt: int, invisible_ms: int
+) -> Message:
+    """Convert a stored message for a consumer that must acknowledge it. `topic`: the resource in
+    the consumer's request. `handle`: the receipt handle."""
     message = _make_message(stored, topic)
     system = message.system_properties
     system.receipt_handle = handle
@@ -251,25 +311,26 @@ def make_received_message(
     return message
 
 
-def make_message(stored: StoredMessage) -> Any:
-    """Make the message of a store as it is, which nobody has to acknowledge. Raises Corrupt for a
-    body that cannot be inflated."""
+def make_message(stored: StoredMessage) -> Message:
+    """Convert a stored message for a client that need not acknowledge it. Raises Corrupt for a body
+    that cannot be decompressed."""
     message = _make_message(stored, Resource(name=stored.topic))
     message.system_properties.delivery_attempt = stored.reconsume_times + 1
     return message
 
 
-def make_transaction_message(stored: StoredMessage, topics: Iterable[Any]) -> Any:
-    """Make the message that a producer is asked about. stored: its half message. topics: resources
-    that the producer named, the message's among them if possible: it answers with that."""
+def make_transaction_message(stored: StoredMessage, topics: Iterable[Resource]) -> Message:
+    """Return the message for a transaction check. `stored`: the half message. `topics`: resources
+    that the producer named. If the message's topic is among these resources, the message gets that
+    resource, because the producer repeats it in its answer."""
     real_topic = stored.get_property(props.REAL_TOPIC) or stored.topic
     named = (topic for topic in topics if read_topic(topic) == real_topic)
     message = _make_message(stored, next(named, Resource(name=real_topic)))
-    message.system_properties.message_type = _TYPES["TRANSACTION"]
+    message.system_properties.message_type = MessageType.TRANSACTION
     return message
 
 
-def _make_message(stored: StoredMessage, topic: Any) -> Any:
+def _make_message(stored: StoredMessage, topic: Resource) -> Message:
     table = stored.properties
     body = _read_body(stored)
     message = Message(body=body)
@@ -279,11 +340,16 @@ def _make_message(stored: StoredMessage, topic: Any) -> Any:
             message.user_properties[name] = value
     system = message.system_properties
     system.message_id = stored.msg_id
-    # Upper case, as clients compare the text; no CRC-32, which each language writes its own way.
-    system.body_digest.type = _DIGESTS["MD5"]
+    # Upper case, as clients compare the text. No CRC-32, which each language writes differently.
+    system.body_digest.type = DigestType.MD5
     system.body_digest.checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-    system.body_encoding = _ENCODINGS["IDENTITY"]
-    system.message_type = _find_type(table)
+    system.body_encoding = Encoding.IDENTITY
+    system.message_type = MESSAGE_TYPES[find_message_type(table)]
+    priority = props.parse_integer(table.get(props.PRIORITY, "").encode(), 32)
+    if priority is not None and priority >= 0:
+        system.priority = priority
+    if lite_topic := table.get(props.LITE_TOPIC):
+        system.lite_topic = lite_topic
     if props.TAGS in table:
         system.tag = table[props.TAGS]
     system.keys.extend(props.split_keys(table.get(props.KEYS)))
@@ -298,7 +364,7 @@ def _make_message(stored: StoredMessage, topic: Any) -> Any:
     if TRACE_CONTEXT in table:
         system.trace_context = table[TRACE_CONTEXT]
     deliver_ms = table.get(props.TIMER_DELIVER_MS) or table.get(props.TIMER_OUT_MS)
-    # Anybody may have written anything there: a message that cannot be made is in the way for good.
+    # Any client may have written this: an impossible message would block the queue for ever.
     if deliver_ms is not None and deliver_ms.isdecimal() and len(deliver_ms) <= _MAX_TIME_DIGITS:
         write_timestamp_ms(system.delivery_timestamp, int(deliver_ms))
     if props.DLQ_ORIGIN_TOPIC in table:
@@ -309,25 +375,17 @@ def _make_message(stored: StoredMessage, topic: Any) -> Any:
 
 
 def _read_body(stored: StoredMessage) -> bytes:
-    """The body as the producer gave it; as it is stored where that cannot be found out: a message
-    that nobody could receive would be in the way for good."""
+    """Return the body as the producer sent it. If the body cannot be decoded, return the stored
+    body, because an unreadable message would block the queue for ever."""
     try:
         return bytes(stored.decode_body())
     except Corrupt:
         return bytes(stored.body)
 
 
-def _find_type(table: dict[str, str]) -> int:
-    if table.get(props.TRAN_MSG) == "true":
-        return _TYPES["TRANSACTION"]
-    if props.DELAY in table or props.TIMER_DELIVER_MS in table or props.TIMER_DELAY_SEC in table:
-        return _TYPES["DELAY"]
-    if props.SHARDING_KEY in table:
-        return _TYPES["FIFO"]
-    return _TYPES["NORMAL"]
-
-
-def _parse_peer(peer: str) -> bytes:
+def parse_peer(peer: str) -> bytes:
+    """Return the address of a client as a record holds it. LOCALHOST for a text that is no
+    address."""
     try:
         return parse_host(peer)
     except Invalid:

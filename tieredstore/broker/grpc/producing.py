@@ -1,57 +1,86 @@
-"""SendMessage, EndTransaction, RecallMessage."""
+"""gRPC calls of producers: SendMessage, EndTransaction and RecallMessage. Also the calls that ask
+for the queues of a topic: QueryRoute and QueryAssignment."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable
+from typing import Final
 
-from tieredstore.broker.grpc.call import Call
-from tieredstore.broker.grpc.conversion import read_topic
-from tieredstore.broker.grpc.messages import convert_sent_message, is_transactional
-from tieredstore.broker.grpc.statuses import (
+from tieredstore.broker.auth.policies import Action, want_topic
+from tieredstore.broker.clients.assignment import ALL_QUEUES
+from tieredstore.broker.grpc.message_types import (
+    AddressScheme,
+    Endpoints,
+    EndTransactionRequest,
+    EndTransactionResponse,
+    MessageQueue,
+    MessageType,
+    Permission,
+    QueryAssignmentRequest,
+    QueryAssignmentResponse,
+    QueryRouteRequest,
+    QueryRouteResponse,
+    RecallMessageRequest,
+    RecallMessageResponse,
+    Resource,
+    SendMessageRequest,
+    SendMessageResponse,
+    SendResultEntry,
+    Status,
+    TransactionResolution,
+)
+from tieredstore.broker.grpc.messages import MESSAGE_TYPES, convert_sent_message, parse_peer
+from tieredstore.broker.grpc.protocol import (
+    Call,
     Code,
     Rejected,
     convert_error,
     convert_put_status,
+    copy_topic,
     join_statuses,
     make_status,
+    read_group,
+    read_topic,
 )
-from tieredstore.broker.grpc.stubs import (
-    RecallMessageResponse,
-    SendMessageResponse,
-    SendResultEntry,
-    find_message,
-    list_values,
-)
-from tieredstore.broker.send.sender import SendRequest
+from tieredstore.broker.send.sender import SendRequest, SendResult
+from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.state.topics import DEFAULT_TOPIC, MESSAGE_TYPE, TopicConfig
 from tieredstore.broker.transactions.messages import CommitOrRollback
-from tieredstore.errors import TieredStoreError
-from tieredstore.message.ids import is_offset_message_id
-
-if TYPE_CHECKING:
-    from tieredstore.broker.services import BrokerServices
-    from tieredstore.message.encoding import Message as StoreMessage
+from tieredstore.errors import Invalid, TieredStoreError
+from tieredstore.message.encoding import Message as StoreMessage
+from tieredstore.message.hosts import is_offset_message_id
+from tieredstore.message.names import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX
 
 MAX_MESSAGES: Final = 1_024
-"""Of one call."""
-_RESOLUTION_NUMBERS: Final = list_values("TransactionResolution")
+"""Maximum number of messages in one call."""
+MAX_ENDPOINTS_BYTES: Final = 2_048
+"""Maximum size of a client's endpoints, in bytes. An answer repeats the endpoints for each queue of
+a topic."""
+_MIXED: Final = "MIXED"
+_STORED: Final = make_status(Code.OK)
+_TYPES_OF_MIXED: Final = (
+    MessageType.NORMAL,
+    MessageType.FIFO,
+    MessageType.DELAY,
+    MessageType.TRANSACTION,
+)
+"""Message types that a route lists for a topic of type MIXED. The topic accepts every type."""
 _RESOLUTIONS: Final = {
-    _RESOLUTION_NUMBERS["COMMIT"]: CommitOrRollback.COMMIT,
-    _RESOLUTION_NUMBERS["ROLLBACK"]: CommitOrRollback.ROLLBACK,
+    TransactionResolution.COMMIT: CommitOrRollback.COMMIT,
+    TransactionResolution.ROLLBACK: CommitOrRollback.ROLLBACK,
 }
-
-_EndTransactionResponse: Final = find_message("EndTransactionResponse")
 
 
 class Producing:
-    """What producers ask for."""
+    """Serves the requests of producers."""
 
     def __init__(self, broker: BrokerServices) -> None:
         self._broker = broker
 
-    async def send_message(self, request: Any, call: Call) -> Any:
-        """Store messages of one topic; each has an outcome of its own. The broker chooses the
-        queues."""
+    async def send_message(self, request: SendMessageRequest, call: Call) -> SendMessageResponse:
+        """Store messages of one topic. The broker chooses the queues. Each message has its own
+        result."""
         messages = request.messages
         if not messages:
             raise Rejected(Code.MESSAGE_CORRUPTED, "no message to send")
@@ -60,46 +89,60 @@ class Producing:
         topic = read_topic(messages[0].topic)
         settings = self._broker.settings
         now_ms = self._broker.clock.now_ms()
+        config = self._find_checked(topic)
+        born_host = parse_peer(call.peer)
         converted = []
         for message in messages:
-            if read_topic(message.topic) != topic:
+            if message.topic.name != topic:
                 raise Rejected(Code.MESSAGE_CORRUPTED, "messages of one call have one topic")
-            converted.append(
-                convert_sent_message(
-                    message, topic, call.peer, now_ms, settings.max_message_size_bytes
-                )
+            sent, kind = convert_sent_message(
+                message, topic, born_host, now_ms, settings.max_message_size_bytes
             )
-        sends = list(map(self._send_one, messages, converted))
-        # Each runs up to its put before the next one starts: their order is kept.
-        entries = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)
+            if config is not None:
+                check_message_type(config, kind)
+            converted.append((sent, kind))
+        # All puts, in the order of the messages, before any wait.
+        outcomes = [self._submit(sent, kind) for sent, kind in converted]
+        waiting = [one for one in outcomes if not isinstance(one, SendResult | Status)]
+        waited = iter(await asyncio.gather(*map(_wait_for, waiting)) if waiting else ())
+        entries = []
+        for message, (_, kind), outcome in zip(messages, converted, outcomes, strict=True):
+            result = outcome if isinstance(outcome, SendResult | Status) else next(waited)
+            entries.append(_make_entry(message.system_properties.message_id, kind, result))
         response = SendMessageResponse(entries=entries)
         response.status.CopyFrom(join_statuses([entry.status for entry in entries]))
         return response
 
-    async def _send_one(self, sent: Any, message: StoreMessage) -> Any:
-        system = sent.system_properties
-        entry = SendResultEntry(message_id=system.message_id)
-        # A producer has no group in this protocol: the topic stands for it, as in RocketMQ's proxy.
-        request = SendRequest(group=message.topic, message=message)
-        try:
-            if is_transactional(system):
-                result = await self._broker.transactions.prepare(request)
-            else:
-                result = await self._broker.sender.send(request)
-        except TieredStoreError as error:
-            entry.status.CopyFrom(convert_error(error))
-            return entry
-        code = convert_put_status(result.status)
-        entry.status.CopyFrom(make_status(code))
-        if code is Code.OK:
-            entry.offset = result.queue_offset
-            entry.recall_handle = result.recall_handle
-            if is_transactional(system):
-                # Where the half message is: a restart of the broker forgets no transaction.
-                entry.transaction_id = result.message_id
-        return entry
+    def _find_checked(self, topic: str) -> TopicConfig | None:
+        """Return the topic if the types of its messages must be checked. None if types are not
+        checked, or if the topic is unknown or closed to clients. In the last two cases the put
+        refuses the messages."""
+        if not self._broker.settings.enable_topic_message_type_check:
+            return None
+        return (
+            self._broker.topics.find_topic(topic)
+            if self._broker.sender.door.is_open(topic)
+            else None
+        )
 
-    async def end_transaction(self, request: Any, call: Call) -> Any:  # noqa: ARG002
+    def _submit(
+        self, message: StoreMessage, kind: MessageType
+    ) -> SendResult | Status | Awaitable[SendResult]:
+        """Put a message. Returns the result, a status that refuses the message, or an awaitable of
+        the result."""
+        # A producer has no group in this protocol. The topic replaces it, as in RocketMQ's proxy.
+        request = SendRequest(group=message.topic, message=message)
+        is_half = kind == MessageType.TRANSACTION
+        try:
+            return (self._broker.transactions if is_half else self._broker.sender).submit(request)
+        except TieredStoreError as error:
+            return convert_error(error)
+
+    async def end_transaction(
+        self,
+        request: EndTransactionRequest,
+        call: Call,  # noqa: ARG002
+    ) -> EndTransactionResponse:
         """Commit or roll back a half message."""
         resolution = _RESOLUTIONS.get(request.resolution)
         if resolution is None:
@@ -111,10 +154,168 @@ class Producing:
             )
         topic = read_topic(request.topic)
         await self._broker.transactions.end_by_id(topic, request.transaction_id, resolution)
-        return _EndTransactionResponse(status=make_status(Code.OK))
+        return EndTransactionResponse(status=make_status(Code.OK))
 
-    async def recall_message(self, request: Any, call: Call) -> Any:  # noqa: ARG002
-        """Take back a message that is to be delivered later."""
+    async def recall_message(
+        self,
+        request: RecallMessageRequest,
+        call: Call,  # noqa: ARG002
+    ) -> RecallMessageResponse:
+        """Recall a message before its delivery time."""
         topic = read_topic(request.topic)
         message_id = await self._broker.sender.recall(topic, topic, request.recall_handle)
         return RecallMessageResponse(status=make_status(Code.OK), message_id=message_id)
+
+
+async def _wait_for(sent: Awaitable[SendResult]) -> SendResult | Status:
+    try:
+        return await sent
+    except TieredStoreError as error:
+        return convert_error(error)
+
+
+def _make_entry(message_id: str, kind: MessageType, result: SendResult | Status) -> SendResultEntry:
+    if not isinstance(result, SendResult):
+        return SendResultEntry(message_id=message_id, status=result)
+    code = convert_put_status(result.status)
+    if code is not Code.OK:
+        return SendResultEntry(message_id=message_id, status=make_status(code))
+    entry = SendResultEntry(
+        message_id=message_id,
+        status=_STORED,
+        offset=result.queue_offset,
+        recall_handle=result.recall_handle,
+    )
+    if kind == MessageType.TRANSACTION:
+        # The id of the half message: a restart of the broker forgets no transaction.
+        entry.transaction_id = result.message_id
+    return entry
+
+
+class Routes:
+    """Serves requests for the queues of a topic."""
+
+    def __init__(self, broker: BrokerServices) -> None:
+        self._broker = broker
+
+    async def query_route(self, request: QueryRouteRequest, call: Call) -> QueryRouteResponse:
+        """Return the queues of a topic. With `autoCreateMixedTopics` an unknown topic is created if
+        the caller has the right to send to it."""
+        check_endpoints(request.endpoints)
+        config = self.find_topic(read_topic(request.topic), call)
+        response = QueryRouteResponse(status=make_status(Code.OK))
+        topic = copy_topic(request.topic)
+        for queue_id in range(config.queue_nums):
+            queue = self._make_queue(topic, request.endpoints, config, queue_id)
+            if queue.permission != Permission.NONE:
+                response.message_queues.append(queue)
+        return response
+
+    async def query_assignment(
+        self, request: QueryAssignmentRequest, call: Call
+    ) -> QueryAssignmentResponse:
+        """Return the queues of a topic for a consumer: one entry for each queue if the group is
+        orderly, otherwise one entry for all queues."""
+        check_endpoints(request.endpoints)
+        config = self.find_topic(read_topic(request.topic), call)
+        name = read_group(request.group)
+        group = self._broker.groups.find_group(name)
+        if group is None:
+            raise Rejected(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {name}: not found")
+        response = QueryAssignmentResponse(status=make_status(Code.OK))
+        if not config.is_readable:
+            return response
+        queue_ids = (
+            range(config.read_queue_nums) if group.consume_message_orderly else (ALL_QUEUES,)
+        )
+        topic = copy_topic(request.topic)
+        for queue_id in queue_ids:
+            queue = self._make_queue(topic, request.endpoints, config, queue_id)
+            response.assignments.add().message_queue.CopyFrom(queue)
+        return response
+
+    def find_topic(self, topic: str, call: Call) -> TopicConfig:
+        """Return a topic, and create it if the settings and the caller's rights allow that. Light
+        queues and system topics are never created. Raises Rejected."""
+        topics = self._broker.topics
+        found: TopicConfig | None = topics.find_topic(topic)
+        may_make = not topic.startswith(LMQ_PREFIX) and self._broker.sender.door.is_open(topic)
+        may_make = may_make and self._broker.settings.auto_create_mixed_topics
+        may_make = may_make and call.caller.allows(want_topic(topic, Action.PUB))
+        if found is None and may_make and not self._broker.is_read_only:
+            try:
+                found = topics.create_on_send(
+                    topic, DEFAULT_TOPIC, self._broker.settings.default_topic_queue_nums
+                )
+            except Invalid as error:
+                raise Rejected(Code.ILLEGAL_TOPIC, str(error)) from error
+        if found is None:
+            raise Rejected(Code.TOPIC_NOT_FOUND, f"topic {topic}: not found")
+        return found
+
+    def _make_queue(
+        self, topic: Resource, endpoints: Endpoints, config: TopicConfig, queue_id: int
+    ) -> MessageQueue:
+        queue = MessageQueue(id=queue_id)
+        queue.topic.CopyFrom(topic)
+        queue.permission = self._find_permission(config, queue_id)
+        queue.broker.name = self._broker.settings.broker_name
+        queue.broker.endpoints.CopyFrom(endpoints)
+        queue.accept_message_types.extend(list_message_types(config))
+        return queue
+
+    def _find_permission(self, config: TopicConfig, queue_id: int) -> Permission:
+        allowed = self._broker.settings.broker_permission
+        read = config.is_readable and queue_id < config.read_queue_nums and allowed & 4
+        write = config.is_writable and queue_id < config.write_queue_nums and allowed & 2
+        if self._broker.is_read_only:
+            write = False
+        return {
+            (True, True): Permission.READ_WRITE,
+            (True, False): Permission.READ,
+            (False, True): Permission.WRITE,
+            (False, False): Permission.NONE,
+        }[bool(read), bool(write)]
+
+
+def list_message_types(config: TopicConfig) -> list[MessageType]:
+    """Return the types of messages that a topic accepts, as Java's proxy does."""
+    expected = _find_expected_type(config)
+    if expected == _MIXED:
+        return list(_TYPES_OF_MIXED)
+    return [MESSAGE_TYPES.get(expected, MessageType.MESSAGE_TYPE_UNSPECIFIED)]
+
+
+def check_message_type(config: TopicConfig, given: MessageType) -> None:
+    """Raise Rejected if the type of a message is not the type of its topic. Retry topics and topics
+    of dead letters accept every type."""
+    expected = _find_expected_type(config)
+    if expected == _MIXED or config.topic_name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return
+    if given not in list_message_types(config):
+        raise Rejected(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"TopicMessageType validate failed, the expected type is {expected}, "
+            f"but actual type is {MessageType.Name(given)}",
+        )
+
+
+def _find_expected_type(config: TopicConfig) -> str:
+    return config.attributes.get(MESSAGE_TYPE, "").upper() or "NORMAL"
+
+
+def check_endpoints(endpoints: Endpoints) -> None:
+    """Raise Rejected for endpoints that a route cannot contain."""
+    addresses = endpoints.addresses
+    if (size := endpoints.ByteSize()) > MAX_ENDPOINTS_BYTES:
+        raise Rejected(
+            Code.ILLEGAL_ACCESS_POINT,
+            f"endpoints: expected at most {MAX_ENDPOINTS_BYTES} bytes, found {size}",
+        )
+    if not addresses or endpoints.scheme == AddressScheme.ADDRESS_SCHEME_UNSPECIFIED:
+        raise Rejected(Code.ILLEGAL_ACCESS_POINT, "endpoints: expected scheme and addresses")
+    if endpoints.scheme == AddressScheme.DOMAIN_NAME and len(addresses) != 1:
+        raise Rejected(
+            Code.ILLEGAL_ACCESS_POINT,
+            f"endpoints: expected one address with a domain name, found {len(addresses)}",
+        )

@@ -1,70 +1,298 @@
-"""Serves a Service by grpcio: two ports on the loopback interface, the relay in front of them."""
+"""gRPC server for TLS and plain clients on one port. A relay accepts the connections and
+distinguishes the two kinds."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 import grpc
 import grpc.aio
 
-from tieredstore.broker.grpc.call import Call
-from tieredstore.broker.grpc.relay import LOOPBACK, Ports, Relay
-from tieredstore.broker.grpc.stubs import SERVICE_NAME, find_class, list_methods
+from tieredstore.broker.grpc.message_types import SERVICE_NAME, find_class, list_methods
+from tieredstore.broker.grpc.protocol import Call
+from tieredstore.broker.peer_warnings import PEERS
+from tieredstore.broker.ports import leaves_room
 from tieredstore.broker.tls import ClientAuth, Tls, TlsMode
 
+if TYPE_CHECKING:
+    from google.protobuf.message import Message as ProtocolMessage
+
+Context: TypeAlias = "grpc.aio.ServicerContext[ProtocolMessage, ProtocolMessage]"
+Request: TypeAlias = "ProtocolMessage | AsyncIterator[ProtocolMessage]"
+
+TLS_HANDSHAKE: Final = 0x16
+FIRST_BYTE_TIMEOUT_S: Final = 20.0
+"""Time limit for a client's first byte, in seconds."""
+STALL_TIMEOUT_S: Final = 120.0
+"""Time (seconds) after which a connection ends if its peer does not read."""
+LOOPBACK: Final = "127.0.0.1"
+_BACKLOG: Final = 1024
+_PENDING_LIMIT_BYTES: Final = 256 << 10
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Internal ports of the server for plain and for TLS clients. None means that this kind of
+    client is not served."""
+
+    plain: int | None
+    tls: int | None
+
+
+class Relay:
+    """Accepts clients on one port and forwards their connections to the server."""
+
+    def __init__(self, ports: Ports, max_connections: int) -> None:
+        self._ports = ports
+        self._max_connections = max_connections
+        self._server: asyncio.Server | None = None
+        self._fronts: set[_Front] = set()
+        self._peers: dict[int, str] = {}
+
+    async def start(self, listener: socket.socket) -> None:
+        """Start accepting on a bound socket. `stop` closes the socket."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Front(self), sock=listener, backlog=_BACKLOG
+        )
+
+    async def stop(self) -> None:
+        """Close the port and every connection."""
+        if self._server is None:
+            return
+        self._server.close()
+        for front in list(self._fronts):
+            front.close()
+        await asyncio.sleep(0)
+        self._server = None
+
+    @property
+    def connections(self) -> int:
+        return len(self._fronts)
+
+    def find_peer(self, relayed_port: int) -> str | None:
+        """Return the address (`ip:port`) of a client. `relayed_port`: loopback port from which the
+        relay forwards the client's connection to the server. None for any other port, or if the
+        client has disconnected."""
+        return self._peers.get(relayed_port)
+
+    def admit(self, front: _Front, descriptor: int) -> bool:
+        """Register a connection. Returns False if there are too many connections."""
+        if len(self._fronts) >= self._max_connections or not leaves_room(descriptor):
+            PEERS.note(
+                "gRPC connections refused",
+                f"gRPC port: {len(self._fronts)} connections, another is refused",
+            )
+            return False
+        self._fronts.add(front)
+        return True
+
+    def choose_port(self, first_byte: int) -> int | None:
+        """Return the server's port for a client with this first byte (TLS or plain), or None if
+        this kind of client is not served."""
+        return self._ports.tls if first_byte == TLS_HANDSHAKE else self._ports.plain
+
+    def name_peer(self, relayed_port: int, peer: str) -> None:
+        """Store the address of a client by the loopback port from which the relay forwards the
+        client's connection to the server."""
+        self._peers[relayed_port] = peer
+
+    def forget(self, front: _Front, relayed_port: int | None) -> None:
+        """Remove an ended connection."""
+        self._fronts.discard(front)
+        if relayed_port is not None:
+            self._peers.pop(relayed_port, None)
+
+
+class _Side(asyncio.Protocol):
+    """One side of a relayed connection. It writes the bytes that the other side reads."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.other: _Side | None = None
+        self.has_ended = False
+        self._stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        other = self.other
+        if other is not None and other.transport is not None:
+            other.transport.write(data)
+
+    def eof_received(self) -> bool:
+        """Forward the end of the stream. Once both streams have ended, close both sides."""
+        self.has_ended = True
+        other = self.other
+        if other is None or other.transport is None or other.has_ended:
+            return False
+        other.transport.write_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        self.limit_stall()
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self._stop_stall()
+            self.other.transport.resume_reading()
+
+    def limit_stall(self) -> None:
+        """End the connection after STALL_TIMEOUT_S, because a peer that never reads would keep its
+        slot."""
+        if self.transport is not None and self._stall is None:
+            loop = asyncio.get_running_loop()
+            self._stall = loop.call_later(STALL_TIMEOUT_S, self.transport.abort)
+
+    def _stop_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        other = self.other
+        self._stop_stall()
+        self.transport = None
+        if other is not None and other.transport is not None:
+            other.transport.close()
+            other.limit_stall()  # written bytes are sent first
+
+
+class _Front(_Side):
+    """Client side of a relayed connection. The first byte from the client selects the server's
+    port."""
+
+    def __init__(self, relay: Relay) -> None:
+        super().__init__()
+        self._relay = relay
+        self._pending = bytearray()
+        self._connecting: asyncio.Task[None] | None = None
+        self._relayed_port: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._peer = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        # A client that has gone at once has no address.
+        if peer is None or not self._relay.admit(self, transport.get_extra_info("socket").fileno()):
+            transport.abort()  # type: ignore[attr-defined]
+            return
+        host, port = peer[:2]
+        self._peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(FIRST_BYTE_TIMEOUT_S, self.close)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            super().data_received(data)
+            return
+        self._pending += data
+        if self._connecting is None:
+            self._stop_timer()
+            self._connecting = asyncio.ensure_future(self._connect(data[0]))
+        elif len(self._pending) > _PENDING_LIMIT_BYTES and self.transport is not None:
+            self.transport.pause_reading()
+
+    async def _connect(self, first_byte: int) -> None:
+        port = self._relay.choose_port(first_byte)
+        if port is None:
+            self.close()
+            return
+        loop = asyncio.get_running_loop()
+        back = _Side()
+        back.other = self  # before it connects: the server sends at once
+        try:
+            transport, _ = await loop.create_connection(lambda: back, LOOPBACK, port)
+        except OSError as error:
+            logger.warning("gRPC port: the relay cannot connect to the server: %s", error)
+            self.close()
+            return
+        if self.transport is None:
+            transport.close()
+            return
+        self._relayed_port = transport.get_extra_info("sockname")[1]
+        self._relay.name_peer(self._relayed_port, self._peer)
+        self.other = back
+        transport.write(bytes(self._pending))
+        self._pending.clear()
+        self.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(error)
+        self._relay.forget(self, self._relayed_port)
+
+    def close(self) -> None:
+        """Close the connection after all written bytes are sent."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 MAX_RECEIVE_BYTES: Final = 130 << 20
-"""Of one request: 32 messages of 4 MiB. As RocketMQ's proxy."""
+"""Maximum size of one request, in bytes: 32 messages of 4 MiB, as in RocketMQ's proxy."""
 MAX_CONNECTIONS: Final = 10_000
 MAX_CALLS_PER_CONNECTION: Final = 1_024
 MAX_METADATA_BYTES: Final = 16 << 10
 STOP_GRACE_S: Final = 3.0
 
-logger = logging.getLogger(__name__)
-
 
 class MessagingService(Protocol):
-    """What is served: the methods of `apache.rocketmq.v2.MessagingService`, by name."""
+    """Service that answers the methods of `apache.rocketmq.v2.MessagingService`, by name."""
 
     def serves(self, method: str) -> bool:
-        """Tell whether a method is served; the transport answers UNIMPLEMENTED otherwise."""
+        """Return whether a method is served. The transport answers UNIMPLEMENTED for all other
+        methods."""
         ...
 
-    async def answer(self, method: str, request: Any, call: Call) -> Any:
-        """Answer a call of one request and one response. Never raises for what a client did."""
+    async def answer(self, method: str, request: ProtocolMessage, call: Call) -> ProtocolMessage:
+        """Answer a call with one request and one response. Never raises because of a client's
+        error."""
         ...
 
-    def stream(self, method: str, request: Any, call: Call) -> AsyncGenerator[Any, None]:
-        """Answer a call of many responses; the request of a call of many requests is an
-        iterator."""
+    def stream(
+        self, method: str, request: Request, call: Call
+    ) -> AsyncGenerator[ProtocolMessage, None]:
+        """Answer a call with many responses. If the client sends many requests in one call,
+        `request` is an iterator."""
         ...
 
     async def stop(self) -> None:
-        """End what clients wait for, so that the transport can stop."""
+        """End the waits of all clients, so that the transport can stop."""
         ...
 
 
 class GrpcServer:
-    """A Service on one port, for TLS and plain clients as `tls` says; None: for plain ones."""
+    """Serves TLS and plain clients on one port. `tls` defines which of these kinds are served. If
+    `tls` is None, only plain clients are served."""
 
     def __init__(
-        self,
-        service: MessagingService,
-        tls: Tls | None,
-        max_connections: int = MAX_CONNECTIONS,
+        self, service: MessagingService, tls: Tls | None, max_connections: int = MAX_CONNECTIONS
     ) -> None:
         self._service = service
         self._tls = tls
         self._max_connections = max_connections
-        self._server: Any = None
+        self._server: grpc.aio.Server | None = None
         self._relay: Relay | None = None
 
     async def start(self, listener: socket.socket) -> None:
-        """Serve on a socket that is bound; it is closed with the server."""
+        """Serve on a bound socket. `stop` closes the socket."""
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
@@ -72,7 +300,7 @@ class GrpcServer:
                 ("grpc.max_concurrent_streams", MAX_CALLS_PER_CONNECTION),
                 ("grpc.max_metadata_size", MAX_METADATA_BYTES),
                 ("grpc.so_reuseport", 0),
-                # Clients ping about every 30 s, some while no call is open.
+                # Clients ping about every 30 s, some without an open call.
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
                 ("grpc.keepalive_time_ms", 60_000),
@@ -94,7 +322,7 @@ class GrpcServer:
         return self._tls is None or self._tls.mode is not TlsMode.ENFORCING
 
     async def stop(self) -> None:
-        """Stop: calls end, then the connections. Idempotent."""
+        """Stop the server: end all calls, then all connections. Idempotent."""
         await self._service.stop()
         server, self._server = self._server, None
         if server is not None:
@@ -103,40 +331,55 @@ class GrpcServer:
         if relay is not None:
             await relay.stop()
 
-    def _make_handlers(self) -> Any:
-        handlers = {}
+    def _make_handlers(self) -> grpc.GenericRpcHandler:
+        handlers: dict[str, grpc.RpcMethodHandler[ProtocolMessage, ProtocolMessage]] = {}
         for method in list_methods():
             if not self._service.serves(method.name):
                 continue
-            coding = {
-                "request_deserializer": find_class(method.input_type).FromString,
-                "response_serializer": find_class(method.output_type).SerializeToString,
-            }
+            read = find_class(method.input_type).FromString
+            write = find_class(method.output_type).SerializeToString
             if method.client_streaming:
-                make, behaviour = grpc.stream_stream_rpc_method_handler, self._serve_stream
+                handler = grpc.stream_stream_rpc_method_handler(
+                    self._serve_stream(method.name), read, write
+                )
             elif method.server_streaming:
-                make, behaviour = grpc.unary_stream_rpc_method_handler, self._serve_stream
+                handler = grpc.unary_stream_rpc_method_handler(
+                    self._serve_stream(method.name), read, write
+                )
             else:
-                make, behaviour = grpc.unary_unary_rpc_method_handler, self._serve_one
-            handlers[method.name] = make(behaviour(method.name), **coding)
+                handler = grpc.unary_unary_rpc_method_handler(
+                    self._serve_one(method.name), read, write
+                )
+            handlers[method.name] = handler
         return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
 
-    def _serve_one(self, method: str) -> Any:
-        async def serve(request: Any, context: Any) -> Any:
-            return await self._service.answer(method, request, self._make_call(context))
+    def _serve_one(
+        self, method: str
+    ) -> Callable[[ProtocolMessage, Context], Awaitable[ProtocolMessage]]:
+        async def serve(request: ProtocolMessage, context: Context) -> ProtocolMessage:
+            return await self._service.answer(method, request, await self._make_call(context))
 
         return serve
 
-    def _serve_stream(self, method: str) -> Any:
-        async def serve(request: Any, context: Any) -> AsyncIterator[Any]:
-            responses = self._service.stream(method, request, self._make_call(context))
+    def _serve_stream(
+        self, method: str
+    ) -> Callable[[Request, Context], AsyncIterator[ProtocolMessage]]:
+        async def serve(request: Request, context: Context) -> AsyncIterator[ProtocolMessage]:
+            responses = self._service.stream(method, request, await self._make_call(context))
             async with aclosing(responses):
                 async for response in responses:
                     yield response
 
         return serve
 
-    def _make_call(self, context: Any) -> Call:
+    async def _make_call(self, context: Context) -> Call:
+        """Return the context of a call. If the relay does not know the client or no longer knows
+        it, the call ends. In that case only the relay's loopback address is known, which might have
+        more rights than the client."""
+        peer = self._find_peer(context.peer())
+        if peer is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the client has gone")
+            raise AssertionError("abort raises")
         remaining_s = context.time_remaining()
         deadline_s = None
         if remaining_s is not None:
@@ -146,27 +389,22 @@ class GrpcServer:
             for name, value in context.invocation_metadata() or ()
             if isinstance(value, str)
         }
-        return Call(metadata, self._find_peer(context.peer()), deadline_s)
+        return Call(metadata, peer, deadline_s)
 
-    def _find_peer(self, peer: str) -> str:
-        """Turn grpcio's `ipv4:127.0.0.1:50000` into the address of the client behind the relay."""
-        address = peer.partition(":")[2]
-        port = address.rpartition(":")[2]
-        found = None
-        if self._relay is not None and port.isdigit():
-            found = self._relay.find_peer(int(port))
-        return found or address
+    def _find_peer(self, peer: str) -> str | None:
+        """Return the client's address for a grpcio peer such as `ipv4:127.0.0.1:50000`."""
+        port = peer.rpartition(":")[2]
+        return self._relay.find_peer(int(port)) if self._relay and port.isdigit() else None
 
 
-def _add_tls_port(server: Any, tls: Tls) -> int | None:
+def _add_tls_port(server: grpc.aio.Server, tls: Tls) -> int | None:
     if tls.mode is TlsMode.DISABLED:
         return None
-    # grpcio asks all for a certificate, or nobody.
+    # grpcio asks all clients for a certificate, or none.
     is_required = tls.client_auth is ClientAuth.REQUIRE
     credentials = grpc.ssl_server_credentials(
         [(tls.certificate.private_key, tls.certificate.chain)],
         tls.trusted if is_required else None,
         require_client_auth=is_required,
     )
-    port: int = server.add_secure_port(f"{LOOPBACK}:0", credentials)
-    return port
+    return server.add_secure_port(f"{LOOPBACK}:0", credentials)

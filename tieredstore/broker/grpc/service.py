@@ -1,42 +1,46 @@
-"""Service: `apache.rocketmq.v2.MessagingService` over a broker, without any transport.
-
-A method takes a request and a `Call` and returns a message, or an iterator of messages. What goes
-wrong is said inside the response; a method that is not served is for the transport to refuse.
-"""
+"""Service: `apache.rocketmq.v2.MessagingService` over a broker, without a transport. A method takes
+a request and a `Call`, and returns a message or an iterator of messages. The status is a part of
+the response. The transport refuses unknown methods."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.broker.auth.access import AccessControl
 from tieredstore.broker.grpc.access import GrpcAccess
-from tieredstore.broker.grpc.call import Call
 from tieredstore.broker.grpc.consuming import Consuming
-from tieredstore.broker.grpc.producing import Producing
-from tieredstore.broker.grpc.routes import Routes
+from tieredstore.broker.grpc.lite import LiteSubscribing
+from tieredstore.broker.grpc.message_types import find_class, list_methods
+from tieredstore.broker.grpc.producing import Producing, Routes
+from tieredstore.broker.grpc.protocol import (
+    Call,
+    Code,
+    Rejected,
+    convert_error,
+    make_status,
+)
 from tieredstore.broker.grpc.sessions import Sessions
-from tieredstore.broker.grpc.statuses import Code, Rejected, convert_error, make_status
-from tieredstore.broker.grpc.stubs import find_class, list_methods
 from tieredstore.broker.grpc.telemetry import Telemetry
+from tieredstore.broker.peer_warnings import PEERS
+from tieredstore.broker.services import BrokerServices
 from tieredstore.errors import TieredStoreError
 
 if TYPE_CHECKING:
-    from tieredstore.broker.services import BrokerServices
+    from google.protobuf.message import Message as ProtocolMessage
 
-Answer = Callable[[Any, Call], Awaitable[Any]]
-Stream = Callable[[Any, Call], AsyncGenerator[Any, None]]
+    from tieredstore.broker.grpc.server import Request
+
+Answer = Callable[[Any, Call], Awaitable["ProtocolMessage"]]
+Stream = Callable[[Any, Call], AsyncGenerator["ProtocolMessage", None]]
 
 _RESPONSES: Final = {method.name: find_class(method.output_type) for method in list_methods()}
 _WITHOUT_CLIENT_ID: Final = frozenset({"QueryRoute"})
 
-logger = logging.getLogger(__name__)
-
 
 class Service:
-    """All methods that are served, by name. access: checks calls; None: nobody does."""
+    """Served methods by name. `access` checks calls. If `access` is None, calls are not checked."""
 
     def __init__(self, broker: BrokerServices, access: AccessControl | None = None) -> None:
         guard = self._guard = None if access is None else GrpcAccess(access)
@@ -56,7 +60,7 @@ class Service:
             "AckMessage": consuming.ack_message,
             "ChangeInvisibleDuration": consuming.change_invisible_duration,
             "ForwardMessageToDeadLetterQueue": consuming.forward_to_dead_letters,
-            "SyncLiteSubscription": _refuse_lite,
+            "SyncLiteSubscription": LiteSubscribing(broker, self.sessions).sync,
         }
         self._streams: dict[str, Stream] = {
             "Telemetry": telemetry.telemetry,
@@ -64,11 +68,11 @@ class Service:
         }
 
     def serves(self, method: str) -> bool:
-        """Tell whether a method is served."""
         return method in self._answers or method in self._streams
 
-    async def answer(self, method: str, request: Any, call: Call) -> Any:
-        """Answer a call of one request and one response. Never raises for what a client did."""
+    async def answer(self, method: str, request: ProtocolMessage, call: Call) -> Any:
+        """Answer a call with one request and one response. Never raises because of a client's
+        error."""
         try:
             if not call.client_id and method not in _WITHOUT_CLIENT_ID:
                 raise Rejected(Code.CLIENT_ID_REQUIRED, "x-mq-client-id is missing")
@@ -77,12 +81,12 @@ class Service:
             return await self._answers[method](request, call)
         except TieredStoreError as error:
             return _RESPONSES[method](status=convert_error(error))
-        except Exception:
-            logger.exception("%s failed", method)
+        except Exception as error:
+            _note(method, error)
             return _RESPONSES[method](status=make_status(Code.INTERNAL_SERVER_ERROR))
 
-    async def stream(self, method: str, request: Any, call: Call) -> AsyncGenerator[Any, None]:
-        """Answer a call of many responses. Never raises for what a client did."""
+    async def stream(self, method: str, request: Request, call: Call) -> AsyncGenerator[Any, None]:
+        """Answer a call with many responses. Never raises because of a client's error."""
         try:
             if not call.client_id:
                 raise Rejected(Code.CLIENT_ID_REQUIRED, "x-mq-client-id is missing")
@@ -93,16 +97,16 @@ class Service:
                     yield response
         except TieredStoreError as error:
             yield _RESPONSES[method](status=convert_error(error))
-        except Exception:
-            logger.exception("%s failed", method)
+        except Exception as error:
+            _note(method, error)
             yield _RESPONSES[method](status=make_status(Code.INTERNAL_SERVER_ERROR))
 
     async def stop(self) -> None:
-        """End the telemetry streams and the calls that wait for messages: clients connect anew when
-        there is a server again."""
+        """End the telemetry streams and the waiting calls. Clients reconnect once a server is
+        available again."""
         self._consuming.stop()
         self.sessions.end_all()
 
 
-async def _refuse_lite(request: Any, call: Call) -> Any:  # noqa: ARG001
-    raise Rejected(Code.NOT_IMPLEMENTED, "lite topics are not supported")
+def _note(method: str, error: Exception) -> None:
+    PEERS.note("failed gRPC calls", f"{method} failed: {error!r}", error)

@@ -1,32 +1,40 @@
-"""The clients' telemetry streams, as sessions of the broker."""
+"""Telemetry streams of gRPC clients. The broker uses each stream as the session of its client."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from tieredstore.broker.clients import VerifyResult
-from tieredstore.broker.grpc.call import Call
+from tieredstore.broker.clients.session import ClientReply, VerifyResult
+from tieredstore.broker.grpc.message_types import (
+    Language,
+    PrintThreadStackTraceCommand,
+    Settings,
+    TelemetryCommand,
+    VerifyMessageCommand,
+)
 from tieredstore.broker.grpc.messages import make_message, make_transaction_message
-from tieredstore.broker.grpc.statuses import Code, Rejected, make_status, show_status
-from tieredstore.broker.grpc.stubs import TelemetryCommand, list_values
+from tieredstore.broker.grpc.protocol import (
+    Call,
+    Code,
+    Rejected,
+    make_status,
+    show_status,
+)
+from tieredstore.broker.peer_warnings import PEERS
 from tieredstore.errors import Busy, Invalid, Unavailable
-
-if TYPE_CHECKING:
-    from tieredstore.broker.clients.session import ClientReply
-    from tieredstore.message.buffers import Buffer
-    from tieredstore.message.record import StoredMessage
+from tieredstore.message.buffers import Buffer
+from tieredstore.message.record import StoredMessage
 
 MAX_SESSIONS: Final = 10_000
 _COMMAND_LIMIT: Final = 256
 _QUESTION_LIMIT: Final = 64
-"""Commands of which a client has not said what came of them."""
+"""Maximum number of unanswered commands per client."""
 _VERSION_5_0_0: Final = 413
-"""RocketMQ's number of the version that a gRPC client is shown as, as by Java's proxy."""
-_OUTCOMES: Final = {
+"""Version that is reported for each gRPC client, as by Java's proxy: RocketMQ's number of 5.0.0."""
+_OUTCOMES: Final[dict[int, str]] = {
     Code.OK: "CR_SUCCESS",
     Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",
     Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL",
@@ -42,14 +50,12 @@ _REMOTING_LANGUAGES: Final = {
     "NODE_JS": "NODE_JS",
     "RUBY": "RUBY",
 }
-_LANGUAGE_NAMES: Final = {number: name for name, number in list_values("Language").items()}
-
-logger = logging.getLogger(__name__)
+_LANGUAGE_NAMES: Final = {number: name for name, number in Language.items()}
 
 
 class GrpcSession:
-    """One telemetry stream: what its client said last, and the commands that go to it. call: that
-    opened it."""
+    """Telemetry stream with the client's last settings and with the commands that wait for the
+    client. `call`: the call that opened the stream."""
 
     version = _VERSION_5_0_0
 
@@ -57,35 +63,39 @@ class GrpcSession:
         self.call = call
         self.client_id = call.client_id
         self.address = call.peer
+        self.caller = call.caller
         self.language = call.language
-        self.settings: Any = None
-        self.commands: asyncio.Queue[Any] = asyncio.Queue(_COMMAND_LIMIT)
-        self._questions: dict[str, asyncio.Future[Any]] = {}  # by nonce
+        self.settings: Settings | None = None
+        self.commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(_COMMAND_LIMIT)
+        self._questions: dict[str, asyncio.Future[TelemetryCommand]] = {}  # by nonce
 
-    def update_settings(self, settings: Any) -> None:
-        """Take the settings that the client sent."""
+    def update_settings(self, settings: Settings) -> None:
         self.settings = settings
         name = _LANGUAGE_NAMES.get(settings.user_agent.language, "")
         self.language = _REMOTING_LANGUAGES.get(name, self.language)
 
-    def send(self, command: Any) -> bool:
-        """Send a command (None ends the stream); False when too many wait already."""
+    def send(self, command: TelemetryCommand | None) -> bool:
+        """Send a command. None ends the stream. Returns False if too many commands wait."""
         try:
             self.commands.put_nowait(command)
         except asyncio.QueueFull:
-            logger.warning("client %s takes no commands: one is dropped", self.client_id)
+            PEERS.note(
+                "gRPC commands dropped",
+                f"client {self.client_id!r} takes no commands: one is dropped",
+            )
             return False
         return True
 
     def end(self) -> None:
-        """End the stream; what still waits to be sent may be lost."""
+        """End the stream. Waiting commands may be lost."""
         while not self.send(None):
             self.commands.get_nowait()
         for question in self._questions.values():
             question.cancel()
 
     def notify_consumers_changed(self, group: str) -> None:
-        """Do nothing: the server gives messages to members as they ask."""
+        """No-op: members of a gRPC group need no notice, because the server chooses their
+        messages."""
 
     def check_transaction(
         self,
@@ -93,8 +103,8 @@ class GrpcSession:
         transaction_id: str,  # noqa: ARG002
         group: str,  # noqa: ARG002
     ) -> None:
-        """Ask the producer to say again what became of a transaction: it answers with the place of
-        the half message."""
+        """Ask the producer for the outcome of a transaction. The producer's answer names the half
+        message by its id."""
         command = TelemetryCommand()
         recover = command.recover_orphaned_transaction_command
         recover.transaction_id = message.offset_message_id
@@ -103,28 +113,32 @@ class GrpcSession:
         self.send(command)
 
     async def verify_message(self, message: StoredMessage, timeout_ms: int) -> VerifyResult:
-        """Let the client consume one message."""
+        """Ask the client to consume one message."""
         command = TelemetryCommand()
         command.verify_message_command.message.CopyFrom(make_message(message))
         answer = await self._ask(command, command.verify_message_command, timeout_ms)
-        outcome = _OUTCOMES.get(answer.status.code)
+        outcome = _OUTCOMES.get(int(answer.status.code))
         return VerifyResult(outcome, "" if outcome else show_status(answer.status))
 
     async def print_thread_stacks(self, timeout_ms: int) -> str:
-        """Ask the client what its threads do."""
         command = TelemetryCommand()
         command.print_thread_stack_trace_command.SetInParent()
         answer = await self._ask(command, command.print_thread_stack_trace_command, timeout_ms)
-        if answer.status.code != Code.OK:
+        if int(answer.status.code) != Code.OK:
             raise Invalid(f"client {self.client_id}: {show_status(answer.status)}")
-        return str(answer.thread_stack_trace.thread_stack_trace)
+        return answer.thread_stack_trace.thread_stack_trace
 
-    async def _ask(self, command: Any, question: Any, timeout_ms: int) -> Any:
-        """Send a command with a question in it and wait for the client's answer."""
+    async def _ask(
+        self,
+        command: TelemetryCommand,
+        question: VerifyMessageCommand | PrintThreadStackTraceCommand,
+        timeout_ms: int,
+    ) -> TelemetryCommand:
         if len(self._questions) >= _QUESTION_LIMIT:
             raise Busy(f"client {self.client_id}: {_QUESTION_LIMIT} commands wait for an answer")
         question.nonce = nonce = uuid.uuid4().hex
-        answer = self._questions[nonce] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[TelemetryCommand] = asyncio.get_running_loop().create_future()
+        self._questions[nonce] = answer
         try:
             if not self.send(command):
                 raise Busy(f"client {self.client_id} takes no commands")
@@ -137,8 +151,8 @@ class GrpcSession:
             raise Unavailable("its stream has ended")
         return answer.result()
 
-    def take_answer(self, nonce: str, command: Any) -> None:
-        """Take what the client says to a question; too late for one that is over."""
+    def take_answer(self, nonce: str, command: TelemetryCommand) -> None:
+        """Handle an answer of the client. A late answer is dropped."""
         question = self._questions.get(nonce)
         if question is not None and not question.done():
             question.set_result(command)
@@ -154,47 +168,51 @@ class GrpcSession:
         body: Buffer,  # noqa: ARG002
         timeout_ms: int,  # noqa: ARG002
     ) -> ClientReply:
-        """Raise Invalid: a gRPC client answers no requests of remoting."""
+        """Raise Invalid: a gRPC client does not answer remoting requests."""
         raise Invalid(f"client {self.client_id} uses gRPC: request {code} cannot be put to it")
 
 
 class Sessions:
-    """The open telemetry streams. A client that connects anew has two for a while: the newer one
-    counts."""
+    """Open telemetry streams. A client that reconnects has two streams for a while. The newer
+    stream is used."""
 
     def __init__(self, max_sessions: int = MAX_SESSIONS) -> None:
         self.max_sessions = max_sessions
         self._sessions: dict[GrpcSession, None] = {}
-        self._by_client: dict[str, GrpcSession] = {}
+        self._by_client: dict[tuple[str, str], GrpcSession] = {}  # by user and client id
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def open(self, call: Call) -> GrpcSession:
-        """Begin a session. Raises Rejected when there are too many."""
+        """Open a session. Raises Rejected if too many sessions are open."""
         if len(self._sessions) >= self.max_sessions:
             raise Rejected(Code.TOO_MANY_REQUESTS, f"{self.max_sessions} clients are connected")
         session = GrpcSession(call)
         self._sessions[session] = None
-        self._by_client[session.client_id] = session
+        self._by_client[_key_of(call)] = session
         return session
 
     def close(self, session: GrpcSession) -> None:
-        """Forget a session."""
         self._sessions.pop(session, None)
-        if self._by_client.get(session.client_id) is session:
-            del self._by_client[session.client_id]
+        key = _key_of(session.call)
+        if self._by_client.get(key) is session:
+            del self._by_client[key]
 
-    def find(self, client_id: str) -> GrpcSession | None:
-        """Find the session of a client."""
-        return self._by_client.get(client_id)
+    def find(self, call: Call) -> GrpcSession | None:
+        """Return the session of the client that sent a call. A session that another user opened
+        with the same client id is not returned."""
+        return self._by_client.get(_key_of(call))
 
     def end_all(self) -> None:
-        """End every stream, so that clients connect anew."""
+        """End every stream, so that clients reconnect."""
         for session in list(self._sessions):
             session.end()
 
 
-def make_status_command(code: Code, text: str = "") -> Any:
-    """Make the command that says how a client's own one ended."""
+def _key_of(call: Call) -> tuple[str, str]:
+    return call.caller.username, call.client_id
+
+
+def make_status_command(code: Code, text: str = "") -> TelemetryCommand:
     return TelemetryCommand(status=make_status(code, text))

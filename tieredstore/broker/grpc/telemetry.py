@@ -1,38 +1,155 @@
-"""Telemetry, Heartbeat, NotifyClientTermination: which clients there are, and what they do."""
+"""Settings that clients send over telemetry, and the telemetry streams."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any, Final
 
-from tieredstore.broker.clients import SQL92, TAG, ConsumerSettings, Subscription
+from tieredstore.broker.clients.consumers import ConsumerSettings
+from tieredstore.broker.clients.session import SQL92, TAG, Subscription
 from tieredstore.broker.grpc.access import GrpcAccess
-from tieredstore.broker.grpc.call import Call
-from tieredstore.broker.grpc.conversion import read_group, read_topic
+from tieredstore.broker.grpc.message_types import (
+    ClientType,
+    FilterExpression,
+    FilterType,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Language,
+    NotifyClientTerminationRequest,
+    NotifyClientTerminationResponse,
+    RetryPolicy,
+    Settings,
+    TelemetryCommand,
+)
+from tieredstore.broker.grpc.messages import MAX_LITE_TOPIC_BYTES
+from tieredstore.broker.grpc.protocol import (
+    Call,
+    Code,
+    Rejected,
+    convert_error,
+    make_status,
+    read_group,
+    read_topic,
+    write_duration_ms,
+)
 from tieredstore.broker.grpc.sessions import GrpcSession, Sessions, make_status_command
-from tieredstore.broker.grpc.settings import find_body_limit, find_consumer_group, merge_settings
-from tieredstore.broker.grpc.statuses import Code, Rejected, convert_error, make_status
-from tieredstore.broker.grpc.stubs import TelemetryCommand, find_message, list_values
+from tieredstore.broker.lite.subscriptions import LiteClient
+from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.errors import TieredStoreError
+from tieredstore.message.encoding import RECORD_SLACK_BYTES
+from tieredstore.message.layout import BLANK_SIZE
 
-if TYPE_CHECKING:
-    from tieredstore.broker.services import BrokerServices
+PRODUCER_ATTEMPTS: Final = 3
+RECEIVE_BATCH_SIZE: Final = 32
+_INT32_MAX: Final = 2**31 - 1
+_SIMPLE_TYPES: Final = frozenset((ClientType.SIMPLE_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER))
+_LITE_TYPES: Final = frozenset((ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER))
+DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000
+_DEFAULT_DELAYS_S: Final = (
+    *(1, 5, 10, 30),
+    *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
+DEFAULT_DELAYS_MS: Final = tuple(seconds * 1000 for seconds in _DEFAULT_DELAYS_S)
+"""Delays between deliveries of a message, in ms. After the last value, each further delay is the
+last value."""
+
+
+def merge_settings(
+    asked: Settings,
+    group: SubscriptionGroupConfig | None,
+    max_body_bytes: int,
+    long_polling_timeout_ms: int,
+    *,
+    checks_types: bool = True,
+) -> Settings:
+    """Return a client's settings with the values that the server decides. `group`: the consumer
+    group, or None for a producer. In settings without publishing or subscription, only metrics are
+    switched off. Raises nothing."""
+    merged = Settings()
+    merged.CopyFrom(asked)
+    merged.metric.on = False
+    arm = asked.WhichOneof("pub_sub")
+    policy = merged.backoff_policy
+    if arm == "publishing":
+        merged.publishing.max_body_size = max_body_bytes
+        merged.publishing.validate_message_type = checks_types
+        policy.max_attempts = PRODUCER_ATTEMPTS
+        _set_exponential(policy, 10, 1_000, 2.0)
+    elif arm == "subscription":
+        subscription = merged.subscription
+        subscription.fifo = group is not None and group.consume_message_orderly
+        subscription.receive_batch_size = RECEIVE_BATCH_SIZE
+        if group is not None and group.lite_parent is not None:
+            # Clients take a quota that is left out for 0, and a negative one too.
+            subscription.lite_subscription_quota = min(max(group.lite_quota, 0), _INT32_MAX)
+            subscription.max_lite_topic_size = MAX_LITE_TOPIC_BYTES
+        write_duration_ms(subscription.long_polling_timeout, long_polling_timeout_ms)
+        policy.max_attempts = (16 if group is None else group.retry_max_times) + 1
+        _set_consumer_backoff(policy, group, asked.user_agent.language)
+    return merged
+
+
+def find_body_limit(max_message_bytes: int, log_file_bytes: int) -> int:
+    """Return the maximum body size for producers (bytes): `maxMessageSize`, or less if a commit log
+    file has no room for such a body and the rest of the record. In a small file the result is at
+    least half of the room in the file."""
+    room = log_file_bytes - BLANK_SIZE
+    return min(max_message_bytes, max(room - RECORD_SLACK_BYTES, room // 2))
+
+
+def find_consumer_group(settings: Settings) -> str | None:
+    """Return the group in a consumer's settings, or None for a producer. Raises Rejected."""
+    if settings.WhichOneof("pub_sub") != "subscription":
+        return None
+    return read_group(settings.subscription.group)
+
+
+def _set_consumer_backoff(
+    policy: RetryPolicy, group: SubscriptionGroupConfig | None, language: Language
+) -> None:
+    configured = {} if group is None else group.group_retry_policy
+    exponential = configured.get("exponentialRetryPolicy")
+    if configured.get("type") == "EXPONENTIAL" and language != Language.PYTHON:
+        values = exponential if isinstance(exponential, dict) else {}
+        _set_exponential(
+            policy,
+            int(values.get("initial", 5_000)),
+            int(values.get("max", 7_200_000)),
+            float(values.get("multiplier", 2)),
+        )
+        return
+    if language == Language.NODE_JS:
+        # It reads this arm only. With the other one it would retry without any delay.
+        _set_exponential(policy, DEFAULT_DELAYS_MS[0], DEFAULT_DELAYS_MS[-1], 2.0)
+        return
+    customized = configured.get("customizedRetryPolicy")
+    delays: Sequence[Any] = customized.get("next", ()) if isinstance(customized, dict) else ()
+    policy.customized_backoff.SetInParent()
+    for delay_ms in delays or DEFAULT_DELAYS_MS:
+        write_duration_ms(policy.customized_backoff.next.add(), int(delay_ms))
+
+
+def _set_exponential(policy: RetryPolicy, initial_ms: int, max_ms: int, multiplier: float) -> None:
+    backoff = policy.exponential_backoff
+    write_duration_ms(backoff.initial, initial_ms)
+    write_duration_ms(backoff.max, max_ms)
+    backoff.multiplier = multiplier
+
 
 FIRST_COMMAND_TIMEOUT_S: Final = 20.0
-"""How long a stream may be open before its client says its settings."""
+"""Time limit (seconds) for the first settings on a new stream."""
 _MAX_SUBSCRIPTIONS: Final = 1_000
+MAX_SETTINGS_BYTES: Final = 1 << 20
+"""Maximum size of the settings of one client, in bytes. The settings are kept while the client's
+stream is open."""
 _ANSWERS: Final = frozenset({"thread_stack_trace", "verify_message_result"})
-"""What clients answer to commands."""
-_SIMPLE_CONSUMER: Final = list_values("ClientType")["SIMPLE_CONSUMER"]
-_FILTER_SQL: Final = list_values("FilterType")["SQL"]
-
-_HeartbeatResponse: Final = find_message("HeartbeatResponse")
-_NotifyClientTerminationResponse: Final = find_message("NotifyClientTerminationResponse")
+"""Kinds of answers that clients send to commands of the server."""
 
 
 class Telemetry:
-    """The streams on which clients say their settings and get commands."""
+    """Streams for the settings and commands of clients."""
 
     def __init__(
         self, broker: BrokerServices, sessions: Sessions, access: GrpcAccess | None = None
@@ -42,9 +159,9 @@ class Telemetry:
         self._sessions = sessions
 
     async def telemetry(
-        self, commands: AsyncIterator[Any], call: Call
-    ) -> AsyncGenerator[Any, None]:
-        """Serve one stream, until its client ends its half of it or the broker stops."""
+        self, commands: AsyncIterator[TelemetryCommand], call: Call
+    ) -> AsyncGenerator[TelemetryCommand, None]:
+        """Serve one stream until its client ends its side of the stream or the broker stops."""
         if not call.client_id:
             yield make_status_command(Code.CLIENT_ID_REQUIRED, "x-mq-client-id is missing")
             return
@@ -65,28 +182,33 @@ class Telemetry:
             reader.cancel()
             self._close(session)
 
-    async def heartbeat(self, request: Any, call: Call) -> Any:  # noqa: ARG002
-        """Note that a client lives. One that is not known has just lost its stream, and opens
-        another one: OK too. Raises Rejected and Refused for a client that may not be any more what
-        its settings say: it is taken for gone once it was silent for long enough."""
-        session = self._sessions.find(call.client_id)
-        if session is not None and session.settings is not None and _is_same_user(session, call):
+    async def heartbeat(
+        self,
+        request: HeartbeatRequest,  # noqa: ARG002
+        call: Call,
+    ) -> HeartbeatResponse:
+        """Record a heartbeat. An unknown client also gets OK, because it has just lost its stream
+        and will open another stream. Raises Rejected and Refused for a client that lost the rights
+        for its settings. That client is removed after the silence limit."""
+        session = self._sessions.find(call)
+        if session is not None and session.settings is not None:
             if self._access is not None:
                 self._access.check_settings(session.settings, call)
-            self._register(session)
-        return _HeartbeatResponse(status=make_status(Code.OK))
+            self._register(session, session.settings)
+        return HeartbeatResponse(status=make_status(Code.OK))
 
-    async def notify_client_termination(self, request: Any, call: Call) -> Any:
-        """Forget a client that goes."""
-        session = self._sessions.find(call.client_id)
-        if session is not None and _is_same_user(session, call):
+    async def notify_client_termination(
+        self, request: NotifyClientTerminationRequest, call: Call
+    ) -> NotifyClientTerminationResponse:
+        session = self._sessions.find(call)
+        if session is not None:
             self._close(session)
             if request.HasField("group"):
-                # What it has taken is for others now, if its time would be renewed.
+                # Others get its messages now, if their time would be renewed.
                 self._broker.receive.release_client(read_group(request.group), call.client_id)
-        return _NotifyClientTerminationResponse(status=make_status(Code.OK))
+        return NotifyClientTerminationResponse(status=make_status(Code.OK))
 
-    async def _read(self, commands: AsyncIterator[Any], session: GrpcSession) -> None:
+    async def _read(self, commands: AsyncIterator[TelemetryCommand], session: GrpcSession) -> None:
         try:
             async for command in commands:
                 kind = command.WhichOneof("command")
@@ -98,8 +220,13 @@ class Telemetry:
         finally:
             session.end()
 
-    def _take_settings(self, session: GrpcSession, settings: Any) -> Any:
+    def _take_settings(self, session: GrpcSession, settings: Settings) -> TelemetryCommand:
         try:
+            if (size := settings.ByteSize()) > MAX_SETTINGS_BYTES:
+                raise Rejected(
+                    Code.BAD_REQUEST,
+                    f"settings: expected at most {MAX_SETTINGS_BYTES} bytes, found {size}",
+                )
             if self._access is not None:
                 self._access.check_settings(settings, session.call)
             name = find_consumer_group(settings)
@@ -110,6 +237,10 @@ class Telemetry:
                     raise Rejected(
                         Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {name}: not found"
                     )
+                if (group.lite_parent is not None) != (settings.client_type in _LITE_TYPES):
+                    mode = "a LITE" if group.lite_parent is not None else "no LITE"
+                    text = f"group {name} must use {mode} consumer"
+                    raise Rejected(Code.ILLEGAL_CONSUMER_GROUP, text)
             merged = merge_settings(
                 settings,
                 group,
@@ -118,35 +249,38 @@ class Telemetry:
                     self._broker.store_config.mapped_file_size_commit_log_bytes,
                 ),
                 self._broker.settings.grpc_max_long_polling_ms,
+                checks_types=self._broker.settings.enable_topic_message_type_check,
             )
             session.update_settings(settings)
-            self._register(session)
+            self._register(session, settings)
         except TieredStoreError as error:
             return TelemetryCommand(status=convert_error(error))
         return TelemetryCommand(status=make_status(Code.OK), settings=merged)
 
-    def _register(self, session: GrpcSession) -> None:
-        settings = session.settings
+    def _register(self, session: GrpcSession, settings: Settings) -> None:
         group = find_consumer_group(settings)
         if group is not None:
-            is_simple = settings.client_type == _SIMPLE_CONSUMER
+            is_simple = settings.client_type in _SIMPLE_TYPES
             consume_type = "CONSUME_ACTIVELY" if is_simple else "CONSUME_PASSIVELY"
             self._broker.consumers.register(
                 group, session, ConsumerSettings(consume_type), _read_subscriptions(settings)
             )
         elif settings.WhichOneof("pub_sub") == "publishing":
-            # A producer has no group here: the topics that it publishes to stand for it.
+            # A producer has no group here. Its topics replace it.
             for topic in settings.publishing.topics[:_MAX_SUBSCRIPTIONS]:
                 self._broker.producers.register(read_topic(topic), session)
 
     def _close(self, session: GrpcSession) -> None:
         self._sessions.close(session)
+        if session.settings is not None and self._sessions.find(session.call) is None:
+            name = session.settings.subscription.group.name
+            self._broker.subscriptions.end(LiteClient(name, session.client_id))
         session.settings = None
         self._broker.producers.remove_session(session)
         self._broker.consumers.remove_session(session)
 
 
-def _read_subscriptions(settings: Any) -> dict[str, Subscription]:
+def _read_subscriptions(settings: Settings) -> dict[str, Subscription]:
     subscriptions = {}
     for entry in settings.subscription.subscriptions[:_MAX_SUBSCRIPTIONS]:
         topic = read_topic(entry.topic)
@@ -154,18 +288,9 @@ def _read_subscriptions(settings: Any) -> dict[str, Subscription]:
     return subscriptions
 
 
-def read_subscription(topic: str, expression: Any) -> Subscription:
-    """Return what a FilterExpression asks of a topic."""
-    kind = SQL92 if expression.type == _FILTER_SQL else TAG
+def read_subscription(topic: str, expression: FilterExpression) -> Subscription:
+    kind = SQL92 if expression.type == FilterType.SQL else TAG
     return Subscription.parse(topic, expression.expression, kind)
-
-
-def _is_same_user(session: GrpcSession, call: Call) -> bool:
-    """Tell whether a call comes from whom a session belongs to: anybody may name a client."""
-    user = session.call.user
-    if user is None or call.user is None:  # nobody is checked
-        return user is call.user
-    return user.username == call.user.username
 
 
 def _end_if_silent(session: GrpcSession) -> None:

@@ -1,1 +1,1 @@
-"""Routes: the name server's role, and registration with name servers outside."""
+"""Routes: the name-server role, and registration with other name servers."""

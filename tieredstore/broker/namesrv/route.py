@@ -1,14 +1,16 @@
-"""RouteTable: where topics are, as a name server tells clients: here, and at brokers that have
-registered."""
+"""Routes of topics in the name-server role, and texts that clients store by namespace and key."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
 from tieredstore.broker.namesrv.registered import MASTER_ID, QueueData, RegisteredBrokers
 from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.config_manager import ConfigManager
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.topics import (
     PERM_READ,
@@ -22,13 +24,48 @@ from tieredstore.errors import Invalid
 from tieredstore.message.names import RETRY_PREFIX
 
 
-class RouteTable:
-    """Routes of this broker and of others. Nothing is kept of this one: each answer is made of the
-    topics as they are now.
+class _Table(msgspec.Struct, rename="camel"):
+    config_table: dict[str, dict[str, str]] = {}
 
-    address: gives `ip:port` where clients reach the broker. is_read_only: nobody may write to any
-    topic. others: brokers for which this one is the name server.
-    """
+
+class KeyValueManager(ConfigManager):
+    """Table of texts by namespace and key, in `config/kvConfig.json`, in the format of Java's name
+    server."""
+
+    def __init__(self, config_folder: Path, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(config_folder / "kvConfig.json", clock)
+        self._table: dict[str, dict[str, str]] = {}
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        self._table.setdefault(namespace, {})[key] = value
+        self.mark_changed()
+
+    def find(self, namespace: str, key: str) -> str | None:
+        """Return the text of a key, or None for an unknown key."""
+        return self._table.get(namespace, {}).get(key)
+
+    def list_namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """Return all texts of a namespace by key, or None for an unknown namespace."""
+        found = self._table.get(namespace)
+        return None if found is None else MappingProxyType(found)
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Delete the text of a key. Idempotent."""
+        if self._table.get(namespace, {}).pop(key, None) is not None:
+            self.mark_changed()
+
+    def encode(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(_Table(self._table)), indent=1)
+
+    def decode(self, data: bytes) -> None:
+        self._table = msgspec.json.decode(data, type=_Table).config_table
+
+
+class RouteTable:
+    """Routes of this broker and of other brokers. The routes of this broker are computed from its
+    current topics. `address`: function that returns the broker's `ip:port` for clients.
+    `is_read_only`: whether no topic is writable. `others`: brokers that registered with this name
+    server."""
 
     def __init__(
         self,
@@ -47,18 +84,19 @@ class RouteTable:
         self._is_read_only = is_read_only
         self.others = RegisteredBrokers(clock)
         self.is_write_wiped = False
-        """Whether an operator has asked that routes let nobody write (205), until 327."""
+        """Whether an operator removed the write permission from all routes (code 205). Code 327
+        restores it."""
 
     @property
     def address(self) -> str:
-        """Where clients reach the broker, `ip:port`."""
+        """Address of the broker for clients, `ip:port`."""
         return self._address()
 
     def find_topic(self, topic: str) -> TopicConfig | None:
-        """Return a topic that has a route. The retry topic of a group is made when it is asked for:
-        a consumer asks before its first heartbeat, and again only 30 s later."""
+        """Return a topic that has a route. The retry topic of a group is created on request,
+        because a consumer asks before its first heartbeat and again only after 30 s."""
         found = self._topics.find_topic(topic)
-        if found is not None or not topic.startswith(RETRY_PREFIX):
+        if found is not None or not topic.startswith(RETRY_PREFIX) or self._is_of_pop(topic):
             return found
         group = self._groups.find_group(topic.removeprefix(RETRY_PREFIX))
         if group is None or group.retry_queue_nums <= 0:
@@ -69,20 +107,31 @@ class RouteTable:
             return None
         return self._topics.create_on_send_back(topic, group.retry_queue_nums)
 
+    def _is_of_pop(self, topic: str) -> bool:
+        """Return whether a name is that of a group and a topic, which consumers that pop use. The
+        broker has no such retry topics, and a group of that name must not be created."""
+        name = topic.removeprefix(RETRY_PREFIX)
+        groups = self._groups.list_groups()
+        return name not in groups and any(
+            name[:end] in groups and self._topics.find_topic(name[end + 1 :]) is not None
+            for end, character in enumerate(name)
+            if character in "_+"
+        )
+
     def find_permission(self, topic: TopicConfig) -> int:
-        """Return what clients may do with a topic: 4 read, 2 write, 1 others are made after it."""
+        """Return the permission of a topic as a sum: 4 read, 2 write, 1 template for new topics."""
         kept = self._settings.broker_permission | ~(PERM_READ | PERM_WRITE)
         if self._is_read_only or self.is_write_wiped:
             kept &= ~PERM_WRITE
         return topic.perm & kept
 
     def encode_route(self, topic: str) -> bytes | None:
-        """Write a topic's TopicRouteData as JSON; None for an unknown topic."""
+        """Return a topic's TopicRouteData as JSON, or None for an unknown topic."""
         queues = self.others.find_queues(topic)
         brokers = [self.others.describe(found.broker_name) for found in queues]
         found = self.find_topic(topic)
         if found is not None:
-            queues.insert(0, self._describe_queues(found))
+            queues.insert(0, self.describe_queues(found))
             brokers.insert(0, self.describe_broker())
         if not queues:
             return None
@@ -90,7 +139,8 @@ class RouteTable:
             {"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": queues}
         )
 
-    def _describe_queues(self, topic: TopicConfig) -> QueueData:
+    def describe_queues(self, topic: TopicConfig) -> QueueData:
+        """Return this broker's QueueData of a topic."""
         return QueueData(
             self._settings.broker_name,
             topic.read_queue_nums,
@@ -100,7 +150,7 @@ class RouteTable:
         )
 
     def describe_broker(self) -> dict[str, object]:
-        """Return this broker as its BrokerData."""
+        """Return this broker's BrokerData."""
         return {
             "brokerAddrs": {str(MASTER_ID): self.address},
             "brokerName": self._settings.broker_name,
@@ -109,7 +159,7 @@ class RouteTable:
         }
 
     def encode_clusters(self) -> bytes:
-        """Write the ClusterInfo: this broker and those that have registered."""
+        """Return Java's ClusterInfo as JSON: this broker and the registered brokers."""
         brokers = [self.describe_broker(), *self.others.list_brokers()]
         clusters: dict[str, list[object]] = {}
         for broker in brokers:
@@ -118,7 +168,7 @@ class RouteTable:
         return msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": clusters})
 
     def encode_member_group(self, cluster: str, name: str) -> bytes:
-        """Write which addresses a broker's name has: none for an unknown one."""
+        """Return the addresses of the brokers with a name, as JSON. Empty for an unknown name."""
         members: object = {}
         if name == self._settings.broker_name:
             members = self.describe_broker()["brokerAddrs"]
@@ -128,7 +178,8 @@ class RouteTable:
         return msgspec.json.encode({"brokerMemberGroup": group})
 
     def list_topics(self, cluster: str | None = None) -> dict[str, int]:
-        """List all topics, or those of a cluster, with their system flags."""
+        """Return all topics, or the topics of a cluster. The values are the topics' system
+        flags."""
         topics = self.others.list_topics(cluster)
         if cluster in {None, self._settings.broker_cluster_name}:
             topics |= {
@@ -137,11 +188,9 @@ class RouteTable:
         return dict(sorted(topics.items()))
 
     def count_own_topics(self) -> int:
-        """Return how many topics this broker has."""
         return len(self._topics.list_topics())
 
     def list_system_topics(self) -> list[str]:
-        """List what a name server calls system topics: the names of clusters and brokers."""
         names = {self._settings.broker_cluster_name, self._settings.broker_name}
         for broker in self.others.list_brokers():
             names |= {str(broker["cluster"]), str(broker["brokerName"])}

@@ -1,1 +1,1 @@
-"""The broker in an operator's hands: health, metrics, the report at the start."""
+"""Operation of a broker: health, metrics, report at the start."""

@@ -1,31 +1,48 @@
-"""`/health`: whether the broker serves, and how each part of it is."""
+"""`/health`: status of the broker and of each of its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
-from tieredstore.contracts.layers import list_layers
-from tieredstore.contracts.message_store import MessageStore
-from tieredstore.contracts.tier_status import DescribedTier, TierStatus
+from tieredstore.contracts.message_store import DescribedTier, MessageStore, TierStatus
+from tieredstore.contracts.wrapping import list_layers
 from tieredstore.service_thread import ServiceHealth, ServiceState
+from tieredstore.skipped_records import SkippedRecords
 
 UP: Final = "up"
 STARTING: Final = "starting"
-"""It does not do its work yet."""
+"""The part does not work yet."""
 DEGRADED: Final = "degraded"
-"""Something needs a look: it serves all the same."""
+"""The part serves, but needs attention."""
 DOWN: Final = "down"
-"""Messages are not taken any more."""
+"""The broker refuses messages."""
 _BAD: Final = frozenset({ServiceState.FAILED, ServiceState.DEAD, ServiceState.LATE})
 
 
-def describe_health(services: Iterable[ServiceHealth], tier: TierStatus | None) -> dict[str, Any]:
-    """Make the answer of `/health`: `status`, `tier` as `TierStatus` (null without one), and each
-    background loop. A raised running flag of the store, and a loop that has ended, are DOWN; a loop
-    that fails or is late, and a tier that is fenced or whose uploads fail, are DEGRADED; where all
-    else is well, a loop that has not worked yet is STARTING."""
+@runtime_checkable
+class SkippingStore(Protocol):
+    """Store that skips and counts records that no broker wrote."""
+
+    skipped_records: SkippedRecords
+
+
+def describe_health(
+    services: Iterable[ServiceHealth],
+    tier: TierStatus | None,
+    skipped: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """Return the answer of `/health`: `status`, `tier` with the fields of `TierStatus` (null
+    without a tier), the state of each background loop, and `skipped_records`.
+
+    `skipped_records` maps each topic that belongs to the broker to the number of records in it that
+    clients wrote and the broker has skipped since its start. The status is DOWN if a running flag
+    of the store forbids puts, or if a loop has ended. It is DEGRADED if a loop fails or is late, if
+    the tier is fenced, or if uploads fail. Otherwise it is STARTING while the first round of a loop
+    has not ended.
+    """
     listed = list(services)
     status = UP
     if any(service.state is ServiceState.STARTING for service in listed):
@@ -44,11 +61,22 @@ def describe_health(services: Iterable[ServiceHealth], tier: TierStatus | None) 
         "status": status,
         "tier": None if tier is None else asdict(tier),
         "services": [_describe_service(service) for service in listed],
+        "skipped_records": dict(sorted((skipped or {}).items())),
     }
 
 
-def _describe_service(service: ServiceHealth) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": service.name, "state": service.state.value}
+def count_skipped(own: SkippedRecords, store: MessageStore) -> dict[str, int]:
+    """Return the number of records that a broker and all layers of its store have skipped, by
+    topic."""
+    counts = Counter(own.count_by_topic())
+    for layer in list_layers(store):
+        if isinstance(layer, SkippingStore):
+            counts.update(layer.skipped_records.count_by_topic())
+    return dict(counts)
+
+
+def _describe_service(service: ServiceHealth) -> dict[str, object]:
+    found: dict[str, object] = {"name": service.name, "state": service.state.value}
     if service.failures:
         found["failures"] = service.failures
     if service.late_ms and service.state is ServiceState.LATE:
@@ -59,12 +87,42 @@ def _describe_service(service: ServiceHealth) -> dict[str, Any]:
 
 
 def find_tier(store: MessageStore) -> TierStatus | None:
-    """Describe the tier of a store or of one that it wraps; None without a tier. May read."""
+    """Return the tier status of a store, or of a store that this store wraps. None without a tier.
+    May block on reads."""
     described = find_described(store)
     return None if described is None else described.describe_tier()
 
 
 def find_described(store: MessageStore) -> DescribedTier | None:
-    """Find the layer of a store that has a tier."""
     found = (layer for layer in list_layers(store) if isinstance(layer, DescribedTier))
     return next(found, None)
+
+
+def list_start_lines(
+    store: MessageStore, tier: TierStatus | None, *, was_clean: bool, recovery_seconds: float
+) -> Iterator[str]:
+    """Yield the lines of the start report. `was_clean`: whether the last stop was clean."""
+    source = store.dispatch_source
+    queues = [(key, source.queue_range(key)) for key in source.queues()]
+    held = [found for _, found in queues if found is not None]
+    messages = sum(max(found.max_offset - found.min_offset, 0) for found in held)
+    how = "opened" if was_clean else "was not stopped cleanly: recovered"
+    yield (
+        f"store: {how} in {recovery_seconds:.1f} s: {messages:,} messages of {len(held):,} queues"
+    )
+    if tier is None:
+        yield "tier: none"
+        return
+    role = "uploads" if tier.is_writer else "reads only"
+    yield (
+        f"tier: {tier.url}: {role}, {tier.size_bytes:,} bytes in {tier.segments:,} segments of "
+        f"{tier.queues:,} queues"
+    )
+    if tier.is_writer:
+        yield f"tier: {tier.behind_messages:,} messages are not uploaded yet"
+    if tier.storage_usd_per_month is not None:
+        spent = tier.requests_usd or 0.0
+        yield (
+            f"tier: storage {tier.storage_usd_per_month:,.2f} dollars a month, requests of this "
+            f"start {spent:.6f} dollars"
+        )

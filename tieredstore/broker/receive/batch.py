@@ -1,4 +1,4 @@
-"""One answer in the making: what is taken of a group's queues."""
+"""Batch: the messages of one answer to a receive request, taken from a group's queues."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ import enum
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from tieredstore.broker.receive.events import Done, Given, Renewed
-from tieredstore.broker.receive.handles import Receipt, encode_handle
 from tieredstore.broker.receive.progress import Entry, QueueProgress
-from tieredstore.broker.receive.requests import Received, ReceiveRequest
+from tieredstore.broker.receive.requests import (
+    RETRY_SOURCES,
+    Receipt,
+    Received,
+    ReceiveRequest,
+    Source,
+    find_pop_ms,
+    split_source,
+)
 from tieredstore.broker.receive.state import ReceiveState
-from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.send.send_back import MAX_ATTEMPTS
 from tieredstore.clock import Clock
 from tieredstore.contracts.message_store import (
     GetMessageResult,
@@ -29,22 +38,23 @@ from tieredstore.message import properties as props
 from tieredstore.message.record import StoredMessage
 
 MAX_IN_FLIGHT: Final = 10_000
-"""Un-acknowledged messages of a queue and group: beyond them nothing new goes out."""
-MAX_BATCH_BYTES: Final = 64 << 20
-"""Records of one answer, but for its first message."""
+"""Maximum number of unacknowledged messages per queue and group. When it is reached, no new message
+is delivered."""
 MAX_RENEW_MS: Final = 3 * 3_600_000
-"""How long the broker renews the time of a message."""
+"""Maximum time (ms) for which the broker renews the invisible time of a message."""
 _MAX_NAME: Final = 64
-"""Characters of a message group; producers of remoting may name longer ones."""
+"""Maximum length of a message group's name, in characters. A longer name is replaced by its
+digest."""
 _POSTPONE_MS: Final = 1_000
-"""How long what could not be done with a message now is left alone."""
+"""Delay (ms) before the next delivery of a message that could not be read, or could not be moved to
+the dead letters."""
 _NOT_READ: Final = GetMessageStatus.OFFSET_FOUND_NULL
-"""A store that cannot tell now does not say either that the message is gone."""
+"""Status of a get that the store cannot answer at present. The message may still exist."""
 _log = logging.getLogger(__name__)
 
 
 class _Waiting(NamedTuple):
-    """A message that was read, and waits for others of its message group."""
+    """Message that was read, and waits for earlier messages of its message group."""
 
     offset: int
     message_group: str
@@ -54,62 +64,61 @@ class _Burial(enum.Enum):
     DONE = 0
     LATER = 1
     NOWHERE = 2
-    """There are no dead letters here: the message goes out again."""
+    """No topic for dead letters exists. The message is delivered again."""
 
 
 class DeadLetters(Protocol):
-    """Where messages go that were delivered too often."""
+    """Destination of messages that were delivered too often."""
 
     async def send_to_dead_letters(
         self, group: str, message: StoredMessage, attempts: int
     ) -> object:
-        """Append to the group's dead letters. Raises what a put raises."""
+        """Append a message to the group's dead letters. Raises the errors of a put."""
         ...
 
 
+@dataclass(eq=False)
 class Batch:
-    """Takes messages of queues until it is full: first those that are to go out again, then new
-    ones. Each queue is one record in the journal.
+    """Takes messages from queues until the batch is full. In each queue, messages for redelivery
+    come before new messages. Each queue adds one event to the journal. If possible, the messages of
+    a batch have the same delivery number (generation), because an answer over remoting has only one
+    delivery time. `max_attempts`: number of deliveries after which a message becomes a dead letter,
+    or None for no limit."""
 
-    max_attempts: deliveries after which a message is a dead letter; None: never.
-    """
+    request: ReceiveRequest
+    state: ReceiveState
+    store: MessageReader
+    clock: Clock
+    message_filter: MessageFilter | None
+    dead_letters: DeadLetters
+    max_attempts: int | None
 
-    def __init__(
-        self,
-        request: ReceiveRequest,
-        state: ReceiveState,
-        store: MessageReader,
-        clock: Clock,
-        message_filter: MessageFilter | None,
-        dead_letters: DeadLetters,
-        max_attempts: int | None,
-    ) -> None:
+    def __post_init__(self) -> None:
         self.received: list[Received] = []
-        self._request = request
-        self._state = state
-        self._store = store
-        self._clock = clock
-        self._filter = message_filter
-        self._dead_letters = dead_letters
-        self._max_attempts = max_attempts
         self._size_bytes = 0
+        self._generation: int | None = None
 
     @property
     def is_full(self) -> bool:
-        """Whether no more is wanted."""
-        return len(self.received) >= self._request.max_count or self._size_bytes >= MAX_BATCH_BYTES
+        return len(self.received) >= self.request.max_count or self._has_all_bytes
+
+    @property
+    def _has_all_bytes(self) -> bool:
+        return self._size_bytes >= self.request.max_bytes
 
     async def take(self, progress: QueueProgress, end_offset: int) -> None:
-        """Take messages of a queue that ends at an offset. Raises what the store and the journal
-        raise; nothing is taken of the queue then."""
-        room = self._request.max_count - len(self.received)
+        """Take messages from a queue up to the queue's end offset. Raises the errors of the store
+        and the journal. After an error no message was taken from the queue."""
+        room = self.request.max_count - len(self.received)
         popped: list[tuple[Entry, int, int]] = []
         progress.is_read = True
         try:
             messages: list[StoredMessage] = []
             seen: set[int] = set()
-            while len(messages) < room and (
-                due := progress.pop_due(self._clock.now_ms(), room - len(messages))
+            while (
+                len(messages) < room
+                and not self._has_all_bytes
+                and (due := progress.pop_due(self.clock.now_ms(), room - len(messages)))
             ):
                 due = [entry for entry in due if entry.offset not in seen]
                 seen.update(entry.offset for entry in due)
@@ -117,13 +126,19 @@ class Batch:
                 messages += await self._read_due(progress, due)
             waiting: list[_Waiting] = []
             next_offset = progress.next_offset
-            if len(messages) < room and next_offset < end_offset:
+            is_held = progress.is_lite and len(progress.entries) > len(messages)
+            if (
+                len(messages) < room
+                and next_offset < end_offset
+                and not self._has_all_bytes
+                and not is_held
+            ):
                 next_offset = await self._read_new(progress, end_offset, room, messages, waiting)
-            if self._state.is_current(progress):
+            if self.state.is_current(progress):
                 self._give(progress, next_offset, messages, waiting)
         finally:
             progress.is_read = False
-            progress.push_due(  # what has not gone out
+            progress.push_due(  # undelivered messages
                 entry
                 for entry, generation, visible_at_ms in popped
                 if progress.entries.get(entry.offset) is entry
@@ -131,32 +146,40 @@ class Batch:
             )
 
     async def _read_due(self, progress: QueueProgress, due: Sequence[Entry]) -> list[StoredMessage]:
-        """Read messages that are to go out again; what is not there any more is done, what went out
-        too often is a dead letter."""
+        """Read the messages of `due` for redelivery. A message that the store no longer has counts
+        as done. A message with too many deliveries becomes a dead letter."""
         messages: list[StoredMessage] = []
+        source = find_source(progress, self.request.topic)
         gone: list[int] = []
         async for entry, message in self._read(progress, due):
             if message is None:
                 gone.append(entry.offset)
-            elif progress.is_held_up(entry, self._clock.now_ms()):
+            elif progress.is_held_up(entry, self.clock.now_ms()):
                 continue
-            elif self._max_attempts is None or entry.attempts < self._max_attempts:
+            elif (
+                self.max_attempts is None
+                or count_attempts(entry, message, source) < self.max_attempts
+            ):
+                if self._has_all_bytes:  # it stays due
+                    break
                 messages.append(message)
+                self._size_bytes += message.size
             else:
                 match await self._bury(progress, entry, message):
                     case _Burial.DONE:
-                        # At once: what comes of the others makes no second dead letter of it.
+                        # At once: the outcome of the others makes no second dead letter of it.
                         self._finish(progress, [entry.offset])
                     case _Burial.NOWHERE:
                         messages.append(message)
+                        self._size_bytes += message.size
                     case _Burial.LATER:
                         self._postpone(progress, entry)
         self._finish(progress, gone)
         return messages
 
     def _finish(self, progress: QueueProgress, offsets: list[int]) -> None:
-        if offsets and self._state.is_current(progress):
-            self._state.record(progress, Done(progress.number, offsets))
+        if offsets and self.state.is_current(progress):
+            self.state.record(progress, Done(progress.number, offsets))
 
     async def _read(
         self, progress: QueueProgress, due: Sequence[Entry]
@@ -168,7 +191,7 @@ class Batch:
             position = 0
             while position < len(entries):
                 first = entries[position].offset
-                result = await self._store.get_async(
+                result = await self.store.get_async(
                     GetRequest(
                         progress.topic,
                         progress.queue_id,
@@ -177,7 +200,7 @@ class Batch:
                         group=progress.group,
                     )
                 )
-                found = {message.queue_offset: message for message in result.messages}
+                found = {progress.offset_of(message): message for message in result.messages}
                 upto = result.next_begin_offset
                 if is_unread(result, first):
                     self._postpone(progress, entries[position])
@@ -187,25 +210,25 @@ class Batch:
                     position += 1
 
     def _postpone(self, progress: QueueProgress, entry: Entry) -> None:
-        later_ms = self._clock.now_ms() + _POSTPONE_MS
-        if self._state.is_current(progress):
-            self._state.record(progress, Renewed(progress.number, [entry.offset], later_ms))
+        later_ms = self.clock.now_ms() + _POSTPONE_MS
+        if self.state.is_current(progress):
+            self.state.record(progress, Renewed(progress.number, [entry.offset], later_ms))
 
     async def _bury(self, progress: QueueProgress, entry: Entry, message: StoredMessage) -> _Burial:
         try:
-            await self._dead_letters.send_to_dead_letters(progress.group, message, entry.attempts)
+            await self.dead_letters.send_to_dead_letters(progress.group, message, entry.attempts)
         except Refused as error:
-            if error.reason is RefusalReason.NO_PERMISSION:  # a broker that takes no messages
+            if error.reason is Reason.NO_PERMISSION:  # a broker that refuses messages
                 return _Burial.NOWHERE
             return self._bury_later(progress, entry, error)
         except TieredStoreError as error:
             return self._bury_later(progress, entry, error)
-        self._state.dead_letter_groups.discard(progress.group)
+        self.state.dead_letter_groups.discard(progress.group)
         return _Burial.DONE
 
     def _bury_later(self, progress: QueueProgress, entry: Entry, error: Exception) -> _Burial:
-        if progress.group not in self._state.dead_letter_groups:  # once, not each second
-            self._state.dead_letter_groups.add(progress.group)
+        if progress.group not in self.state.dead_letter_groups:  # once, not each second
+            self.state.dead_letter_groups.add(progress.group)
             _log.warning(
                 "%s, queue %d, offset %d: cannot be a dead letter of %s now: %s",
                 progress.topic,
@@ -224,30 +247,34 @@ class Batch:
         messages: list[StoredMessage],
         waiting: list[_Waiting],
     ) -> int:
-        """Read messages that never went out; returns the offset behind them."""
+        """Read messages that were never delivered. Returns the offset after the last message
+        read."""
         next_offset = progress.next_offset
-        taken = {message.queue_offset for message in messages}
-        stopped: set[str] = set()  # message groups with a message that waits
+        taken = set(map(progress.offset_of, messages))
+        stopped: set[str] = set()  # message groups with a waiting message
         while (
             next_offset < end_offset
             and len(messages) < room
+            and not self._has_all_bytes
             and len(progress.entries) + len(messages) + len(waiting) < MAX_IN_FLIGHT
         ):
-            result = await self._store.get_async(
+            result = await self.store.get_async(
                 GetRequest(
                     progress.topic,
                     progress.queue_id,
                     next_offset,
                     room - len(messages),
-                    max(MAX_BATCH_BYTES - self._size_bytes, 1),
+                    max(self.request.max_bytes - self._size_bytes, 1),
                     progress.group,
-                    self._filter,
+                    self.message_filter,
                 )
             )
             for message in result.messages:
-                name = get_message_group(message) if self._request.fifo else ""
-                if self._request.fifo and self._must_wait(progress, name, taken, stopped):
-                    waiting.append(_Waiting(message.queue_offset, name))
+                if is_of_another_group(progress, message):
+                    continue
+                name = self._find_group(progress, message) if self.request.fifo else ""
+                if self.request.fifo and self._must_wait(progress, name, taken, stopped):
+                    waiting.append(_Waiting(progress.offset_of(message), name))
                 else:
                     messages.append(message)
                     self._size_bytes += message.size
@@ -258,18 +285,14 @@ class Batch:
                 if not result.messages:
                     break
                 continue
-            if not waiting:  # a long way of filtered messages is gone once
+            if not waiting:  # skip a long range of filtered messages once
                 progress.skip_to(next_offset)
-                self._state.commit(progress)
+                self.state.commit(progress)
             await asyncio.sleep(0)
         return next_offset
 
     def _must_wait(
-        self,
-        progress: QueueProgress,
-        name: str,
-        taken: set[int],
-        stopped: set[str],
+        self, progress: QueueProgress, name: str, taken: set[int], stopped: set[str]
     ) -> bool:
         if name not in stopped and progress.waits(name, taken):
             stopped.add(name)
@@ -282,31 +305,33 @@ class Batch:
         messages: list[StoredMessage],
         waiting: list[_Waiting],
     ) -> None:
-        # What somebody else finished meanwhile (the consumer offset was set) is not given.
+        # Messages that were finished since (the consumer offset was set) are not delivered.
         behind = progress.next_offset
         messages = [
             message
             for message in messages
-            if message.queue_offset >= behind or message.queue_offset in progress.entries
+            if (offset := progress.offset_of(message)) >= behind or offset in progress.entries
         ]
         waiting = [one for one in waiting if one.offset >= behind]
         if not messages and not waiting:
             progress.skip_to(next_offset)
-            self._state.commit(progress)
+            self.state.commit(progress)
             return
-        request, now_ms = self._request, self._clock.now_ms()
-        generation, visible_at_ms = self._state.make_generation(), now_ms + request.invisible_ms
+        generation = self._find_generation(progress, messages)
+        request, now_ms = self.request, self.clock.now_ms()
+        visible_at_ms = now_ms + request.invisible_ms
         names: list[str] = []
         if request.fifo:
-            names = [*map(get_message_group, messages), *(one.message_group for one in waiting)]
-        self._state.record(
+            names = [self._find_group(progress, message) for message in messages]
+            names += (one.message_group for one in waiting)
+        self.state.record(
             progress,
             Given(
                 progress.number,
                 generation,
                 visible_at_ms,
                 next_offset,
-                [message.queue_offset for message in messages],
+                list(map(progress.offset_of, messages)),
                 [one.offset for one in waiting],
                 names,
                 request.client_id if request.auto_renew else "",
@@ -314,24 +339,65 @@ class Batch:
                 request.attempt_id,
             ),
         )
-        self.received += [make_received(progress, message) for message in messages]
+        self.received += [make_received(progress, message, request.topic) for message in messages]
+
+    def _find_group(self, progress: QueueProgress, message: StoredMessage) -> str:
+        return "" if progress.is_lite else get_message_group(message)
+
+    def _find_generation(self, progress: QueueProgress, messages: Sequence[StoredMessage]) -> int:
+        """Return the delivery number (generation) for the messages of one queue. This is the number
+        that the batch already has, or a new number if one of the messages may already have been
+        delivered at that number's time."""
+        found = map(progress.entries.get, map(progress.offset_of, messages))
+        entries = [entry for entry in found if entry is not None]
+        if self._generation is not None:
+            pop_ms = find_pop_ms(self._generation)
+            if all(entry.is_unused(pop_ms) for entry in entries):
+                return self._generation
+        self._generation = self.state.make_generation(entries)
+        return self._generation
 
 
 def is_unread(result: GetMessageResult, offset: int) -> bool:
-    """Tell whether a message is there, or may be, and could not be read now."""
+    """Return whether the message at `offset` may exist but cannot be read at present."""
     is_there = result.min_offset <= offset < result.max_offset
     return result.next_begin_offset <= offset and (is_there or result.status is _NOT_READ)
 
 
-def make_received(progress: QueueProgress, message: StoredMessage) -> Received:
-    """Make what a consumer gets of a message that is given out."""
-    entry = progress.entries[message.queue_offset]
-    receipt = Receipt(progress.queue_id, entry.offset, entry.generation)
-    return Received(message, encode_handle(receipt), entry.attempts, entry.visible_at_ms)
+def make_received(progress: QueueProgress, message: StoredMessage, topic: str) -> Received:
+    """Return a message as it is delivered to a consumer. `topic`: the requested topic."""
+    entry = progress.entries[progress.offset_of(message)]
+    source = find_source(progress, topic)
+    lite_topic = progress.lite.name if progress.lite is not None else ""
+    receipt = Receipt(progress.queue_id, entry.offset, entry.generation, source, lite_topic)
+    return Received(message, receipt, count_attempts(entry, message, source), entry.visible_at_ms)
+
+
+def is_of_another_group(progress: QueueProgress, message: StoredMessage) -> bool:
+    """Return whether a Java broker copied a message for a group other than this one. The name
+    `%RETRY%a_b_c` is ambiguous: it is the retry topic of group `a` and topic `b_c`, and of group
+    `a_b` and topic `c`."""
+    if split_source(progress.group, progress.topic)[1] is not Source.RETRY_V1:
+        return False
+    return message.get_property(props.ORIGIN_GROUP) not in (None, progress.group)
+
+
+def find_source(progress: QueueProgress, topic: str) -> Source:
+    """Return the source of a queue's messages, as an answer to a request for `topic` names it."""
+    return (
+        Source.TOPIC if progress.topic == topic else split_source(progress.group, progress.topic)[1]
+    )
+
+
+def count_attempts(entry: Entry, message: StoredMessage, source: Source) -> int:
+    """Return the number of deliveries of a message. For a message of a retry topic, this includes
+    the deliveries before a Java broker copied the message to that topic."""
+    earlier = max(message.reconsume_times, 0) if source in RETRY_SOURCES else 0
+    return min(entry.attempts + earlier, MAX_ATTEMPTS)
 
 
 def get_message_group(message: StoredMessage) -> str:
-    """Return a message's group, of a long name its digest; those without one are one group of their
-    queue."""
+    """Return the name of a message's message group. A long name is replaced by its digest. All
+    messages without a message group form one group."""
     name = message.get_property(props.SHARDING_KEY) or ""
     return name if len(name) <= _MAX_NAME else hashlib.sha256(name.encode()).hexdigest()

@@ -1,19 +1,20 @@
-"""What happens to the messages of a queue that a group receives, as it is journaled.
-
-`QueueProgress.apply` is the only place where an event has an effect, when it happens and when it is
-read again after a restart. `queue` is the number of the progress that it belongs to.
-"""
+"""Events that change a group's progress in a queue, and the frames in which the journal stores
+them."""
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+import struct
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from tieredstore.message.crc import raw_crc32
+
 
 class Opened(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """A group begins with a queue at `offset`, or begins again: what was given out counts no
-    more."""
+    """A group begins to read a queue at `offset`, or begins again there. Earlier deliveries no
+    longer count."""
 
     queue: int
     group: str
@@ -23,13 +24,12 @@ class Opened(msgspec.Struct, array_like=True, tag=0, frozen=True):
 
 
 class Given(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """Messages go out, invisible for others until `visible_at_ms` (epoch ms).
-
-    next_offset: behind the last message that was read. waiting: offsets that were read but wait for
-    earlier ones of their message group. message_groups: of `offsets` and then of `waiting`; none
-    unless the group is FIFO. client_id: whose time the broker renews until `renew_until_ms`, empty
-    for nobody. attempt_id: of the call.
-    """
+    """Messages are delivered, and stay invisible to other consumers until `visible_at_ms` (epoch
+    ms). `next_offset`: the offset after the last message that was read. `waiting`: offsets of
+    messages that were read but wait for earlier messages of their message group. `message_groups`:
+    message groups of `offsets`, then of `waiting`, or empty unless the consumer group is FIFO.
+    `client_id`: client whose messages the broker renews until `renew_until_ms`, empty for no
+    renewal. `attempt_id`: identifies the receive call."""
 
     queue: int
     generation: int
@@ -44,14 +44,14 @@ class Given(msgspec.Struct, array_like=True, tag=1, frozen=True):
 
 
 class Done(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """Messages are acknowledged, or gone otherwise."""
+    """Messages are acknowledged, or need no delivery for another reason."""
 
     queue: int
     offsets: list[int]
 
 
 class Changed(msgspec.Struct, array_like=True, tag=3, frozen=True):
-    """A consumer says until when its message is invisible; it has a new handle."""
+    """A consumer sets the invisible time of a message. The message gets a new receipt handle."""
 
     queue: int
     offset: int
@@ -60,7 +60,7 @@ class Changed(msgspec.Struct, array_like=True, tag=3, frozen=True):
 
 
 class Renewed(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """Messages stay invisible longer, with the handles that they have."""
+    """Messages stay invisible longer and keep their receipt handles."""
 
     queue: int
     offsets: list[int]
@@ -68,27 +68,29 @@ class Renewed(msgspec.Struct, array_like=True, tag=4, frozen=True):
 
 
 class GivenBack(msgspec.Struct, array_like=True, tag=5, frozen=True):
-    """Messages did not reach their consumer: as if they had not gone out."""
+    """Messages did not reach their consumer. Their last delivery does not count."""
 
     queue: int
     offsets: list[int]
 
 
 class Advanced(msgspec.Struct, array_like=True, tag=6, frozen=True):
-    """All before `offset` is done: the group's offset was set by somebody else."""
+    """All messages before `offset` are done, because a client set the group's consumer offset."""
 
     queue: int
     offset: int
 
 
 class Closed(msgspec.Struct, array_like=True, tag=7, frozen=True):
-    """The group, the topic or the queue is there no more."""
+    """The group, the topic or the queue is deleted, so its progress ends."""
 
     queue: int
 
 
 class Kept(msgspec.Struct, array_like=True, tag=8, frozen=True):
-    """An un-acknowledged message, in a snapshot."""
+    """Unacknowledged message, in a snapshot. `is_counted`: whether `attempts` includes the last
+    delivery. `lowest_ms` and `highest_ms`: earliest and latest time of the message's deliveries
+    (epoch ms). Older releases neither read nor wrote these two."""
 
     queue: int
     offset: int
@@ -98,10 +100,13 @@ class Kept(msgspec.Struct, array_like=True, tag=8, frozen=True):
     message_group: str | None = None
     client_id: str = ""
     renew_until_ms: int = 0
+    is_counted: bool = True
+    lowest_ms: int = 0
+    highest_ms: int = 0
 
 
 class Attempted(msgspec.Struct, array_like=True, tag=9, frozen=True):
-    """What an attempt of a group got of a queue, in a snapshot."""
+    """Messages that one receive call (attempt) of a group got from a queue, in a snapshot."""
 
     queue: int
     generation: int
@@ -110,7 +115,7 @@ class Attempted(msgspec.Struct, array_like=True, tag=9, frozen=True):
 
 
 class Counted(msgspec.Struct, array_like=True, tag=10, frozen=True):
-    """The highest generation that was given to a delivery, in a snapshot. `queue` says nothing."""
+    """The last delivery number (generation) that was given, in a snapshot. `queue` is unused."""
 
     queue: int
     generation: int
@@ -134,3 +139,119 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Event)
 encode_event = _encoder.encode
 decode_event = _decoder.decode
+
+
+VERSION: Final = 2
+PREFIX: Final = b"TSRECV\x00"
+MAGIC: Final = PREFIX + bytes([VERSION])
+"""First bytes of each file. The last of these bytes is the version of the format."""
+MAX_FRAME_BYTES: Final = 16 << 20
+END: Final = b""
+"""Last frame of a snapshot, without content."""
+_LENGTH: Final = struct.Struct(">I")
+_HEAD: Final = struct.Struct(">II")
+
+
+class Tail(Enum):
+    """Kinds of bytes after the last valid frame of a file."""
+
+    NOTHING = "nothing"
+    ZEROS = "zeros"
+    """Zeros up to the end of the file: the file grew, but no bytes were written to the new part."""
+    TORN = "torn"
+    """An incomplete frame, followed by zeros or nothing."""
+    DAMAGED = "damaged"
+    """A frame with invalid content, or zeros followed by other bytes."""
+
+
+class Frames(NamedTuple):
+    """Content of a file. `valid_bytes`: end of the last valid frame, as an offset in the file.
+    `fault`: description of the bytes after that frame, or "". `tail`: kind of these bytes."""
+
+    payloads: list[bytes]
+    valid_bytes: int
+    fault: str = ""
+    tail: Tail = Tail.NOTHING
+
+
+def make_frame(payload: bytes) -> bytes:
+    """Return the frame of a payload. A payload has at most MAX_FRAME_BYTES."""
+    length = _LENGTH.pack(len(payload))
+    return length + _LENGTH.pack(raw_crc32(length + payload)) + payload
+
+
+def find_version(data: bytes) -> int | None:
+    """Return the format version of a file, or None if the file is neither journal nor snapshot."""
+    head = data[: len(MAGIC)]
+    return head[-1] if len(head) == len(MAGIC) and head.startswith(PREFIX) else None
+
+
+def split_frames(data: bytes, *, is_snapshot: bool) -> Frames:
+    """Split a file of format 1 or 2 into its payloads. The last payload of a snapshot is END. A
+    snapshot without END is torn or damaged. Raises nothing."""
+    version = find_version(data)
+    if version is None or not 0 < version <= VERSION:
+        return _refuse_head(data, is_snapshot=is_snapshot)
+    payloads: list[bytes] = []
+    position = len(MAGIC)
+    while position < len(data):
+        payload = _read_frame(data, position, version, is_snapshot=is_snapshot)
+        if payload is None:
+            return _stop(data, payloads, position)
+        payloads.append(payload)
+        position += _HEAD.size + len(payload)
+        if is_snapshot and payload == END:
+            break
+    if is_snapshot and (not payloads or payloads[-1] != END):
+        return Frames(payloads, position, f"expected a last frame at {position}", Tail.TORN)
+    rest = data[position:].strip(b"\0")
+    if rest:
+        return Frames(payloads, position, f"expected the end at {position}", Tail.DAMAGED)
+    return Frames(payloads, position)
+
+
+def _read_frame(data: bytes, position: int, version: int, *, is_snapshot: bool) -> bytes | None:
+    start = position + _HEAD.size
+    if start > len(data):
+        return None
+    length, crc = _HEAD.unpack_from(data, position)
+    payload = data[start : start + length]
+    if length > MAX_FRAME_BYTES or len(payload) != length:
+        return None
+    if version == 1:
+        # An empty frame of format 1 is zeros. It is accepted only at the end of a snapshot, its
+        # only place.
+        if not length and not (is_snapshot and start == len(data)):
+            return None
+        return payload if raw_crc32(payload) == crc else None
+    return payload if raw_crc32(data[position : position + _LENGTH.size] + payload) == crc else None
+
+
+def _stop(data: bytes, payloads: list[bytes], position: int) -> Frames:
+    """Return the frames before `position`, and whether the bytes from there on are a torn tail or
+    damage. A tail is torn if only zeros follow the frame at `position`."""
+    end = position + len(data[position:].rstrip(b"\0"))
+    frame_end = position + _HEAD.size
+    if frame_end <= len(data):
+        length, _ = _HEAD.unpack_from(data, position)
+        frame_end += min(length, MAX_FRAME_BYTES)
+    if end == position:
+        return Frames(
+            payloads, position, f"expected a frame at {position}, found zeros", Tail.ZEROS
+        )
+    if end < frame_end or frame_end > len(data):
+        return Frames(payloads, position, f"expected a frame at {position}, it is torn", Tail.TORN)
+    fault = f"expected a frame at {position}, its checksum or length is wrong"
+    return Frames(payloads, position, fault, Tail.DAMAGED)
+
+
+def _refuse_head(data: bytes, *, is_snapshot: bool) -> Frames:
+    written = data.rstrip(b"\0")
+    if not written:
+        if not data and not is_snapshot:
+            return Frames([], 0)
+        return Frames([], 0, f"expected frames, found {len(data)} zeros", Tail.ZEROS)
+    # A part of it belongs to a file that was being created.
+    is_torn = MAGIC.startswith(written) or (PREFIX + b"\x01").startswith(written)
+    fault = f"expected {MAGIC!r} at 0, found {data[: len(MAGIC)]!r}"
+    return Frames([], 0, fault, Tail.TORN if is_torn else Tail.DAMAGED)

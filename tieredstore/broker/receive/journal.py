@@ -1,8 +1,9 @@
 """ReceiveJournal: events on disk, in `config/receive/` (`docs/formats/receive-journal.md`).
 
-`<number>.snapshot` is the state at which `<number>.journal` begins. A new pair is begun at each
-start and when the journal is large: first the journal, to which all goes from then on, then the
-snapshot, then older files are deleted. So files that are there always follow from one another.
+`<number>.snapshot` is the state at the beginning of `<number>.journal`. A new pair of files begins
+at each start, and when the journal is large. First the new journal is created, and all later events
+go into it. Then the snapshot is written. At last older files are deleted. The existing files are
+therefore consistent at any time.
 """
 
 from __future__ import annotations
@@ -10,34 +11,39 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from tieredstore.broker.receive.events import Event, decode_event, encode_event
+from tieredstore.broker.receive.events import (
+    END,
+    MAGIC,
+    MAX_FRAME_BYTES,
+    VERSION,
+    Event,
+    Frames,
+    Tail,
+    decode_event,
+    encode_event,
+    find_version,
+    make_frame,
+    split_frames,
+)
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.file_operations import FILES, FileOperations
 from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.message.crc import raw_crc32
 
-MAGIC: Final = b"TSRECV\x00\x01"
-"""Begins each file; the last byte is the version of the format."""
 MAX_JOURNAL_BYTES: Final = 16 << 20
-"""A journal larger than this is followed by a new pair of files."""
-_FRAME: Final = struct.Struct(">II")
-_END: Final = b""
-"""The last frame of a snapshot."""
-_MAX_FRAME_BYTES: Final = 16 << 20
+"""Size (bytes) above which a journal is replaced by a new pair of files."""
 _log = logging.getLogger(__name__)
 
 
 class JournalCalls:
-    """The system calls on the open journal. A test replaces this object to inject faults."""
+    """System calls on the open journal. Tests replace this object to inject faults."""
 
     def write(self, fd: int, data: bytes) -> int:
         return os.write(fd, data)
@@ -49,18 +55,10 @@ class JournalCalls:
         sync_file(fd)
 
 
-class _Frames(NamedTuple):
-    payloads: list[bytes]
-    valid_bytes: int
-    damage: str
-
-
 class ReceiveJournal:
-    """The events of one broker. All but the disk work belongs to one loop.
-
-    is_synced: `flush` returns when what was appended is on disk; else it is in the system's hands,
-    which a power cut may take away, and no end of a process.
-    """
+    """Journal of the receive events of one broker. All work except disk access runs on one event
+    loop. If `is_synced` is true, `flush` returns when the events are on disk. Otherwise the events
+    are in the page cache, which survives the end of the process but not a power failure."""
 
     def __init__(
         self,
@@ -78,50 +76,56 @@ class ReceiveJournal:
         self._files = files
         self._number = 0
         self._fd = -1
-        self._old_fds: list[int] = []  # whose data is not known to be on disk
+        self._old_fds: list[int] = []  # whose data may not be on disk
         self._size = 0
-        self._appended = 0  # events, all in all
+        self._appended = 0  # total number of events
         self._synced = 0
         self._is_failed = False
         self._disk = asyncio.Lock()
         self._syncing: asyncio.Task[None] | None = None
 
     @property
+    def is_synced(self) -> bool:
+        """Whether `flush` waits for the disk."""
+        return self._is_synced
+
+    @property
     def needs_rotation(self) -> bool:
-        """Whether a new pair of files is to be begun: the journal is large, or does not take what
-        it should."""
+        """Whether `rotate` should be called, because the journal is large, or because a write or a
+        sync of it failed."""
         return self._is_failed or self._size > self._max_bytes
 
     async def load(self) -> list[Event]:
-        """Read what is there. What cannot be read, and all after it, is left out and told in the
-        log. Raises Unavailable, and Invalid for a newer format."""
+        """Read the events of the files. An unreadable event and all events after it are dropped and
+        logged. Raises Unavailable, and Invalid for a newer format."""
         try:
             return await asyncio.to_thread(self._load)
         except OSError as error:
             raise translate_os_error(error, "read", self._folder) from error
 
     def append(self, event: Event) -> None:
-        """Write an event. It is in the system's hands when this returns. Raises Exhausted or
-        Unavailable, or Invalid for one that is too large, and nothing of it is there then."""
+        """Write an event. On return the event is in the page cache. Raises Exhausted or
+        Unavailable, or Invalid for an event that is too large. After an error no part of the event
+        is in the journal."""
         if self._is_failed:
             raise self._make_failed_error()
         payload = encode_event(event)
-        if len(payload) > _MAX_FRAME_BYTES:  # nobody would read it, nor what is behind it
+        if len(payload) > MAX_FRAME_BYTES:  # no reader would accept it, or later events
             raise Invalid(
                 f"{self._path(self._number)}: {type(event).__name__}: expected at most "
-                f"{_MAX_FRAME_BYTES} bytes, found {len(payload)}"
+                f"{MAX_FRAME_BYTES} bytes, found {len(payload)}"
             )
-        self._write(_frame(payload))
+        self._write(make_frame(payload))
         self._appended += 1
 
     async def flush(self) -> None:
-        """Return when all that was appended is as durable as was promised; those who wait share a
-        sync. Raises Unavailable."""
+        """Wait until all events are as durable as `is_synced` requires. Callers that wait at the
+        same time share one sync. Raises Unavailable."""
         if self._is_synced:
             await self.sync()
 
     async def sync(self) -> None:
-        """Put all that was appended on disk. Raises Unavailable."""
+        """Sync all events to disk. Raises Unavailable."""
         count = self._appended
         while self._synced < count:
             if self._is_failed:
@@ -131,18 +135,19 @@ class ReceiveJournal:
             await asyncio.shield(self._syncing)
 
     async def rotate(self, snapshot: Callable[[], Iterable[Event]]) -> None:
-        """Begin a new pair of files with what `snapshot` gives. Raises Exhausted or Unavailable;
-        what is there can be read then, too."""
+        """Begin a new pair of files. `snapshot`: returns the events that describe the current
+        state. Raises Exhausted or Unavailable. After an error the old files stay readable."""
         number = self._number + 1
         try:
             fd = await asyncio.to_thread(self._create, number)
         except OSError as error:
             raise translate_os_error(error, "make", self._path(number)) from error
-        # From here to the end of the snapshot nothing else runs: it is the state between the two.
+        # No other code runs from here to the end of the snapshot, which is the state between the
+        # two files.
         was = self._number, self._fd, self._size
         self._number, self._fd, self._size = number, fd, len(MAGIC)
         try:
-            self._write(_frame(msgspec.msgpack.encode(was[2])))
+            self._write(make_frame(msgspec.msgpack.encode(was[2])))
         except BaseException:
             self._number, self._fd, self._size = was
             os.close(fd)
@@ -157,12 +162,12 @@ class ReceiveJournal:
             except OSError as error:
                 raise translate_os_error(error, "write", self._snapshot(number)) from error
             self._close_old()
-            # The snapshot has all before it, whatever became of the older journals.
+            # The snapshot has all earlier events, whatever happened to the older journals.
             self._synced = max(self._synced, count)
             self._is_failed = False
 
     async def close(self) -> None:
-        """Put all on disk and close the files. Raises Unavailable."""
+        """Sync all events to disk and close the files. Raises Unavailable."""
         if self._fd < 0:
             return
         try:
@@ -193,7 +198,11 @@ class ReceiveJournal:
         try:
             self._calls.truncate(self._fd, self._size)
         except OSError as error:
-            _log.error("%s: what was half written stays: %s", self._path(self._number), error)
+            _log.error(
+                "%s: the partly written event cannot be removed: %s",
+                self._path(self._number),
+                error,
+            )
             self._is_failed = True
 
     async def _sync(self) -> None:
@@ -203,7 +212,7 @@ class ReceiveJournal:
                 try:
                     await asyncio.to_thread(self._sync_all, fds)
                 except OSError as error:
-                    # What it did not write may be dropped: only a new snapshot is to be believed.
+                    # The bytes of a failed write may be lost: only a new snapshot can be trusted.
                     self._is_failed = True
                     path = self._path(self._number)
                     raise translate_os_error(error, "sync", path, is_sync=True) from error
@@ -253,60 +262,73 @@ class ReceiveJournal:
         expected_bytes = -1
         journals = {_number_of(path) for path in paths if path.suffix == ".journal"}
         while number in journals:
-            frames = self._read(self._path(number))
+            found, frames = self._read(self._path(number), is_snapshot=False)
             head = _decode_size(frames.payloads[0]) if frames.payloads else None
             if head is None:
+                if frames.fault:
+                    self._report(self._path(number), frames)
                 break
             if expected_bytes >= 0 and head != expected_bytes:
                 _log.error(
-                    "%s: the journal before it should have %d bytes, %d can be read: it is left "
-                    "out, and messages go out again",
+                    "%s: the journal before it should have %d bytes, %d can be read: this file is "
+                    "ignored, and messages are delivered again",
                     self._path(number),
                     head,
                     expected_bytes,
                 )
                 break
-            events += [decode_event(payload) for payload in frames.payloads[1:]]
+            events += found
             expected_bytes = frames.valid_bytes
-            if frames.damage:
-                self._set_aside(self._path(number), frames)
+            if frames.fault:
+                self._report(self._path(number), frames)
             number += 1
         self._size = max(expected_bytes, 0)
         return events
 
     def _load_snapshot(self, numbers: list[int]) -> tuple[list[Event], int]:
-        """The newest snapshot that is whole, and its number; else nothing, and a number behind all
-        files: a journal without its snapshot says nothing."""
+        """Return the events and the number of the newest complete snapshot. If no snapshot is
+        complete, the number is above those of all files, because a journal without its snapshot is
+        useless."""
         for number in numbers:
             path = self._snapshot(number)
             if self._files.size(path) is None:
                 continue
-            frames = self._read(path)
-            if frames.payloads and frames.payloads[-1] == _END:
-                return [decode_event(payload) for payload in frames.payloads[:-1]], number
+            events, frames = self._read(path, is_snapshot=True)
+            if not frames.fault:
+                return events, number
             _log.error(
-                "%s: %s: it is left out, and the groups begin at their consumer offsets",
-                path,
-                frames.damage or "its end is missing",
+                "%s: the file is ignored, and the groups begin at their consumer offsets", path
             )
-            self._set_aside(path, frames)
+            self._report(path, frames)
         return [], numbers[0] + 1
 
-    def _read(self, path: Path) -> _Frames:
+    def _read(self, path: Path, *, is_snapshot: bool) -> tuple[list[Event], Frames]:
         data = self._files.read(path)
-        head = data[: len(MAGIC)]
-        if len(head) == len(MAGIC) and head[:-1] == MAGIC[:-1] and head[-1] > MAGIC[-1]:
+        version = find_version(data)
+        if version is not None and version > VERSION:
             raise Invalid(
-                f"{path}: expected format version {MAGIC[-1]}, found {head[-1]}: it was written by "
+                f"{path}: expected format version {VERSION}, found {version}: it was written by "
                 "a newer release",
                 path=str(path),
             )
-        if head != MAGIC:
-            return _Frames([], 0, f"expected {MAGIC!r} at 0, found {head!r}" if head else "")
-        return _split_frames(data)
+        frames = split_frames(data, is_snapshot=is_snapshot)
+        payloads = frames.payloads[:-1] if is_snapshot else frames.payloads[1:]
+        events: list[Event] = []
+        for payload in payloads:
+            try:
+                events.append(decode_event(payload))
+            except msgspec.MsgspecError as error:
+                fault = f"event {len(events)}: {error}"
+                return events, frames._replace(fault=fault, tail=Tail.DAMAGED)
+        return events, frames
 
-    def _set_aside(self, path: Path, frames: _Frames) -> None:
-        _log.warning("%s: %s; what is before it counts", path, frames.damage or "it ends early")
+    def _report(self, path: Path, frames: Frames) -> None:
+        """Log that the bytes after the last valid frame of a file are ignored. Keep a copy of the
+        file unless all these bytes are zeros."""
+        level = logging.ERROR if frames.tail is Tail.DAMAGED else logging.WARNING
+        _log.log(level, "%s: %s: the bytes before it are used", path, frames.fault)
+        if frames.tail is Tail.ZEROS:
+            return
         aside = self._folder / f"{path.name}.damaged"
         for old in self._folder.glob("*.damaged"):
             self._files.unlink(old)
@@ -326,35 +348,11 @@ class ReceiveJournal:
         return self._folder / f"{number:010}.snapshot"
 
 
-def _frame(payload: bytes) -> bytes:
-    return _FRAME.pack(len(payload), raw_crc32(payload)) + payload
-
-
 def _encode_snapshot(events: Iterable[Event]) -> bytes:
     parts = [MAGIC]
-    parts += [_frame(encode_event(event)) for event in events]
-    parts.append(_frame(_END))
+    parts += [make_frame(encode_event(event)) for event in events]
+    parts.append(make_frame(END))
     return b"".join(parts)
-
-
-def _split_frames(data: bytes) -> _Frames:
-    payloads: list[bytes] = []
-    position = len(MAGIC)
-    while position < len(data):
-        start = position + _FRAME.size
-        if start > len(data):
-            return _Frames(payloads, position, f"expected a frame at {position}, it is torn")
-        length, crc = _FRAME.unpack_from(data, position)
-        payload = data[start : start + length]
-        if length > _MAX_FRAME_BYTES or len(payload) != length:
-            return _Frames(payloads, position, f"expected {length} bytes at {start}, it is torn")
-        found = raw_crc32(payload)
-        if found != crc:
-            damage = f"expected CRC {crc:08x} at {position}, found {found:08x}"
-            return _Frames(payloads, position, damage)
-        payloads.append(payload)
-        position = start + length
-    return _Frames(payloads, position, "")
 
 
 def _decode_size(payload: bytes) -> int | None:

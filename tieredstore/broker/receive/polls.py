@@ -1,84 +1,120 @@
-"""ParkedPolls: receives that found nothing and wait, by group and topic."""
+"""ParkedPolls: waiting receives, by group, topic and queue."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
-from tieredstore.broker.pull.hold import PullHold, Watch
+from tieredstore.broker.clients.assignment import ALL_QUEUES
+from tieredstore.broker.pull import PullHold, Watch
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import ArrivedMessages
 
-_GroupTopic = tuple[str, str]
+
+class PollKey(NamedTuple):
+    """Messages that a receive waits for. `queue_id`: one queue, or ALL_QUEUES. `client_id`: client
+    that waits for its lite topics, or empty. `LiteQueues` wakes such a receive."""
+
+    group: str
+    topic: str
+    queue_id: int = ALL_QUEUES
+    client_id: str = ""
+
+
 _NEVER: Final = float("inf")
 
 
 class ParkedPolls:
-    """Wakes one receive of a group for what comes, not all: it takes what there is, and whoever
-    leaves something wakes the next one."""
+    """Wakes one waiting receive of a group when new messages arrive. The woken receive takes as
+    many messages as it can, and wakes the next receive if messages are left."""
 
     def __init__(self, hold: PullHold) -> None:
         self._hold = hold
-        self._groups: dict[_GroupTopic, _Group] = {}
+        self._groups: dict[PollKey, _Group] = {}
+        self._topics = Counter[tuple[str, str]]()
+        self.count = 0
 
-    def has_parked(self, key: _GroupTopic) -> bool:
-        """Tell whether a receive of the group and topic waits."""
+    def count_parked(self, key: PollKey) -> int:
+        """Return the number of receives that wait with the same key."""
+        group = self._groups.get(key)
+        return 0 if group is None else len(group.polls)
+
+    def waits_for(self, group: str, topic: str) -> bool:
+        """Return whether any receive of a group waits for a topic or for one of the topic's
+        queues."""
+        return (group, topic) in self._topics
+
+    def has_parked(self, key: PollKey) -> bool:
+        """Return whether a receive with this key waits and was not woken yet."""
         group = self._groups.get(key)
         return group is not None and any(not poll.done() for poll in group.polls)
 
     @contextmanager
-    def park(self, key: _GroupTopic) -> Iterator[asyncio.Future[None]]:
-        """Give a future that is done when there may be messages; the block looks once more before
-        it waits. Raises Busy when too many reads wait."""
+    def park(self, key: PollKey) -> Iterator[asyncio.Future[None]]:
+        """Return a future that is done when messages may be available. Within the block, read again
+        before you await the future. Raises Busy if too many reads wait."""
         group = self._groups.get(key)
         if group is None:
-            group = _Group(self._hold, key[1])
-            self._hold.add((key[1],), group)
+            group = _Group(self._hold, _watched(key))
+            self._hold.add(_watched(key), group)
             self._groups[key] = group
         poll = asyncio.get_running_loop().create_future()
         group.polls[poll] = None
+        self.count += 1
+        self._topics[key.group, key.topic] += 1
         try:
             yield poll
         finally:
             del group.polls[poll]
+            self.count -= 1
+            self._topics[key.group, key.topic] -= 1
+            if not self._topics[key.group, key.topic]:
+                del self._topics[key.group, key.topic]
             if not group.polls:
-                self._hold.discard((key[1],), group)
+                self._hold.discard(_watched(key), group)
                 group.cancel_timer()
                 del self._groups[key]
 
-    def wake(self, key: _GroupTopic) -> None:
-        """Let one receive look again."""
+    def wake(self, key: PollKey) -> None:
         group = self._groups.get(key)
         if group is not None:
             group.release()
 
-    def wake_in(self, key: _GroupTopic, delay_ms: int) -> None:
-        """Let one receive look again after a while, at the latest."""
+    def wake_in(self, key: PollKey, delay_ms: int) -> None:
+        """Wake one receive after at most `delay_ms`."""
         group = self._groups.get(key)
         if group is not None:
             group.release_in(delay_ms / 1000)
 
-    def list_parked(self) -> list[_GroupTopic]:
-        """List the groups and topics of which a receive waits."""
+    def list_parked(self) -> list[PollKey]:
+        """Return the keys of all waiting receives."""
         return list(self._groups)
 
     def stop(self) -> None:
-        """Let all go."""
+        """End all waits."""
         for group in self._groups.values():
             for poll in group.polls:
                 if not poll.done():
                     poll.set_result(None)
 
 
+def _watched(key: PollKey) -> tuple[Hashable, ...]:
+    if key.client_id:
+        return ()
+    return (key.topic,) if key.queue_id < 0 else (QueueKey(key.topic, key.queue_id),)
+
+
 class _Group(Watch):
-    """The receives of one group and topic: one watch of the topic for all of them."""
+    """Waiting receives with the same key, which share one watch."""
 
     __slots__ = ("_timer", "_timer_at", "polls")
 
-    def __init__(self, hold: PullHold, topic: str) -> None:
-        super().__init__(hold, (topic,), None)
-        self.polls: dict[asyncio.Future[None], None] = {}  # in the order of their coming
+    def __init__(self, hold: PullHold, keys: tuple[Hashable, ...]) -> None:
+        super().__init__(hold, keys, None)
+        self.polls: dict[asyncio.Future[None], None] = {}  # in the order of their arrival
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
 

@@ -1,83 +1,87 @@
-"""QueueProgress: how far a group is with one queue, and what of it is not acknowledged yet."""
+"""QueueProgress: position of a group in one queue, and its unacknowledged messages."""
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.broker.receive.events import (
-    Advanced,
-    Changed,
-    Done,
-    Event,
-    Given,
-    GivenBack,
-    Kept,
-    Opened,
-    Renewed,
-)
+from tieredstore.broker.receive import events
+from tieredstore.broker.receive.requests import find_pop_ms
+from tieredstore.message.lite import find_light_offset, parse_lite_topic
+from tieredstore.message.record import StoredMessage
 
 _REBUILD_DUES: Final = 64
 _Due = tuple[int, int, list[int]]
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
-    """A message that was read and is not acknowledged.
+    """Message that was read and not acknowledged. `attempts`: number of deliveries, 0 while the
+    message waits for an earlier message of its message group. `generation`: number of the last
+    delivery. `visible_at_ms`: time of the next delivery (epoch ms). `message_group`: None unless
+    the consumer group is FIFO. `is_counted`: whether `attempts` includes the last delivery.
+    `lowest_ms` and `highest_ms`: earliest and latest time of the message's deliveries."""
 
-    attempts: how often it went out, 0 while it waits for an earlier one of its message group.
-    visible_at_ms: when it goes out again. message_group: None unless the group is FIFO.
-    """
+    offset: int
+    message_group: str | None = None
+    attempts: int = 0
+    generation: int = 0
+    visible_at_ms: int = 0
+    client_id: str = ""
+    renew_until_ms: int = 0
+    is_counted: bool = True
+    lowest_ms: int = 0
+    highest_ms: int = 0
 
-    __slots__ = (
-        "attempts",
-        "client_id",
-        "generation",
-        "message_group",
-        "offset",
-        "renew_until_ms",
-        "visible_at_ms",
-    )
+    def set_generation(self, generation: int) -> None:
+        """Set the number (generation) of the last delivery."""
+        pop_ms = find_pop_ms(generation)
+        self.lowest_ms = min(self.lowest_ms, pop_ms) if self.generation else pop_ms
+        self.highest_ms = max(self.highest_ms, pop_ms)
+        self.generation = generation
 
-    def __init__(self, offset: int, message_group: str | None = None) -> None:
-        self.offset = offset
-        self.message_group = message_group
-        self.attempts = 0
-        self.generation = 0
-        self.visible_at_ms = 0
-        self.client_id = ""
-        self.renew_until_ms = 0
+    def is_unused(self, pop_ms: int) -> bool:
+        """Return whether a new delivery of the message may have this time: it is certain that no
+        earlier delivery had it."""
+        return not self.lowest_ms <= pop_ms <= self.highest_ms
+
+
+MAX_AHEAD_MS: Final = 500
+"""Maximum number of ms by which the recorded time of a delivery may lie ahead of the clock. It is
+below the shortest invisible time, so that no consumer drops a delivery as expired."""
+
+
+def choose_pop_ms(now_ms: int, entries: Iterable[Entry]) -> int:
+    """Return a time (epoch ms) that no delivery of these messages had: the present time if
+    possible, otherwise a time a little later, or one before all their deliveries."""
+    entries = list(entries)
+    if all(entry.is_unused(now_ms) for entry in entries):
+        return now_ms
+    later_ms = max(entry.highest_ms for entry in entries) + 1
+    if later_ms <= now_ms + MAX_AHEAD_MS:
+        return later_ms
+    return min(now_ms, *(entry.lowest_ms for entry in entries if entry.generation)) - 1
 
 
 class QueueProgress:
-    """One queue for one group. Everything before `next_offset` was read; what of it is in
-    `entries` is not acknowledged, the rest is done. It does no I/O, and changes only by `apply`
-    and `skip_to`.
+    """Progress of one group in one queue. All messages before `next_offset` were read. Messages in
+    `entries` are unacknowledged, the other messages before `next_offset` are done. The class does
+    no I/O. Only `apply` and `skip_to` change a progress. `committed_offset`: the last committed
+    consumer offset. `is_read`: whether a receive is reading from the queue. `lite`: the lite topic
+    of the queue, or None. `noted_until_ms`: the time of a lock that `LiteQueues` has noted."""
 
-    committed_offset: the consumer offset that was last told. is_read: somebody reads from it now.
-    """
-
-    __slots__ = (
-        "_dues",
-        "_orders",
-        "committed_offset",
-        "entries",
-        "group",
-        "is_read",
-        "next_offset",
-        "number",
-        "queue_id",
-        "topic",
-    )
-
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: events.Opened) -> None:
         self.number = opened.queue
         self.group = opened.group
         self.topic = opened.topic
         self.queue_id = opened.queue_id
         self.next_offset = opened.offset
         self.committed_offset = opened.offset
+        self.lite = parse_lite_topic(opened.topic)
+        self.noted_until_ms = 0
         self.is_read = False
         self.entries: OrderedDict[int, Entry] = OrderedDict()  # by offset, ascending
         self._orders: dict[str, OrderedDict[int, Entry]] = {}  # of message groups
@@ -85,31 +89,49 @@ class QueueProgress:
 
     @property
     def done_offset(self) -> int:
-        """Everything before it is done: the consumer offset."""
+        """Consumer offset: all messages before this offset are done."""
         for offset in self.entries:
             return offset
         return self.next_offset
 
+    @property
+    def is_lite(self) -> bool:
+        return self.lite is not None
+
+    def locked_until_ms(self) -> int:
+        """Return the time (epoch ms) until which nothing else is delivered from a lite topic."""
+        return max((entry.visible_at_ms for entry in self.entries.values()), default=0)
+
+    def offset_of(self, message: StoredMessage) -> int:
+        """Return the offset of a message in this queue, or -1 if it is not a message of it."""
+        if self.lite is None:
+            return message.queue_offset
+        offset = find_light_offset(self.topic, message)
+        return -1 if offset is None else offset
+
     def skip_to(self, offset: int) -> None:
-        """Note that a read found nothing for the group before `offset`."""
+        """Record that the queue has no message for the group before `offset`."""
         self.next_offset = max(self.next_offset, offset)
 
     def find(self, offset: int, generation: int, now_ms: int) -> Entry | None:
-        """Return a message that is with a consumer: this delivery of it, whose time is not over."""
+        """Return a message if the given delivery is its last delivery and its invisible time has
+        not ended. Otherwise return None."""
         entry = self.entries.get(offset)
         if entry is None or entry.generation != generation or entry.visible_at_ms <= now_ms:
             return None
         return entry
 
     def waits(self, message_group: str, taken: Container[int]) -> bool:
-        """Tell whether a new message of a message group has to wait: earlier ones are not
-        acknowledged, and do not go out with it, which the offsets `taken` do."""
+        """Return whether a new message of a message group must wait. It waits if an earlier message
+        of the group is unacknowledged, unless that message is among the `taken` offsets, which are
+        delivered together with the new message."""
         order = self._orders.get(message_group)
-        # Of a message group only its first messages go out: with the last one all do.
+        # Only the first messages of a message group are delivered, so the last one stands for all.
         return order is not None and next(reversed(order)) not in taken
 
     def next_due_ms(self) -> int | None:
-        """Return when the next message goes out again, epoch ms; None when nothing is out."""
+        """Return the time of the next redelivery (epoch ms), or None if no redelivery is
+        planned."""
         while self._dues:
             visible_at_ms, generation, offsets = self._dues[0]
             if any(self._is_due(offset, generation, visible_at_ms) for offset in offsets):
@@ -118,8 +140,8 @@ class QueueProgress:
         return None
 
     def pop_due(self, now_ms: int, max_count: int) -> list[Entry]:
-        """Take the messages that are to go out again, at most `max_count`. What does not go out
-        then is given to `push_due`."""
+        """Take at most `max_count` messages for redelivery. Pass those that are not delivered to
+        `push_due`."""
         taken: dict[int, Entry] = {}
         while self._dues and self._dues[0][0] <= now_ms and len(taken) < max_count:
             visible_at_ms, generation, offsets = heapq.heappop(self._dues)
@@ -136,13 +158,13 @@ class QueueProgress:
         return list(taken.values())
 
     def push_due(self, entries: Iterable[Entry]) -> None:
-        """Note when messages go out again."""
+        """Plan the next delivery of messages at their `visible_at_ms`."""
         for entry in entries:
             heapq.heappush(self._dues, (entry.visible_at_ms, entry.generation, [entry.offset]))
 
     def is_held_up(self, entry: Entry, now_ms: int) -> bool:
-        """Tell whether a message has to wait for an earlier one of its message group that does not
-        go out now."""
+        """Return whether a message must wait for an earlier message of its message group that is
+        not delivered now."""
         for earlier in self._orders.get(entry.message_group or "", {}).values():
             if earlier is entry:
                 return False
@@ -151,62 +173,71 @@ class QueueProgress:
         return False
 
     def list_renewable(self, now_ms: int, before_ms: int) -> list[Entry]:
-        """List the messages whose time the broker renews and that would go out again before a
-        time."""
+        """Return the messages that the broker renews and whose invisible time ends before
+        `before_ms`."""
         return [
             entry
             for entry in self.entries.values()
             if entry.client_id and now_ms < entry.visible_at_ms < before_ms
         ]
 
+    def list_invisible(self, until_ms: int) -> dict[int, list[int]]:
+        """Return the offsets of the messages that are redelivered later than `until_ms`, by the
+        time of their next delivery."""
+        found: dict[int, list[int]] = {}
+        for entry in self.entries.values():
+            if entry.visible_at_ms > until_ms:
+                found.setdefault(entry.visible_at_ms, []).append(entry.offset)
+        return found
+
     def end_renewals(self) -> None:
-        """Let all messages go out again when their time is over. After a crash nobody knows
-        whether they had reached their client: one that never came would be renewed for hours."""
+        """Stop all renewals, so that each message is redelivered at the end of its invisible time.
+        After a crash it is unknown which messages reached their clients. A message that did not
+        reach its client would be renewed for hours."""
         for entry in self.entries.values():
             entry.client_id = ""
 
-    def apply(self, event: Event) -> None:
-        """Let an event happen."""
+    def apply(self, event: events.Event) -> None:
         match event:
-            case Given():
+            case events.Given():
                 self._give(event)
-            case Done(offsets=offsets):
+            case events.Done(offsets=offsets):
                 for offset in offsets:
                     self._finish(offset)
-            case Changed(offset=offset, generation=generation, visible_at_ms=visible_at_ms):
+            case events.Changed(offset=offset, generation=generation, visible_at_ms=visible_at_ms):
                 if (entry := self.entries.get(offset)) is not None:
-                    entry.generation = generation
+                    entry.set_generation(generation)
                     entry.client_id = ""
                     self._set_due(visible_at_ms, generation, [entry])
-            case Renewed(offsets=offsets, visible_at_ms=visible_at_ms):
+            case events.Renewed(offsets=offsets, visible_at_ms=visible_at_ms):
                 self._renew(offsets, visible_at_ms)
-            case GivenBack(offsets=offsets):
+            case events.GivenBack(offsets=offsets):
                 for offset in offsets:
                     if (entry := self.entries.get(offset)) is not None:
-                        entry.attempts -= 1
-                        entry.generation = 0
+                        # It keeps its generation, since the next one must have a later time.
+                        entry.attempts -= entry.is_counted
+                        entry.is_counted = False
                         entry.client_id = ""
-                        self._set_due(0, 0, [entry])
-            case Advanced(offset=offset):
+                        self._set_due(0, entry.generation, [entry])
+            case events.Advanced(offset=offset):
                 for known in [known for known in self.entries if known < offset]:
                     self._finish(known)
                 self.skip_to(offset)
-            case Opened(offset=offset):
+            case events.Opened(offset=offset):
                 self.next_offset = offset
                 self.entries.clear()
                 self._orders.clear()
                 self._dues.clear()
-            case Kept():
+            case events.Kept():
                 self._keep(event)
             case _:
                 raise TypeError(f"{type(event).__name__} is no event of a queue")
         self._forget_old_dues()
 
-    def snapshot(self) -> Iterator[Event]:
-        """Give the events that make this progress anew."""
-        yield Opened(self.number, self.group, self.topic, self.queue_id, self.next_offset)
+    def snapshot(self) -> Iterator[events.Event]:
+        yield events.Opened(self.number, self.group, self.topic, self.queue_id, self.next_offset)
         for entry in self.entries.values():
-            yield Kept(
+            yield events.Kept(
                 self.number,
                 entry.offset,
                 entry.attempts,
@@ -215,32 +246,38 @@ class QueueProgress:
                 entry.message_group,
                 entry.client_id,
                 entry.renew_until_ms,
+                entry.is_counted,
+                entry.lowest_ms,
+                entry.highest_ms,
             )
 
-    def _give(self, given: Given) -> None:
+    def _give(self, given: events.Given) -> None:
         offsets, waiting, names = given.offsets, given.waiting, given.message_groups
         groups = dict(zip((*offsets, *waiting), names, strict=True)) if names else {}
-        # New ones are behind all that are there: the order of the offsets is kept.
+        # New ones come after all others: the order of the offsets is kept.
         for offset in sorted((*offsets, *waiting)) if waiting else offsets:
             if offset not in self.entries:
                 self._add(Entry(offset, groups.get(offset)))
-        # What they wait for may have been acknowledged while they were read.
+        # Earlier ones may have been acknowledged during the read.
         self.push_due(entry for offset in waiting if self._is_first(entry := self.entries[offset]))
         given_out = [self.entries[offset] for offset in offsets]
         for entry in given_out:
             entry.attempts += 1
-            entry.generation = given.generation
+            entry.is_counted = True
+            entry.set_generation(given.generation)
             entry.client_id = given.client_id
             entry.renew_until_ms = given.renew_until_ms
         self._set_due(given.visible_at_ms, given.generation, given_out)
         self.skip_to(given.next_offset)
 
-    def _keep(self, kept: Kept) -> None:
-        entry = Entry(kept.offset, kept.message_group)
-        entry.attempts = kept.attempts
-        entry.client_id = kept.client_id
-        entry.renew_until_ms = kept.renew_until_ms
-        entry.generation = kept.generation
+    def _keep(self, kept: events.Kept) -> None:
+        entry = Entry(kept.offset, kept.message_group, kept.attempts)
+        if kept.generation:
+            entry.set_generation(kept.generation)
+        if kept.highest_ms:
+            entry.lowest_ms, entry.highest_ms = kept.lowest_ms, kept.highest_ms
+        entry.client_id, entry.renew_until_ms = kept.client_id, kept.renew_until_ms
+        entry.is_counted = kept.is_counted
         self._add(entry)
         self._set_due(kept.visible_at_ms, kept.generation, [entry])
 
@@ -258,7 +295,7 @@ class QueueProgress:
         del order[offset]
         if not order:
             del self._orders[entry.message_group]
-        else:  # what waited for this one is first now
+        else:  # the next waiting message is first now
             self.push_due((next(iter(order.values())),))
 
     def _renew(self, offsets: list[int], visible_at_ms: int) -> None:
@@ -291,7 +328,6 @@ class QueueProgress:
         return next(iter(self._orders[entry.message_group])) == entry.offset
 
     def _with_followers(self, entry: Entry, now_ms: int) -> Iterator[Entry]:
-        """A message, and those of its message group that may go out with it."""
         if entry.message_group is None:
             yield entry
             return
@@ -301,7 +337,7 @@ class QueueProgress:
             yield follower
 
     def _forget_old_dues(self) -> None:
-        """Keep no more deliveries on the heap than there are messages: amortised over those."""
+        """Rebuild the heap of planned deliveries when most of its entries are outdated."""
         if len(self._dues) > _REBUILD_DUES + 2 * len(self.entries):
             self._dues = []
             self.push_due(self.entries.values())

@@ -1,18 +1,21 @@
-"""ReceiveService: messages that are taken for a while (what gRPC's ReceiveMessage, AckMessage,
-ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue rest on)."""
+"""ReceiveService: delivery and acknowledgement of messages (gRPC's ReceiveMessage, AckMessage,
+ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import InitVar, dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
-from tieredstore.broker.periodic import PeriodicTask
-from tieredstore.broker.pull.filters import make_filter
-from tieredstore.broker.pull.hold import PullHold
-from tieredstore.broker.pull.puller import count_out
+from tieredstore.broker.background import PeriodicTask
+from tieredstore.broker.clients.assignment import ALL_QUEUES
+from tieredstore.broker.lite.subscriptions import LiteSubscriptions
+from tieredstore.broker.pull import PullHold, count_out, make_filter
 from tieredstore.broker.receive.batch import (
     MAX_IN_FLIGHT,
     Batch,
@@ -21,23 +24,32 @@ from tieredstore.broker.receive.batch import (
     make_received,
 )
 from tieredstore.broker.receive.events import Changed, Done, GivenBack, Renewed
-from tieredstore.broker.receive.handles import Receipt, decode_handle, encode_handle
 from tieredstore.broker.receive.journal import ReceiveJournal
-from tieredstore.broker.receive.polls import ParkedPolls
+from tieredstore.broker.receive.lite import LiteQueues
+from tieredstore.broker.receive.polls import ParkedPolls, PollKey
 from tieredstore.broker.receive.progress import Entry, QueueProgress
 from tieredstore.broker.receive.requests import (
     AUTO_RENEW_MS,
     MAX_INVISIBLE_MS,
-    MIN_INVISIBLE_MS,
     AckStatus,
+    Receipt,
     Received,
     ReceiveRequest,
+    Source,
+    decode_handle,
+    encode_handle,
+    find_pop_ms,
+    limit_invisible_ms,
+    name_source,
+    split_source,
 )
-from tieredstore.broker.receive.shared_calls import SharedCalls
+from tieredstore.broker.receive.sources import QueueSources
 from tieredstore.broker.receive.state import ReceiveState
+from tieredstore.broker.shared_calls import SharedCalls
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
-from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
+from tieredstore.broker.state.traffic import TrafficCounts
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.message_store import GetRequest, MessageStore
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
@@ -45,48 +57,67 @@ from tieredstore.message.record import StoredMessage
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth
 
+
+class Popped(NamedTuple):
+    """Delivery of one message, as a remoting client names it. `topic`: topic that contains the
+    message, which may be a retry topic. `pop_ms`: time of the delivery (epoch ms)."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    pop_ms: int
+
+
+class ChangedTime(NamedTuple):
+    """Delivery after a change of its invisible time. `pop_ms`: new time of the delivery.
+    `invisible_until_ms`: end of the invisible time. Both are epoch ms."""
+
+    pop_ms: int
+    invisible_until_ms: int
+
+
 RENEW_EVERY_MS: Final = 5_000
 RENEW_BEFORE_MS: Final = 10_000
-"""A message whose time is over sooner than this gets new time at the next look."""
+"""Time (ms) before the end of a message's invisible time within which the broker renews that
+time."""
 RELEASE_MS: Final = 1_000
-"""How long messages of a client that went away stay invisible."""
+"""Time (ms) after which the messages of a disconnected client are redelivered."""
 _UPKEEP_EVERY_MS: Final = 1_000
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class ReceiveService:
-    """Gives messages of all queues of a topic to the consumers of a group, each to one of them for
-    a while, until it is acknowledged. At least once, always.
+    """Delivers messages of all queues of a topic to the consumers of a group. Each message belongs
+    to one consumer for a limited time, until it is acknowledged. Delivery is always at least once.
+    `is_live`: returns whether a client of a group is connected, so that the broker may renew its
+    messages. All calls are on one event loop."""
 
-    is_live: whether a client of a group is there, so that its messages are renewed. All calls
-    belong to one loop.
-    """
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    state: ReceiveState
+    journal: ReceiveJournal
+    hold: InitVar[PullHold]
+    dead_letters: DeadLetters
+    clock: Clock
+    is_live: Callable[[str, str], bool]
+    metrics: Metrics = field(default_factory=Metrics)
+    traffic: TrafficCounts = field(default_factory=TrafficCounts)
+    reads_last_first: Callable[[], bool] = lambda: True
+    subscriptions: InitVar[LiteSubscriptions | None] = None
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        state: ReceiveState,
-        journal: ReceiveJournal,
-        hold: PullHold,
-        dead_letters: DeadLetters,
-        clock: Clock,
-        is_live: Callable[[str, str], bool],
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._metrics = metrics if metrics is not None else Metrics()
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._state = state
-        self._journal = journal
-        self._dead_letters = dead_letters
-        self._clock = clock
-        self._is_live = is_live
+    def __post_init__(self, hold: PullHold, subscriptions: LiteSubscriptions | None) -> None:
         self._polls = ParkedPolls(hold)
+        self.lite: LiteQueues | None = None
+        if subscriptions is not None:
+            lite = self.lite = LiteQueues(
+                self.state, self.store, subscriptions, self.clock, self._polls.wake
+            )
+            hold.on_lite = lite.note_arrived
         self._forwards = SharedCalls[AckStatus]()
-        self._turns: dict[tuple[str, str], int] = {}
+        self._sources = QueueSources(self.state, self.topics, self.groups, self.reads_last_first)
         self._is_stopped = False
         self._tasks = (
             PeriodicTask("ReceiptRenewal", RENEW_EVERY_MS, self.renew),
@@ -106,49 +137,77 @@ class ReceiveService:
         dead_letters: DeadLetters,
         is_live: Callable[[str, str], bool],
         is_synced: bool = False,
+        begins_at_first: Callable[[], bool] = lambda: True,
+        reads_last_first: Callable[[], bool] = lambda: True,
+        subscriptions: LiteSubscriptions | None = None,
         clock: Clock = SYSTEM_CLOCK,
         metrics: Metrics | None = None,
+        traffic: TrafficCounts | None = None,
     ) -> Self:
-        """Make the service of a broker, with its journal in `receive/` of the folder. is_synced: an
-        acknowledgement is on disk when it is answered (SYNC_FLUSH)."""
+        """Create the service of a broker, with its journal in the folder `receive/` below
+        `config_folder`. With `is_synced` (SYNC_FLUSH), an acknowledgement is on disk before it is
+        answered."""
         journal = ReceiveJournal(config_folder / "receive", is_synced=is_synced)
-        state = ReceiveState(journal, store, topics, groups, offsets, clock)
+        state = ReceiveState(journal, store, topics, groups, offsets, clock, begins_at_first)
         return cls(
-            store, topics, groups, state, journal, hold, dead_letters, clock, is_live, metrics
+            store,
+            topics,
+            groups,
+            state,
+            journal,
+            hold,
+            dead_letters,
+            clock,
+            is_live,
+            metrics or Metrics(),
+            traffic or TrafficCounts(),
+            reads_last_first,
+            subscriptions,
         )
 
     async def start(self) -> None:
-        """Read what was given out before, when the store and the consumer offsets are loaded.
-        Raises Unavailable, Exhausted or Invalid."""
-        await self._state.load()
+        """Load earlier deliveries. Call this method after the store and the consumer offsets are
+        loaded. Raises Unavailable, Exhausted or Invalid."""
+        await self.state.load()
+        if self.lite is not None:
+            self.lite.load()
         for task in self._tasks:
             task.start()
 
     async def stop(self) -> None:
-        """Let all who wait go, and put the journal on disk. Raises Unavailable."""
+        """End all waits, and sync the journal to disk. Raises Unavailable."""
         self._is_stopped = True
         self._polls.stop()
+        if self.lite is not None:
+            self.lite.stop()
         for task in self._tasks:
             await task.stop()
         await self._forwards.stop()
-        await self._journal.close()
+        await self.journal.close()
 
     def health(self) -> list[ServiceHealth]:
-        """Return how the background tasks are."""
+        """Return the health of the background tasks."""
         return [task.health() for task in self._tasks]
 
     def count_in_flight(self, group: str, topic: str) -> int:
-        """Count the messages that a group has read and not acknowledged."""
-        queues = self._state.find_queues(group, topic)
+        """Return the number of messages that a group has read and not acknowledged."""
+        queues = self.state.find_queues(group, topic)
         return sum(len(progress.entries) for progress in queues.values())
 
-    async def receive(self, request: ReceiveRequest) -> list[Received]:
-        """Take messages for a consumer; waits for them until the deadline, and returns none then. A
-        call that is cancelled gives back what it has taken.
+    def count_waiting(self, key: PollKey) -> int:
+        """Return the number of receives that wait for the same queues."""
+        return self._polls.count_parked(key)
 
-        Raises Refused for an expression that is none, Invalid for a time out of bounds, and what
-        the store and the journal raise.
-        """
+    @property
+    def all_waiting(self) -> int:
+        """Number of all waiting receives."""
+        return self._polls.count
+
+    async def receive(self, request: ReceiveRequest) -> list[Received]:
+        """Take messages for a consumer. If no message is available, wait until the deadline.
+        Returns an empty list if none arrives. A cancelled call returns its messages to the queue.
+        Raises Refused for an invalid expression, Invalid for an invisible time above the limit, and
+        the errors of the store and the journal."""
         if request.invisible_ms > MAX_INVISIBLE_MS:
             raise Invalid(
                 f"invisible time: expected at most {MAX_INVISIBLE_MS} ms, "
@@ -156,17 +215,27 @@ class ReceiveService:
             )
         received = await self._repeat(request) or await self._wait_and_take(request)
         if received:
-            count_out(self._metrics, request.topic, request.group, len(received))
+            self._count(request, received)
+        self.traffic.add_read(0, is_found=bool(received))
         return received
 
+    def _count(self, request: ReceiveRequest, received: Sequence[Received]) -> None:
+        """Count deliveries. Messages of a retry topic count for that topic."""
+        count_out(self.metrics, request.topic, request.group, len(received))
+        messages = [one.message for one in received]
+        for topic, of_topic in groupby(messages, attrgetter("topic")):
+            sizes = [message.size for message in of_topic]
+            self.traffic.add_deliveries(topic, request.group, len(sizes), sum(sizes))
+
     async def _wait_and_take(self, request: ReceiveRequest) -> list[Received]:
-        key = request.group, request.topic
+        client_id = request.client_id if request.is_lite else ""
+        key = PollKey(request.group, request.topic, request.queue_id, client_id)
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + (request.deadline_ms - self._clock.now_ms()) / 1000
+        end_s = loop.time() + (request.deadline_ms - self.clock.now_ms()) / 1000
         received = await self._take(request)
         while not received and not self._is_stopped and loop.time() < end_s:
             with self._polls.park(key) as poll:
-                # What came since the last look wakes nobody: one more look, and then wait.
+                # Messages since the last read wake no one: read once more, and then wait.
                 if self._is_ready(key):
                     received = await self._take(request)
                 if received:
@@ -179,61 +248,96 @@ class ReceiveService:
                     break
                 except asyncio.CancelledError:
                     if poll.done() and not poll.cancelled():
-                        self._polls.wake(key)  # it was for somebody who waits still
+                        self._polls.wake(key)  # it was for another waiting receive
                     raise
             received = await self._take(request)
         return received
 
     async def ack(self, group: str, topic: str, handle: str) -> AckStatus:
-        """Acknowledge one message, see `ack_all`."""
+        """Acknowledge one message, as `ack_all` does."""
         return (await self.ack_all(group, topic, (handle,)))[0]
 
     async def ack_all(self, group: str, topic: str, handles: Sequence[str]) -> list[AckStatus]:
-        """Acknowledge messages, in any order; returns what became of each. When it returns they are
-        done for good, as far as the flush mode promises. Raises Unavailable or Exhausted."""
-        statuses = []
-        done: dict[int, tuple[QueueProgress, list[int]]] = {}
-        for handle in handles:
-            found = self._find(group, topic, handle)
-            if found is None:
-                statuses.append(AckStatus.INVALID_RECEIPT_HANDLE)
-                continue
-            progress, entry = found
-            done.setdefault(progress.number, (progress, []))[1].append(entry.offset)
-            statuses.append(AckStatus.OK)
+        """Acknowledge messages in any order. Returns the result for each handle. On return the
+        acknowledgements are as durable as the flush mode requires. Raises Unavailable or
+        Exhausted."""
+        found = [self._find(group, topic, handle) for handle in handles]
+        if self._finish(one for one in found if one is not None):
+            await self.journal.flush()
+        return [AckStatus.INVALID_RECEIPT_HANDLE if one is None else AckStatus.OK for one in found]
+
+    def ack_popped(self, deliveries: Iterable[Popped]) -> int:
+        """Acknowledge deliveries that remoting clients name. Returns the number of valid
+        deliveries. If that is not 0, await `journal.flush` before the answer. Raises Unavailable or
+        Exhausted."""
+        found = [one for one in map(self._find_popped, deliveries) if one is not None]
+        self._finish(found)
+        return len(found)
+
+    def _finish(self, found: Iterable[tuple[QueueProgress, Entry]]) -> bool:
+        """Record messages as done. Returns False if `found` is empty."""
+        done: dict[int, tuple[QueueProgress, dict[int, None]]] = {}
+        for progress, entry in found:
+            done.setdefault(progress.number, (progress, {}))[1][entry.offset] = None
         for progress, offsets in done.values():
-            self._state.record(progress, Done(progress.number, offsets))
-            self._tell(progress)
-        if done:
-            await self._journal.flush()
-        return statuses
+            self.state.record(progress, Done(progress.number, list(offsets)))
+            self._wake(progress)
+        return bool(done)
 
     async def change_invisible(
-        self, group: str, topic: str, handle: str, invisible_ms: int
+        self,
+        group: str,
+        topic: str,
+        handle: str,
+        invisible_ms: int,
+        *,
+        is_suspended: bool = False,
     ) -> str | None:
-        """Let a message go out again in `invisible_ms`, at least a second; returns its new handle,
-        None for a handle that is not valid (any more). Raises Invalid for a longer time than is
-        allowed, Unavailable or Exhausted."""
+        """Redeliver a message in `invisible_ms`, at least a second. Returns the message's new
+        handle, or None for an invalid or expired handle. `is_suspended`: the last delivery does not
+        count. Raises Invalid for a time above the limit, Unavailable or Exhausted."""
         if invisible_ms > MAX_INVISIBLE_MS:
             raise Invalid(
                 f"invisible time: expected at most {MAX_INVISIBLE_MS} ms, found {invisible_ms}"
             )
-        found = self._find(group, topic, handle)
+        receipt = decode_handle(handle)
+        found = None if receipt is None else self._find_receipt(group, topic, receipt)
+        if receipt is None or found is None:
+            return None
+        progress, entry = found
+        self._change(progress, entry, invisible_ms, is_suspended=is_suspended)
+        return encode_handle(receipt._replace(generation=entry.generation))
+
+    def change_popped(
+        self, delivery: Popped, invisible_ms: int, *, is_suspended: bool = False
+    ) -> ChangedTime | None:
+        """Redeliver a message in `invisible_ms`, raised or lowered to the limits. Returns the new
+        delivery, or None if `delivery` is not the message's last delivery. `is_suspended`: the last
+        delivery does not count. Raises Unavailable or Exhausted."""
+        found = self._find_popped(delivery)
         if found is None:
             return None
         progress, entry = found
-        visible_at_ms = self._clock.now_ms() + max(invisible_ms, MIN_INVISIBLE_MS)
-        generation = self._state.make_generation()
-        self._state.record(
+        self._change(progress, entry, invisible_ms, is_suspended=is_suspended)
+        return ChangedTime(find_pop_ms(entry.generation), entry.visible_at_ms)
+
+    def _change(
+        self, progress: QueueProgress, entry: Entry, invisible_ms: int, *, is_suspended: bool
+    ) -> None:
+        if is_suspended:
+            self.state.record(progress, GivenBack(progress.number, [entry.offset]))
+        visible_at_ms = self.clock.now_ms() + limit_invisible_ms(invisible_ms)
+        # Another time than that of the delivery, which identifies it over remoting.
+        generation = self.state.make_generation((entry,))
+        self.state.record(
             progress, Changed(progress.number, entry.offset, generation, visible_at_ms)
         )
-        self._tell(progress)
-        return encode_handle(Receipt(progress.queue_id, entry.offset, generation))
+        self._wake(progress)
 
     async def forward_to_dead_letters(self, group: str, topic: str, handle: str) -> AckStatus:
-        """Make a message a dead letter of its group, and acknowledge it. A call that comes again
-        meanwhile makes no second one, and one that is cancelled comes to its end. Raises what a put
-        raises, and Unavailable for a message that cannot be read now."""
+        """Move a message to the dead letters of its group, and acknowledge it. Concurrent calls
+        create only one dead letter. A cancelled call still completes. Raises the errors of a put,
+        and Unavailable if the message cannot be read at present."""
         key = group, topic, handle
         return await self._forwards.run(key, lambda: self._forward(*key))
 
@@ -242,37 +346,38 @@ class ReceiveService:
         if found is None:
             return AckStatus.INVALID_RECEIPT_HANDLE
         progress, entry = found
-        request = GetRequest(topic, progress.queue_id, entry.offset, 1, group=group)
-        result = await self._store.get_async(request)
+        request = GetRequest(progress.topic, progress.queue_id, entry.offset, 1, group=group)
+        result = await self.store.get_async(request)
         if is_unread(result, entry.offset):
             raise Unavailable(
-                f"{topic}, queue {progress.queue_id}: the message at {entry.offset} cannot be read "
-                "now",
+                f"{progress.topic}, queue {progress.queue_id}: the message at {entry.offset} "
+                "cannot be read now",
                 offset=entry.offset,
             )
         for message in result.messages:
-            if message.queue_offset == entry.offset:
-                await self._dead_letters.send_to_dead_letters(group, message, entry.attempts)
+            if progress.offset_of(message) == entry.offset:
+                await self.dead_letters.send_to_dead_letters(group, message, entry.attempts)
         return await self.ack(group, topic, handle)
 
     def give_back(self, group: str, topic: str, received: Iterable[Received]) -> None:
-        """Take back what did not reach its consumer: it goes out again at once, as if it had not
-        gone out. Raises Unavailable or Exhausted."""
+        """Undo the delivery of messages that did not reach their consumer. The messages are
+        redelivered immediately, and this delivery does not count. Raises Unavailable or
+        Exhausted."""
         back: dict[int, tuple[QueueProgress, list[int]]] = {}
         for one in received:
-            found = self._find(group, topic, one.handle)
+            found = self._find_receipt(group, topic, one.receipt)
             if found is not None:
                 progress, entry = found
                 back.setdefault(progress.number, (progress, []))[1].append(entry.offset)
         for progress, offsets in back.values():
-            self._state.record(progress, GivenBack(progress.number, offsets))
-            self._tell(progress)
+            self.state.record(progress, GivenBack(progress.number, offsets))
+            self._wake(progress)
 
     def release_client(self, group: str, client_id: str) -> None:
-        """Let messages whose time is renewed for a client go out again in a second: the client has
-        gone."""
-        visible_at_ms = self._clock.now_ms() + RELEASE_MS
-        for progress in self._state.list_queues():
+        """Redeliver the messages that the broker renewed for a disconnected client, RELEASE_MS from
+        now."""
+        visible_at_ms = self.clock.now_ms() + RELEASE_MS
+        for progress in self.state.list_queues():
             if progress.group == group:
                 offsets = [
                     entry.offset
@@ -280,69 +385,74 @@ class ReceiveService:
                     if entry.client_id == client_id and entry.visible_at_ms > visible_at_ms
                 ]
                 if offsets:
-                    self._state.record(progress, Renewed(progress.number, offsets, visible_at_ms))
-                    self._tell(progress)
+                    self.state.record(progress, Renewed(progress.number, offsets, visible_at_ms))
+                    self._wake(progress)
 
     async def renew(self) -> None:
-        """Give messages new time whose time is nearly over, if the broker renews it and the client
-        is there."""
-        for progress in self._state.list_queues():
-            now_ms = self._clock.now_ms()
+        """Renew the invisible time of messages for which it is nearly over, if the broker renews
+        them and their client is connected."""
+        for progress in self.state.list_queues():
+            now_ms = self.clock.now_ms()
             offsets = [
                 entry.offset
                 for entry in progress.list_renewable(now_ms, now_ms + RENEW_BEFORE_MS)
-                if entry.renew_until_ms > now_ms and self._is_live(progress.group, entry.client_id)
+                if entry.renew_until_ms > now_ms and self.is_live(progress.group, entry.client_id)
             ]
-            if offsets and self._state.is_current(progress):
+            if offsets and self.state.is_current(progress):
                 visible_at_ms = now_ms + AUTO_RENEW_MS
-                self._state.record(progress, Renewed(progress.number, offsets, visible_at_ms))
+                self.state.record(progress, Renewed(progress.number, offsets, visible_at_ms))
             await asyncio.sleep(0)
 
     async def _keep_up(self) -> None:
+        if self.lite is not None:
+            self.lite.release_due()
         for key in self._polls.list_parked():  # tests move clocks
             if self._is_ready(key):
                 self._polls.wake(key)
-        if self._journal.needs_rotation:
-            await asyncio.shield(asyncio.ensure_future(self._state.rotate()))
+        if self.journal.needs_rotation:
+            await asyncio.shield(asyncio.ensure_future(self.state.rotate()))
         else:
-            await self._journal.sync()
-        for progress in self._state.follow_offsets():
-            self._tell(progress)
+            await self.journal.sync()
+        for progress in (*self.state.follow_clock(), *self.state.follow_offsets()):
+            self._wake(progress)
+        self.state.close_idle()
 
     async def _take(self, request: ReceiveRequest) -> list[Received]:
-        """Take what is there now, of one queue after the other, another one first each time."""
-        config = self._topics.find_topic(request.topic)
+        """Take available messages from one queue after the other. Each call begins with a different
+        queue."""
+        config = self.topics.find_topic(request.topic)
         if config is None or self._is_stopped:
             return []
-        group = self._groups.find_group(request.group)
-        max_attempts = None if request.fifo or group is None else group.retry_max_times + 1
+        group = self.groups.find_group(request.group)
+        # A client of a FIFO group forwards its dead letters itself.
+        is_fifo = request.fifo and (not request.is_lite or group is None)
+        is_fifo = is_fifo or (group is not None and group.consume_message_orderly)
+        max_attempts = None if is_fifo or group is None else group.retry_max_times + 1
         batch = Batch(
             request,
-            self._state,
-            self._store,
-            self._clock,
+            self.state,
+            self.store,
+            self.clock,
             make_filter(request.subscription),
-            self._dead_letters,
+            self.dead_letters,
             max_attempts,
         )
         key = request.group, request.topic
-        is_new = not self._state.find_queues(*key)
-        count = config.read_queue_nums
-        turn = self._turns.get(key, 0)
-        self._turns[key] = turn + 1
         failure: TieredStoreError | None = None
         try:
-            for number in range(count):
-                queue_id = (turn + number) % count
-                progress = self._state.get_queue(*key, queue_id, is_new=is_new)
-                if batch.is_full or progress.is_read:
-                    continue
+            for progress in self._list_progress(request, config):
                 end = self._end(progress)
-                if self._has_messages(progress, end):
-                    try:
+                is_free = not batch.is_full and not progress.is_read
+                try:
+                    if is_free and self._has_messages(progress, end):
                         await batch.take(progress, end)
-                    except TieredStoreError as error:  # the other queues go on
-                        failure = error
+                except TieredStoreError as error:  # the other queues continue
+                    failure = error
+                finally:  # also after a cancelled read
+                    if request.is_lite and self.lite is not None:
+                        self.lite.note(progress, wakes=False)
+                if request.is_lite and batch.is_full:
+                    break
         except BaseException:
             self.give_back(*key, batch.received)
             raise
@@ -350,19 +460,41 @@ class ReceiveService:
             if not batch.received:
                 raise failure
             _log.warning("%s of group %s: a queue is left out: %s", *reversed(key), failure)
-        if batch.received and self._polls.has_parked(key):
-            for progress in self._state.find_queues(*key).values():
-                self._tell(progress)
+        if batch.received:
+            self._wake_next(*key)
         return batch.received
 
+    def _list_progress(
+        self, request: ReceiveRequest, config: TopicConfig
+    ) -> Iterator[QueueProgress]:
+        """Return the queues that a receive reads, in order. All queues of the topic are opened, so
+        that the group begins in all of them at once."""
+        if request.is_lite:
+            if self.lite is not None:
+                yield from self.lite.list_ready(request)
+            return
+        is_new = not self.state.find_queues(request.group, request.topic)
+        for topic, queue_id in self._sources.list_sources(request, config):
+            progress = self.state.get_queue(
+                request.group, topic, queue_id, is_new=is_new, from_first=request.from_first
+            )
+            if topic != request.topic or request.queue_id in (ALL_QUEUES, queue_id):
+                yield progress
+
+    def _wake_next(self, group: str, topic: str) -> None:
+        """Wake waiting receives if messages are left for them."""
+        if self._polls.waits_for(group, topic):
+            for progress in self._sources.list_progress(PollKey(group, topic)):
+                self._wake(progress)
+
     async def _repeat(self, request: ReceiveRequest) -> list[Received]:
-        """What the same attempt got before and has not acknowledged, once more."""
-        attempts = self._state.attempts.find(request.group, request.topic, request.attempt_id)
+        """Return the unacknowledged messages that an earlier call with the same attempt id
+        received."""
+        attempts = self.state.attempts.find(request.group, request.topic, request.attempt_id)
         received: list[Received] = []
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         for attempted in attempts:
-            queues = self._state.find_queues(request.group, request.topic).values()
-            progress = next((one for one in queues if one.number == attempted.queue), None)
+            progress = self.state.find_number(attempted.queue)
             if progress is None:
                 continue
             offsets = [
@@ -373,73 +505,107 @@ class ReceiveService:
             messages: list[StoredMessage] = []
             for offset in offsets:
                 get = GetRequest(progress.topic, progress.queue_id, offset, 1, group=request.group)
-                messages += (await self._store.get_async(get)).messages
-            now_ms = self._clock.now_ms()
+                messages += (await self.store.get_async(get)).messages
+            now_ms = self.clock.now_ms()
             messages = [
                 message
                 for message in messages
-                if progress.find(message.queue_offset, attempted.generation, now_ms) is not None
+                if progress.find(progress.offset_of(message), attempted.generation, now_ms)
             ]
-            if messages and self._state.is_current(progress):
-                again = [message.queue_offset for message in messages]
+            if messages and self.state.is_current(progress):
+                again = list(map(progress.offset_of, messages))
                 visible_at_ms = now_ms + request.invisible_ms
-                self._state.record(progress, Renewed(progress.number, again, visible_at_ms))
-                received += [make_received(progress, message) for message in messages]
+                self.state.record(progress, Renewed(progress.number, again, visible_at_ms))
+                received += [
+                    make_received(progress, message, request.topic) for message in messages
+                ]
         if not received:
-            self._state.attempts.forget(request.group, request.topic, request.attempt_id)
+            self.state.attempts.forget(request.group, request.topic, request.attempt_id)
         return received
 
     def _find(self, group: str, topic: str, handle: str) -> tuple[QueueProgress, Entry] | None:
         receipt = decode_handle(handle)
-        if receipt is None:
-            return None
-        progress = self._state.find_queues(group, topic).get(receipt.queue_id)
+        return None if receipt is None else self._find_receipt(group, topic, receipt)
+
+    def _find_receipt(
+        self, group: str, topic: str, receipt: Receipt
+    ) -> tuple[QueueProgress, Entry] | None:
+        name = name_source(group, topic, receipt.source, receipt.lite_topic)
+        progress = self.state.find_queues(group, name).get(receipt.queue_id)
         if progress is None:
             return None
-        entry = progress.find(receipt.offset, receipt.generation, self._clock.now_ms())
+        entry = progress.find(receipt.offset, receipt.generation, self.clock.now_ms())
         return None if entry is None else (progress, entry)
+
+    def _find_popped(self, delivery: Popped) -> tuple[QueueProgress, Entry] | None:
+        progress = self.state.find_queues(delivery.group, delivery.topic).get(delivery.queue_id)
+        entry = None if progress is None else progress.entries.get(delivery.offset)
+        if progress is None or entry is None:
+            return None
+        is_current = find_pop_ms(entry.generation) == delivery.pop_ms
+        return (progress, entry) if is_current and self._is_out(entry) else None
+
+    def _is_out(self, entry: Entry) -> bool:
+        return entry.visible_at_ms > self.clock.now_ms()
 
     def _has_messages(self, progress: QueueProgress, end_offset: int) -> bool:
         if progress.next_offset < end_offset and len(progress.entries) < MAX_IN_FLIGHT:
             return True
         due_ms = progress.next_due_ms()
-        return due_ms is not None and due_ms <= self._clock.now_ms()
+        return due_ms is not None and due_ms <= self.clock.now_ms()
 
-    def _is_ready(self, key: tuple[str, str]) -> bool:
-        """Tell whether a look may find something, or begin with a queue."""
-        queues = self._state.find_queues(*key)
-        config = self._topics.find_topic(key[1])
+    def _is_ready(self, key: PollKey) -> bool:
+        """Return whether a waiting receive should read again, because it might find a message or a
+        new queue."""
+        if key.client_id:
+            return self.lite is not None and self.lite.has_ready(key.group, key.client_id)
+        queues = self.state.find_queues(key.group, key.topic)
+        config = self.topics.find_topic(key.topic)
         if config is not None and len(queues) < config.read_queue_nums:
             return True
         return any(
             self._has_messages(progress, self._end(progress))
-            for progress in queues.values()
+            for progress in self._sources.list_progress(key)
             if not progress.is_read
         )
 
-    def _plan(self, key: tuple[str, str]) -> None:
-        """See that one who waits looks again when the next message is due."""
+    def _plan(self, key: PollKey) -> None:
+        """Schedule the wake-up of a waiting receive for the time when the next message is due."""
         dues = [
             due_ms
-            for progress in self._state.find_queues(*key).values()
+            for progress in self._sources.list_progress(key)
             if (due_ms := progress.next_due_ms()) is not None
         ]
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         due_ms = min((due_ms for due_ms in dues if due_ms > now_ms), default=None)
         if due_ms is not None:
             self._polls.wake_in(key, due_ms - now_ms)
 
-    def _tell(self, progress: QueueProgress) -> None:
-        """Wake one who waits, if a queue has something now, or once it has."""
-        key = progress.group, progress.topic
-        if not self._polls.has_parked(key) or progress.is_read:
+    def _wake(self, progress: QueueProgress) -> None:
+        """Wake a receive that waits for this queue: now if the queue has a message, otherwise when
+        the queue's next message is due."""
+        if progress.is_lite:
+            if self.lite is not None:
+                self.lite.note(progress)
             return
-        if self._has_messages(progress, self._end(progress)):
-            self._polls.wake(key)
+        if progress.is_read or not self._polls.count:
             return
+        topic, source = split_source(progress.group, progress.topic)
+        keys = [PollKey(progress.group, topic)]
+        if source is Source.TOPIC:
+            keys.append(PollKey(progress.group, topic, progress.queue_id))
+        else:  # also the topic of a request
+            keys.append(PollKey(progress.group, progress.topic))
+        keys = [key for key in keys if self._polls.has_parked(key)]
+        if not keys:
+            return
+        has_messages = self._has_messages(progress, self._end(progress))
         due_ms = progress.next_due_ms()
-        if due_ms is not None:
-            self._polls.wake_in(key, max(due_ms - self._clock.now_ms(), 0))
+        for key in keys:
+            if has_messages:
+                self._polls.wake(key)
+            elif due_ms is not None:
+                self._polls.wake_in(key, max(due_ms - self.clock.now_ms(), 0))
 
     def _end(self, progress: QueueProgress) -> int:
-        return self._store.get_max_offset_in_queue(progress.topic, progress.queue_id)
+        return self.store.get_max_offset_in_queue(progress.topic, progress.queue_id)

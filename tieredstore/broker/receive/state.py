@@ -1,121 +1,172 @@
-"""ReceiveState: the progress of all groups with their queues, in memory and in the journal."""
+"""ReceiveState: progress of all groups in their queues, in memory and in the journal."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tieredstore.broker.receive.attempts import Attempts
-from tieredstore.broker.receive.events import (
-    Advanced,
-    Attempted,
-    Changed,
-    Closed,
-    Counted,
-    Event,
-    Given,
-    Kept,
-    Opened,
-)
+from tieredstore.broker.receive import events
 from tieredstore.broker.receive.journal import ReceiveJournal
-from tieredstore.broker.receive.progress import QueueProgress
+from tieredstore.broker.receive.progress import Entry, QueueProgress, choose_pop_ms
+from tieredstore.broker.receive.requests import (
+    AUTO_RENEW_MS,
+    MAX_INVISIBLE_MS,
+    encode_generation,
+    split_source,
+)
 from tieredstore.broker.state.groups import SubscriptionGroupManager
-from tieredstore.broker.state.offsets import ConsumerOffsetManager
+from tieredstore.broker.state.offsets import ConsumerOffsetManager, has_first_message
 from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import Clock
+from tieredstore.contracts.dispatch_source import DispatchSource
+from tieredstore.errors import Busy
+from tieredstore.message.lite import LITE_PREFIX
+
+MAX_ATTEMPTS: Final = 10_000
+"""Maximum number of receive calls (attempts) that are remembered. The oldest call is dropped
+first."""
+
+MAX_QUEUES: Final = 200_000
+"""Maximum number of queues of all groups together. Each takes about 600 bytes of memory, and a
+start reads all of them."""
+_MIN_STEP_MS: Final = 1_000
+"""Backward step of the wall clock (ms) from which the clock counts as set back. Smaller steps are
+ignored."""
+
+_Key = tuple[str, str, str]
+
+
+class Attempts:
+    """Messages that receive calls got, by group, topic and attempt id."""
+
+    def __init__(self) -> None:
+        self._attempts: OrderedDict[_Key, list[events.Attempted]] = OrderedDict()
+
+    def add(self, group: str, topic: str, attempted: events.Attempted) -> None:
+        """Record the messages that a call received from one queue."""
+        if attempted.attempt_id and attempted.offsets:
+            key = group, topic, attempted.attempt_id
+            self._attempts.setdefault(key, []).append(attempted)
+            self._attempts.move_to_end(key)
+            while len(self._attempts) > MAX_ATTEMPTS:
+                self._attempts.popitem(last=False)
+
+    def find(self, group: str, topic: str, attempt_id: str) -> list[events.Attempted]:
+        """Return the events that `add` recorded for a call, one for each queue. Empty for an
+        unknown call."""
+        return self._attempts.get((group, topic, attempt_id), []) if attempt_id else []
+
+    def forget(self, group: str, topic: str, attempt_id: str) -> None:
+        self._attempts.pop((group, topic, attempt_id), None)
+
+    def __iter__(self) -> Iterator[events.Attempted]:
+        for attempts in self._attempts.values():
+            yield from attempts
+
 
 FROM_WHERE: Final = "consumeFromWhere"
-"""The attribute of a group that says where it begins with a queue."""
+"""Attribute of a group that sets where the group begins to read a queue."""
 FROM_FIRST: Final = "CONSUME_FROM_FIRST_OFFSET"
 FROM_LAST: Final = "CONSUME_FROM_LAST_OFFSET"
 _RETRY_PREFIX: Final = "%RETRY%"
-_GENERATIONS_A_MS: Final = 20  # bits
 _log = logging.getLogger(__name__)
 
 
 class QueueOffsets(Protocol):
-    """What is asked of the store about its queues."""
+    """Begin and end of queues, as the store reports them."""
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int: ...
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int: ...
 
+    @property
+    def dispatch_source(self) -> DispatchSource: ...
 
+
+@dataclass(eq=False)
 class ReceiveState:
-    """Finds the progress of a group with a queue, made where there is none.
+    """Finds or creates the progress of a group in a queue. Each change of a progress updates the
+    consumer offset in `offsets`. If a client sets this consumer offset, the progress follows. If
+    the new offset is higher, all messages before it are done. If it is lower, the group begins
+    again at the new offset. `begins_at_first`: returns whether a new group begins at a queue's
+    first message if the local log still has that message. `dead_letter_groups`: groups whose dead
+    letters cannot be stored at present and for which this was logged."""
 
-    The consumer offset in `offsets` is told after each change, and followed where somebody else
-    sets it: ahead, everything before it is done; back, the group begins again there.
+    journal: ReceiveJournal
+    store: QueueOffsets
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    clock: Clock
+    begins_at_first: Callable[[], bool] = lambda: True
 
-    dead_letter_groups: those whose dead letters cannot be stored now, as the log says.
-    """
-
-    def __init__(
-        self,
-        journal: ReceiveJournal,
-        store: QueueOffsets,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        clock: Clock,
-        default_from_where: str = FROM_LAST,
-    ) -> None:
+    def __post_init__(self) -> None:
         self.attempts = Attempts()
         self.dead_letter_groups: set[str] = set()
-        self._journal = journal
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clock = clock
-        self._default_from_where = default_from_where
+        self._idle: dict[int, int] = {}  # lite topics without entries: number, change of offsets
         self._queues: dict[tuple[str, str], dict[int, QueueProgress]] = {}
         self._by_number: dict[int, QueueProgress] = {}
         self._last_number = 0
+        self._is_full = False
         self._generation = 0
+        self._clock_offset_ms = self._find_clock_offset_ms()
 
     async def load(self) -> None:
-        """Read the journal, and begin a new one. Raises Unavailable, Exhausted or Invalid."""
-        for event in await self._journal.load():
+        """Load the journal, and begin a new one. Raises Unavailable, Exhausted or Invalid."""
+        for event in await self.journal.load():
             self._replay(event)
         for progress in list(self._by_number.values()):
             self._check(progress)
             progress.end_renewals()
+            self._note_idle(progress)
         await self.rotate()
 
     async def rotate(self) -> None:
-        """Begin a new journal with what counts still."""
-        await self._journal.rotate(self._snapshot)
+        """Begin a new journal with the current state."""
+        await self.journal.rotate(self._snapshot)
 
     def list_queues(self) -> list[QueueProgress]:
-        """List the progress of all groups."""
         return list(self._by_number.values())
 
+    def find_number(self, number: int) -> QueueProgress | None:
+        """Return the progress that the journal's events name by this number, or None if that
+        progress is no longer used."""
+        return self._by_number.get(number)
+
     def find_queues(self, group: str, topic: str) -> Mapping[int, QueueProgress]:
-        """Return a group's progress with the queues of a topic, by queue id."""
+        """Return a group's progress in the queues of a topic, by queue id."""
         return self._queues.get((group, topic), {})
 
     def is_current(self, progress: QueueProgress) -> bool:
-        """Tell whether a progress counts: no other one took its place."""
+        """Return whether this progress is still in use and was not replaced by a newer one."""
         return self._by_number.get(progress.number) is progress
 
-    def get_queue(self, group: str, topic: str, queue_id: int, *, is_new: bool) -> QueueProgress:
-        """Return a group's progress with a queue, as the consumer offset says. is_new: the group
-        had no queue of the topic before."""
+    def get_queue(
+        self, group: str, topic: str, queue_id: int, *, is_new: bool, from_first: bool = False
+    ) -> QueueProgress:
+        """Return a group's progress in a queue. A new progress begins at the consumer offset, if
+        the group has one. `is_new`: whether the group read no queue of the topic before.
+        `from_first`: whether a new group begins at the first message. Raises Busy, Exhausted or
+        Unavailable."""
         progress = self._queues.get((group, topic), {}).get(queue_id)
-        offset = self._offsets.query_offset(group, topic, queue_id)
+        offset = self.offsets.query_offset(group, topic, queue_id)
         if progress is None:
+            self._check_room(group, topic)
             if offset is None:
-                offset = self._begin_offset(group, topic, queue_id, is_new=is_new)
+                offset = self._begin_offset(
+                    group, topic, queue_id, is_new=is_new, from_first=from_first
+                )
             return self._open(group, topic, queue_id, offset)
         if offset != progress.committed_offset:
             return self._follow(progress, offset)
-        if progress.next_offset > self._store.get_max_offset_in_queue(topic, queue_id):
-            begin = self._store.get_min_offset_in_queue(topic, queue_id)
+        if progress.next_offset > self.store.get_max_offset_in_queue(topic, queue_id):
+            begin = self.store.get_min_offset_in_queue(topic, queue_id)
             _log.warning(
-                "%s, queue %d: it ends before offset %d, which group %s has: the queue was made "
-                "again, and the group begins at %d",
+                "%s, queue %d: it ends before offset %d of group %s. The queue was recreated, "
+                "so the group begins at %d",
                 topic,
                 queue_id,
                 progress.next_offset,
@@ -125,54 +176,133 @@ class ReceiveState:
             return self._open(group, topic, queue_id, begin)
         return progress
 
-    def record(self, progress: QueueProgress, event: Event) -> None:
-        """Journal an event and let it happen. Raises Exhausted or Unavailable; nothing has happened
-        then."""
-        self._journal.append(event)
+    def _check_room(self, group: str, topic: str) -> None:
+        """Raise Busy if a further queue of the group would exceed a limit."""
+        self.offsets.check_room(group, topic)
+        if len(self._by_number) < MAX_QUEUES:
+            return
+        if not self._is_full:
+            self._is_full = True
+            _log.error("groups receive or pop from %d queues: no further one is opened", MAX_QUEUES)
+        raise Busy(
+            f"group {group}, topic {topic}: groups receive or pop from {MAX_QUEUES} queues, no "
+            "further one is opened. Delete groups or topics",
+            topic=topic,
+        )
+
+    def find_next_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the queue offset of the next new message for a group. Changes nothing."""
+        progress = self._queues.get((group, topic), {}).get(queue_id)
+        offset = self.offsets.query_offset(group, topic, queue_id)
+        if progress is not None and offset == progress.committed_offset:
+            return progress.next_offset
+        if offset is not None:
+            return offset
+        is_new = not self._queues.get((group, topic))
+        return self._begin_offset(group, topic, queue_id, is_new=is_new)
+
+    def record(self, progress: QueueProgress, event: events.Event) -> None:
+        """Write an event to the journal and apply the event. Raises Exhausted or Unavailable. After
+        an error nothing has changed."""
+        self.journal.append(event)
         progress.apply(event)
         self._note(progress, event)
         self.commit(progress)
+        self._note_idle(progress)
+
+    def close_idle(self) -> None:
+        """Forget the lite topics from which no message is out, once their offsets are on disk: a
+        lite topic without messages costs nothing. Raises Exhausted or Unavailable."""
+        for number, change in list(self._idle.items()):
+            progress = self._by_number.get(number)
+            if progress is None:
+                del self._idle[number]
+            elif self.offsets.is_on_disk(change) and not progress.is_read:
+                self.journal.append(events.Closed(number))
+                self._forget(progress)
+
+    def _note_idle(self, progress: QueueProgress) -> None:
+        if progress.is_lite and not progress.entries:
+            self._idle[progress.number] = self.offsets.changes
+        else:
+            self._idle.pop(progress.number, None)
 
     def commit(self, progress: QueueProgress) -> None:
-        """Tell the consumer offset, unless somebody else has set it: that one is followed."""
+        """Commit the consumer offset of a progress. If a client has set the consumer offset, leave
+        that offset unchanged."""
         offset = progress.done_offset
         if offset != progress.committed_offset and not self._is_set_by_others(progress):
             progress.committed_offset = offset
-            self._offsets.commit_offset(progress.group, progress.topic, progress.queue_id, offset)
+            self.offsets.commit_offset(progress.group, progress.topic, progress.queue_id, offset)
 
     def follow_offsets(self) -> list[QueueProgress]:
-        """Follow the consumer offsets that somebody else has set, and forget the queues of which
-        they were deleted; returns what has a new offset. Raises Exhausted or Unavailable."""
+        """Adopt consumer offsets that clients have set, and remove the progress of queues whose
+        consumer offsets were deleted. Returns each changed progress. Raises Exhausted or
+        Unavailable."""
         followed = []
         for progress in filter(self._is_set_by_others, self.list_queues()):
             offset = self._query_offset(progress)
             if offset is None:
-                self._journal.append(Closed(progress.number))
+                self.journal.append(events.Closed(progress.number))
                 self._forget(progress)
             else:
                 followed.append(self._follow(progress, offset))
         return followed
 
-    def make_generation(self) -> int:
-        """Return a number that no delivery had before, of an earlier run neither."""
-        floor = self._clock.now_ms() << _GENERATIONS_A_MS
-        self._generation = max(self._generation + 1, floor)
+    def follow_clock(self) -> list[QueueProgress]:
+        """Move the times of the next deliveries back by the difference by which the wall clock was
+        set back. Returns each changed progress. Raises Exhausted or Unavailable."""
+        before_ms, self._clock_offset_ms = self._clock_offset_ms, self._find_clock_offset_ms()
+        back_ms = before_ms - self._clock_offset_ms
+        if back_ms < _MIN_STEP_MS:
+            return []
+        now_ms = self.clock.now_ms()
+        moved = []
+        for progress in self.list_queues():
+            for visible_at_ms, offsets in progress.list_invisible(now_ms).items():
+                at_ms = visible_at_ms - back_ms
+                self.record(progress, events.Renewed(progress.number, offsets, at_ms))
+                moved.append(progress)
+        return moved
+
+    def _find_clock_offset_ms(self) -> int:
+        return self.clock.now_ms() - self.clock.monotonic_ms()
+
+    def make_generation(self, entries: Iterable[Entry] = ()) -> int:
+        """Return a new delivery number (generation) for messages. Its time differs from the times
+        of all earlier deliveries of these messages, because clients calculate with that time.
+        Numbers are never reused, even after a restart."""
+        pop_ms = choose_pop_ms(self.clock.now_ms(), entries)
+        self._generation = encode_generation(pop_ms, self._generation + 1)
         return self._generation
 
     def _query_offset(self, progress: QueueProgress) -> int | None:
-        return self._offsets.query_offset(progress.group, progress.topic, progress.queue_id)
+        return self.offsets.query_offset(progress.group, progress.topic, progress.queue_id)
 
     def _is_set_by_others(self, progress: QueueProgress) -> bool:
         return self._query_offset(progress) != progress.committed_offset
 
-    def _begin_offset(self, group: str, topic: str, queue_id: int, *, is_new: bool) -> int:
-        config = self._groups.find_group(group)
+    def _begin_offset(
+        self, group: str, topic: str, queue_id: int, *, is_new: bool, from_first: bool = False
+    ) -> int:
+        config = self.groups.find_group(group)
         attributes = config.attributes if config is not None else {}
-        where = attributes.get(FROM_WHERE, self._default_from_where)
-        # What comes to a queue that is added later belongs to the groups that are there.
-        if not is_new or where == FROM_FIRST or topic.startswith(_RETRY_PREFIX):
-            return self._store.get_min_offset_in_queue(topic, queue_id)
-        return self._store.get_max_offset_in_queue(topic, queue_id)
+        where = attributes.get(FROM_WHERE)
+        # Messages in a later added queue belong to the existing groups.
+        # A lite topic that was deleted and recreated continues after its earlier offsets.
+        if not is_new or where == FROM_FIRST or topic.startswith((_RETRY_PREFIX, LITE_PREFIX)):
+            return self.store.get_min_offset_in_queue(topic, queue_id)
+        end = self.store.get_max_offset_in_queue(topic, queue_id)
+        if where is not None:
+            return end
+        if from_first:
+            return self.store.get_min_offset_in_queue(topic, queue_id)
+        # As with Java's broker: a client that sends to a new topic and then consumes gets all.
+        if self.begins_at_first() and has_first_message(
+            self.store.dispatch_source, topic, queue_id
+        ):
+            return 0
+        return max(0, end - 1)
 
     def _follow(self, progress: QueueProgress, offset: int | None) -> QueueProgress:
         group, topic, queue_id = progress.group, progress.topic, progress.queue_id
@@ -181,80 +311,94 @@ class ReceiveState:
             return self._open(group, topic, queue_id, begin)
         if offset < progress.committed_offset:
             return self._open(group, topic, queue_id, offset)
-        end = self._store.get_max_offset_in_queue(topic, queue_id)
+        end = self.store.get_max_offset_in_queue(topic, queue_id)
         progress.committed_offset = offset
-        self.record(progress, Advanced(progress.number, min(offset, end)))
+        self.record(progress, events.Advanced(progress.number, min(offset, end)))
         return progress
 
     def _open(self, group: str, topic: str, queue_id: int, offset: int) -> QueueProgress:
-        opened = Opened(self._last_number + 1, group, topic, queue_id, offset)
-        self._journal.append(opened)
+        opened = events.Opened(self._last_number + 1, group, topic, queue_id, offset)
+        self.journal.append(opened)
         self._replay(opened)
-        self._offsets.commit_offset(group, topic, queue_id, offset)
+        self.offsets.commit_offset(group, topic, queue_id, offset)
+        self._note_idle(self._by_number[opened.queue])
         return self._by_number[opened.queue]
 
     def _check(self, progress: QueueProgress) -> None:
-        """Compare what the journal says with the store and the consumer offset, after a start."""
+        """Adjust a loaded progress to the store and to the consumer offset, after a start."""
         group, topic, queue_id = progress.group, progress.topic, progress.queue_id
-        offset = self._offsets.query_offset(group, topic, queue_id)
-        end = self._store.get_max_offset_in_queue(topic, queue_id)
-        if progress.next_offset > end:  # the store lost what was not synced
+        offset = self.offsets.query_offset(group, topic, queue_id)
+        end = self.store.get_max_offset_in_queue(topic, queue_id)
+        if progress.next_offset > end:  # the store lost unsynced messages
             begin = min(progress.done_offset, end)
-            self._replay(Opened(self._last_number + 1, group, topic, queue_id, begin))
+            self._replay(events.Opened(self._last_number + 1, group, topic, queue_id, begin))
             progress = self._queues[group, topic][queue_id]
         elif offset is not None and offset > progress.done_offset:
-            progress.apply(Advanced(progress.number, min(offset, end)))
+            progress.apply(events.Advanced(progress.number, min(offset, end)))
+        self._limit_times(progress)
         progress.committed_offset = progress.done_offset
-        self._offsets.commit_offset(group, topic, queue_id, progress.committed_offset)
+        self.offsets.commit_offset(group, topic, queue_id, progress.committed_offset)
 
-    def _replay(self, event: Event) -> None:
+    def _limit_times(self, progress: QueueProgress) -> None:
+        """Redeliver messages soon that were delivered while the clock was far ahead."""
+        now_ms = self.clock.now_ms()
+        found = progress.list_invisible(now_ms + MAX_INVISIBLE_MS)
+        offsets = [offset for offsets in found.values() for offset in offsets]
+        if offsets:
+            at_ms = now_ms + AUTO_RENEW_MS
+            progress.apply(events.Renewed(progress.number, offsets, at_ms))
+
+    def _replay(self, event: events.Event) -> None:
         match event:
-            case Opened():
+            case events.Opened():
                 queues = self._queues.setdefault((event.group, event.topic), {})
                 if (old := queues.get(event.queue_id)) is not None:
                     del self._by_number[old.number]
                 progress = queues[event.queue_id] = QueueProgress(event)
                 self._by_number[event.queue] = progress
                 self._last_number = max(self._last_number, event.queue)
-            case Counted(generation=generation):
-                self._generation = max(self._generation, generation)
-            case Closed():
+            case events.Counted(generation=generation):
+                self._generation = generation
+            case events.Closed():
                 if (found := self._by_number.get(event.queue)) is not None:
                     self._forget(found)
             case _:
                 if (found := self._by_number.get(event.queue)) is not None:
-                    if not isinstance(event, Attempted):
+                    if not isinstance(event, events.Attempted):
                         found.apply(event)
                         found.committed_offset = found.done_offset
                     self._note(found, event)
 
-    def _note(self, progress: QueueProgress, event: Event) -> None:
+    def _note(self, progress: QueueProgress, event: events.Event) -> None:
+        topic, _ = split_source(progress.group, progress.topic)
         match event:
-            case Given(queue=queue, generation=generation, attempt_id=attempt_id):
-                attempted = Attempted(queue, generation, attempt_id, event.offsets)
-                self.attempts.add(progress.group, progress.topic, attempted)
-            case Attempted():
-                self.attempts.add(progress.group, progress.topic, event)
+            case events.Given(queue=queue, generation=generation, attempt_id=attempt_id):
+                attempted = events.Attempted(queue, generation, attempt_id, event.offsets)
+                self.attempts.add(progress.group, topic, attempted)
+            case events.Attempted():
+                self.attempts.add(progress.group, topic, event)
                 return
-            case Changed(generation=generation) | Kept(generation=generation):
+            case events.Changed(generation=generation):
                 pass
             case _:
                 return
-        self._generation = max(self._generation, generation)
+        self._generation = generation
 
     def _forget(self, progress: QueueProgress) -> None:
         del self._by_number[progress.number]
+        self._idle.pop(progress.number, None)
         queues = self._queues[progress.group, progress.topic]
         del queues[progress.queue_id]
         if not queues:
             del self._queues[progress.group, progress.topic]
 
-    def _snapshot(self) -> Iterator[Event]:
-        # A clock that is set back must not bring an old handle back.
-        yield Counted(0, self._generation)
-        now_ms = self._clock.now_ms()
+    def _snapshot(self) -> Iterator[events.Event]:
+        # The next number continues: no old handle becomes valid.
+        yield events.Counted(0, self._generation)
+        now_ms = self.clock.now_ms()
         for progress in self.list_queues():
-            if self._topics.find_topic(progress.topic) is None:
+            topic = progress.topic if progress.lite is None else progress.lite.parent
+            if self.topics.find_topic(topic) is None:
                 self._forget(progress)
                 continue
             yield from progress.snapshot()

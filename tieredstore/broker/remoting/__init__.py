@@ -1,1 +1,1 @@
-"""The remoting protocol: frames, headers, connections, the server."""
+"""Remoting protocol: frames, headers, connections, the server."""

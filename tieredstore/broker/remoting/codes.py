@@ -1,4 +1,4 @@
-"""Numbers of the remoting protocol, with RocketMQ's names: requests, responses, languages."""
+"""Numbers of the remoting protocol with RocketMQ's names: requests, responses, languages."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from enum import IntEnum
 from typing import Final
 
 VERSION: Final = 513
-"""RocketMQ 5.5.0: what each header says of us. Clients leave features out below 4.1."""
+"""Version in each header that the broker sends, RocketMQ 5.5.0. Clients disable features for
+versions below 4.1."""
 
 
 class HeaderType(IntEnum):
-    """How the header of a frame is written: its high byte."""
+    """Encoding of a frame's header. The high byte of the header length holds this number."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class LanguageCode(IntEnum):
-    """What a client is written in; the position is its number in ROCKETMQ headers."""
+    """Language of a client. The position in this list is the number in ROCKETMQ headers."""
 
     JAVA = 0
     CPP = 1
@@ -36,7 +37,7 @@ class LanguageCode(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. Only those that the broker serves, or sends itself."""
+    """Request codes that the broker serves or sends."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -127,6 +128,9 @@ class RequestCode(IntEnum):
     UPDATE_AND_GET_GROUP_FORBIDDEN = 353
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
+    QUERY_ASSIGNMENT = 400
+    SET_MESSAGE_REQUEST_MODE = 401
+    GET_ALL_MESSAGE_REQUEST_MODE = 402
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
     AUTH_CREATE_USER = 3001
@@ -139,10 +143,41 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACLS = 3010
+    POP_MESSAGE = 200050
+    ACK_MESSAGE = 200051
+    PEEK_MESSAGE = 200052
+    CHANGE_MESSAGE_INVISIBLETIME = 200053
+    NOTIFICATION = 200054
+    POLLING_INFO = 200055
+    POP_ROLLBACK = 200056
+    POP_LITE_MESSAGE = 200070
+    LITE_SUBSCRIPTION_CTL = 200071
+    NOTIFY_UNSUBSCRIBE_LITE = 200073
+    GET_BROKER_LITE_INFO = 200074
+    GET_PARENT_TOPIC_INFO = 200075
+    GET_LITE_TOPIC_INFO = 200076
+    GET_LITE_CLIENT_INFO = 200077
+    GET_LITE_GROUP_INFO = 200078
+    TRIGGER_LITE_DISPATCH = 200079
+    BATCH_ACK_MESSAGE = 200151
+
+
+NOT_ON_FAST_PORT: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.POP_LITE_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+    }
+)
+"""Requests that Java does not answer at its second port, `listenPort` - 2."""
 
 
 class ResponseCode(IntEnum):
-    """How a request went."""
+    """Result of a request (response code)."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -172,8 +207,11 @@ class ResponseCode(IntEnum):
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
     NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
     BROADCAST_CONSUMPTION = 213
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 2018
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002

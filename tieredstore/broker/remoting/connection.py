@@ -1,67 +1,90 @@
-"""Connection: one peer. It cuts what comes into frames, hands requests to handlers, matches
-responses with its own calls, and writes what goes out once a turn of the loop."""
+"""Connection to one peer. It splits the received bytes into frames, calls handlers, matches
+responses with its own requests, and writes its output once per turn of the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, cast
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
 
+from tieredstore.broker.auth.access import ANYBODY
+from tieredstore.broker.peer_warnings import PEERS
 from tieredstore.broker.remoting.codes import HeaderType, RequestCode, ResponseCode
-from tieredstore.broker.remoting.command import ONE_WAY_FLAG, RESPONSE_FLAG, Body, RemotingCommand
-from tieredstore.broker.remoting.errors import respond_to_error
-from tieredstore.broker.remoting.frame import BadFrame, FrameReader, encode_start
-from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.headers import decode_header, encode_header
-from tieredstore.broker.remoting.limits import BufferedBytes, CloseListener, RemotingLimits
-from tieredstore.errors import Unavailable
+from tieredstore.broker.remoting.command import (
+    MAX_FRAME_BYTES,
+    ONE_WAY_FLAG,
+    RESPONSE_FLAG,
+    BadFrame,
+    Body,
+    FrameReader,
+    RemotingCommand,
+    decode_header,
+    encode_header,
+    encode_start,
+)
+from tieredstore.broker.remoting.handler_table import HandlerTable, respond_to_error
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.hosts import encode_host, format_host
+from tieredstore.message.record import StoredMessage
 
-if TYPE_CHECKING:
-    from tieredstore.message.record import StoredMessage
+
+@dataclass(frozen=True, slots=True)
+class RemotingLimits:
+    """Limits of remoting. `idle_timeout_ms`: a connection that receives no complete frame for this
+    time is closed. (Clients send a heartbeat every 30 s.) `high_water_bytes`: a connection with
+    more unsent bytes is not read. `max_pending`: maximum number of unanswered requests of one
+    connection, including waiting polls. Further requests get SYSTEM_BUSY. `max_buffered_bytes`:
+    maximum size of unfinished frames, waiting requests and unsent responses of all connections
+    together. Above this limit the connection with the most buffered bytes is closed."""
+
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    idle_timeout_ms: int = 120_000
+    high_water_bytes: int = 1 << 20
+    max_pending: int = 16_384
+    max_buffered_bytes: int = 512 << 20
+
+
+class BufferedBytes:
+    """Counts the buffered bytes of connections. Above the limit, the connection with the most bytes
+    is aborted, so that one greedy peer does not harm the others."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held: dict[Connection, int] = {}
+        self.total_bytes = 0
+
+    def hold(self, connection: Connection, count_bytes: int) -> None:
+        """Record the number of buffered bytes of a connection."""
+        self.total_bytes += count_bytes - self._held.pop(connection, 0)
+        if count_bytes:
+            self._held[connection] = count_bytes
+        while self.total_bytes > self._limit_bytes:
+            greediest = max(self._held, key=self._held.__getitem__)
+            self.total_bytes -= self._held.pop(greediest)
+            greediest.abort(
+                f"the connections hold more than {self._limit_bytes} bytes, this one the most"
+            )
+
+
+CloseListener = Callable[["Connection"], object]
+
 
 _JOINED_BYTES: Final = 64 << 10
-"""Up to this size, pieces are joined and written in one; above, handed over as they are."""
+"""Maximum size (bytes) of output that is joined and written together. Larger pieces are written
+separately."""
 _BUFFERS: Final = (bytes, bytearray, memoryview)
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 _log = logging.getLogger(__name__)
 
 
 class Connection(asyncio.Protocol):
-    """One remoting connection of either side; a `ClientSession` once a heartbeat has named it.
-
-    client_id, language, version: set by the handler of heartbeats. Everything is called on the
-    loop.
-    """
-
-    __slots__ = (
-        "_calls",
-        "_close_listeners",
-        "_held_bytes",
-        "_is_flush_due",
-        "_is_paused",
-        "_is_receiving",
-        "_limits",
-        "_loop",
-        "_next_opaque",
-        "_next_task",
-        "_open_listener",
-        "_out",
-        "_out_bytes",
-        "_pending_bytes",
-        "_reader",
-        "_shared_bytes",
-        "_table",
-        "_tasks",
-        "_transport",
-        "address",
-        "client_id",
-        "language",
-        "last_frame_s",
-        "version",
-    )
+    """Remoting connection of a server or a client. After a heartbeat it is a `ClientSession`: the
+    handler of heartbeats sets `client_id`, `language`, `version` and `caller`. All calls are on the
+    event loop."""
 
     def __init__(
         self,
@@ -75,6 +98,7 @@ class Connection(asyncio.Protocol):
         self.language = "OTHER"
         self.version = 0
         self.address = ""
+        self.caller = ANYBODY
         self.last_frame_s = 0.0
         self._table = table
         self._limits = limits
@@ -96,7 +120,7 @@ class Connection(asyncio.Protocol):
         self._held_bytes = 0
         self._pending_bytes = 0
 
-    # --- the transport's calls ------------------------------------------------------------------
+    # --- calls of the transport -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -142,10 +166,10 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
             self._loop.call_soon(self._handle_frames)
 
-    # --- what comes in --------------------------------------------------------------------------
+    # --- input ----------------------------------------------------------------------------------
 
     def _handle_frames(self) -> None:
-        """Handle the frames that are whole, while what they cause can be sent."""
+        """Handle complete frames while the output has room for their responses."""
         if self._is_receiving or not self.is_open:
             return
         self._is_receiving = True
@@ -176,7 +200,8 @@ class Connection(asyncio.Protocol):
         self._count_held()
 
     def _find_room_bytes(self) -> int:
-        """How much may be written before too much waits for the peer."""
+        """Return the number of bytes that may still be written until the peer has read earlier
+        output."""
         unsent_bytes = self._transport.get_write_buffer_size() if self._transport else 0
         return self._limits.high_water_bytes - unsent_bytes
 
@@ -231,10 +256,10 @@ class Connection(asyncio.Protocol):
             if self._held_bytes:
                 self._count_held()
 
-    # --- what goes out --------------------------------------------------------------------------
+    # --- output ---------------------------------------------------------------------------------
 
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Send the response to a request, in the request's header type; nothing to a one-way
+        """Send the response to a request, in the header type of the request. No-op for a one-way
         request."""
         if request.flag & ONE_WAY_FLAG:
             return
@@ -244,8 +269,8 @@ class Connection(asyncio.Protocol):
         self.send(response)
 
     def send(self, command: RemotingCommand) -> None:
-        """Write a command as it is, at the end of this turn of the loop. Does nothing once the
-        connection has ended."""
+        """Send a command at the end of this turn of the event loop. No-op if the connection has
+        ended."""
         if self._transport is None:
             return
         body = command.body
@@ -263,7 +288,7 @@ class Connection(asyncio.Protocol):
         self._out_bytes += size + len(header)
         if self._is_receiving:
             return
-        if self._out_bytes > self._limits.high_water_bytes:  # many that waited for one message
+        if self._out_bytes > self._limits.high_water_bytes:  # many reads waited for one message
             self._flush()
         elif not self._is_flush_due:
             self._is_flush_due = True
@@ -290,7 +315,8 @@ class Connection(asyncio.Protocol):
             self._count_held()
 
     def _count_held(self) -> None:
-        """Count what this connection holds among what all hold, where it is worth it."""
+        """Report the number of buffered bytes of this connection if it has changed. A small number
+        counts as 0."""
         held_bytes = 0
         if self._transport is not None:
             held_bytes = self._reader.held_bytes + self._pending_bytes
@@ -302,7 +328,7 @@ class Connection(asyncio.Protocol):
             self._held_bytes = held_bytes
             self._shared_bytes.hold(self, held_bytes)
 
-    # --- own calls to the peer ------------------------------------------------------------------
+    # --- requests to the peer -------------------------------------------------------------------
 
     async def request(
         self,
@@ -312,8 +338,8 @@ class Connection(asyncio.Protocol):
         timeout_ms: int = 3_000,
         header_type: HeaderType = HeaderType.JSON,
     ) -> RemotingCommand:
-        """Ask the peer and wait for its response. Raises Unavailable when it does not come in time
-        or the connection ends."""
+        """Send a request and wait for its response. Raises Unavailable after the timeout or if the
+        connection ends."""
         if not self.is_open:
             raise Unavailable(f"{self.address}: the connection has ended")
         opaque = self._take_opaque()
@@ -337,7 +363,7 @@ class Connection(asyncio.Protocol):
         body: Body = b"",
         header_type: HeaderType = HeaderType.JSON,
     ) -> None:
-        """Send a request that the peer does not answer."""
+        """Send a request that gets no response."""
         opaque = self._take_opaque()
         self.send(self._command(code, ext_fields, body, opaque, ONE_WAY_FLAG, header_type))
 
@@ -366,15 +392,13 @@ class Connection(asyncio.Protocol):
     # --- as a ClientSession ---------------------------------------------------------------------
 
     def notify_consumers_changed(self, group: str) -> None:
-        """Tell the client that the members of a group have changed (40, one-way)."""
+        """Notify the client that the members of a group have changed (request code 40, one-way)."""
         self.send_one_way(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def check_transaction(self, message: StoredMessage, transaction_id: str, group: str) -> None:  # noqa: ARG002
-        """Ask the client what became of a transaction (39, one-way).
-
-        message: the half message as stored; its queue offset and its place in the commit log name
-        the transaction in the client's END_TRANSACTION.
-        """
+        """Ask the client for the outcome of a transaction (request code 39, one-way). `message`:
+        the half message as stored. In the client's END_TRANSACTION, the queue offset and the commit
+        log offset of this message identify the transaction."""
         self.send_one_way(
             RequestCode.CHECK_TRANSACTION_STATE,
             {
@@ -395,27 +419,68 @@ class Connection(asyncio.Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it is left: everything was sent, or it was aborted or lost."""
+        """Whether the connection is over: all output was sent, or the connection was aborted or
+        lost."""
         return self._transport is None
 
     @property
     def pending_count(self) -> int:
-        """Requests that are not answered yet, parked polls among them."""
+        """Number of requests that are not answered yet, including waiting polls."""
         return len(self._tasks)
 
     def close(self) -> None:
-        """End the connection once what is written has been sent."""
+        """Close the connection after all written bytes are sent."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """End the connection now."""
+        """Close the connection immediately."""
         if self._transport is not None:
-            _log.warning("%s: the connection is closed: %s", self.address, reason)
+            PEERS.note(
+                "remoting connections closed", f"{self.address}: the connection is closed: {reason}"
+            )
             self._transport.abort()
 
 
 def _write_address(host: str, port: int) -> str:
-    """Write the address of a peer as records hold it: the zone of a link-local one is left out."""
+    """Format the address of a peer as records show it. The zone of a link-local address is
+    omitted."""
     return format_host(encode_host(host.partition("%")[0], port))
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port` into host and port. Raises Invalid."""
+    host, separator, port = address.strip().rpartition(":")
+    if not separator or not host or not port.isascii() or not port.isdigit():
+        raise Invalid(f"address: expected host:port, found {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def connect(
+    address: str,
+    table: HandlerTable | None = None,
+    *,
+    limits: RemotingLimits | None = None,
+    close_listeners: Sequence[CloseListener] = (),
+    timeout_ms: int = 3_000,
+    tls: ssl.SSLContext | None = None,
+) -> Connection:
+    """Open a connection to `host:port`. `table` answers requests that the server sends. Raises
+    Unavailable, Invalid."""
+    host, port = split_address(address)
+    limits = limits or RemotingLimits()
+    buffered = BufferedBytes(limits.max_buffered_bytes)
+    table = table or HandlerTable()
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            _, connection = await loop.create_connection(
+                lambda: Connection(table, limits, buffered, list(close_listeners)),
+                host,
+                port,
+                ssl=tls,
+            )
+    except (OSError, TimeoutError) as error:
+        raise Unavailable(f"{address}: no connection in {timeout_ms} ms: {error!r}") from error
+    return connection

@@ -1,23 +1,19 @@
-"""NameServerRegistration: tells name servers outside where this broker is and which topics it has.
-
-Each address of `namesrvAddr` keeps a connection of its own and fails alone. All are told each 30 s,
-and at once when a topic was made, changed or deleted.
-"""
+"""NameServerRegistration: registration of this broker and its topics with other name servers. Each
+address of `namesrvAddr` has its own connection, so that a failing name server does not affect the
+others. All name servers get an update every 30 s, and immediately after a change of topics."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
+from tieredstore.broker.background import PeriodicTask
 from tieredstore.broker.namesrv.route import RouteTable
-from tieredstore.broker.periodic import PeriodicTask
-from tieredstore.broker.remoting.client import connect
-from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
-from tieredstore.broker.remoting.connection import Connection
+from tieredstore.broker.remoting.codes import RequestCode
+from tieredstore.broker.remoting.name_server import NameServer, split_addresses
 from tieredstore.broker.remoting.signing import SessionCredentials
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.topics import TopicConfigManager
@@ -32,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class NameServerRegistration:
-    """Registers with each name server of the settings, which may change while it runs."""
+    """Registers this broker with each name server in the settings, which may change at run time."""
 
     def __init__(
         self, settings: BrokerSettings, topics: TopicConfigManager, route: RouteTable
@@ -40,7 +36,7 @@ class NameServerRegistration:
         self._settings = settings
         self._topics = topics
         self._route = route
-        self._servers: dict[str, _NameServer] = {}
+        self._servers: dict[str, NameServer] = {}
         self._credentials = SessionCredentials.parse(
             settings.inner_client_credentials, "innerClientAuthenticationCredentials"
         )
@@ -49,34 +45,35 @@ class NameServerRegistration:
         topics.add_listener(lambda _: self._task.wake())
 
     def start(self) -> None:
-        """Start the task; the first round comes at once."""
+        """Start the registrations. The first round begins immediately."""
         self._task.start()
         self._task.wake()
 
     async def stop(self) -> None:
-        """Unregister from all, so that clients learn of it at once. Idempotent."""
+        """Stop the registrations, and unregister from all name servers, so that clients notice the
+        stop immediately. Idempotent."""
         await self._task.stop()
         servers, self._servers = self._servers, {}
         await asyncio.gather(*(self._unregister(server) for server in servers.values()))
 
     def health(self) -> ServiceHealth:
-        """Return how the task is: FAILED when any name server did not take the last round."""
+        """Return the health of the task: FAILED if the last round failed at a name server."""
         return self._task.health()
 
     async def register(self) -> None:
-        """Register with every name server now. Raises Unavailable when some did not take it; the
-        others did."""
-        wanted = [text.strip() for text in self._settings.namesrv_addr.split(";") if text.strip()]
+        """Register with every name server now. A failure at one name server does not stop the
+        registration with the others. Raises Unavailable at the end if any registration failed."""
+        wanted = split_addresses(self._settings.namesrv_addr)
         for address in self._servers.keys() - set(wanted):
             await self._unregister(self._servers.pop(address))
         for address in wanted:
             if address not in self._servers:
-                self._servers[address] = _NameServer(address, self._credentials)
+                self._servers[address] = NameServer(address, self._credentials)
         if not self._servers:
             return
         if self._permission != self._settings.broker_permission:
             self._permission = self._settings.broker_permission
-            self._topics.mark_changed()  # name servers take a table only with a new version
+            self._topics.mark_changed()  # name servers accept a table only with a new version
         fields, body = self._encode()
         timeout_ms = self._settings.register_broker_timeout_ms
         outcomes = await asyncio.gather(
@@ -106,7 +103,7 @@ class NameServerRegistration:
         }
 
     def _encode(self) -> tuple[dict[str, str], bytes]:
-        """Write header fields and body of REGISTER_BROKER."""
+        """Encode header fields and body of REGISTER_BROKER."""
         topics = {
             name: msgspec.structs.replace(topic, perm=self._route.find_permission(topic))
             for name, topic in self._topics.list_topics().items()
@@ -130,42 +127,11 @@ class NameServerRegistration:
         }
         return fields, body
 
-    async def _unregister(self, server: _NameServer) -> None:
+    async def _unregister(self, server: NameServer) -> None:
         try:
             await server.call(
                 RequestCode.UNREGISTER_BROKER, self._identity(), b"", _UNREGISTER_TIMEOUT_MS
             )
         except TieredStoreError as error:
-            _log.info("not unregistered: %s", error)
+            _log.info("cannot unregister: %s", error)
         server.close()
-
-
-class _NameServer:
-    """One name server and the connection to it, opened anew when it has ended."""
-
-    def __init__(self, address: str, credentials: SessionCredentials | None) -> None:
-        self.address = address
-        self._credentials = credentials
-        self._connection: Connection | None = None
-
-    async def call(
-        self, code: RequestCode, fields: Mapping[str, str], body: bytes, timeout_ms: int
-    ) -> None:
-        """Call it. Raises Unavailable, also for an answer that is not SUCCESS; Invalid for an
-        address that is none."""
-        connection = self._connection
-        if connection is None or not connection.is_open:
-            connection = self._connection = await connect(self.address)
-        if self._credentials is not None:
-            fields = self._credentials.sign(fields, body)
-        response = await connection.request(code, fields, body, timeout_ms)
-        if response.code != ResponseCode.SUCCESS:
-            raise Unavailable(
-                f"name server {self.address}: request {int(code)}: expected code 0, "
-                f"found {response.code} ({response.remark})"
-            )
-
-    def close(self) -> None:
-        """End the connection."""
-        if self._connection is not None:
-            self._connection.close()

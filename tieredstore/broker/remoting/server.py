@@ -1,25 +1,149 @@
-"""RemotingServer: accepts connections, and closes those that are idle."""
+"""RemotingServer: accepts TLS and plain clients on one port, and closes idle connections. A
+client's first byte distinguishes the two kinds. A TLS handshake begins with 0x16. As the first byte
+of a frame's length, 0x16 would exceed the maximum length. The server only peeks at the byte, so
+that the event loop's TLS can read it."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
-from tieredstore.broker.remoting.connection import Connection
+from tieredstore.broker.peer_warnings import PEERS
+from tieredstore.broker.ports import leaves_room
+from tieredstore.broker.remoting.connection import (
+    BufferedBytes,
+    CloseListener,
+    Connection,
+    RemotingLimits,
+)
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.limits import BufferedBytes, CloseListener, RemotingLimits
-from tieredstore.broker.remoting.listener import Listener
 from tieredstore.broker.tls import TlsMode
+
+TLS_HANDSHAKE: Final = 0x16
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_RETRY_S: Final = 1.0
+_BACKLOG: Final = 1024
+_log = logging.getLogger(__name__)
+
+
+class Listener:
+    """Accepts connections on a bound socket, and creates a protocol for each client that has sent a
+    byte. `tls`: None without a certificate, which disables TLS. `silence_s`: time limit (seconds)
+    for the first byte of a client, and for a TLS handshake."""
+
+    def __init__(
+        self,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        silence_s: float,
+        tls: ssl.SSLContext | None = None,
+        mode: TlsMode = TlsMode.PERMISSIVE,
+    ) -> None:
+        self._make_protocol = make_protocol
+        self._silence_s = silence_s
+        self._tls = None if mode is TlsMode.DISABLED else tls
+        self._serves_plain = mode is not TlsMode.ENFORCING
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+        self._listening: socket.socket | None = None
+
+    def start(self, listening: socket.socket) -> None:
+        """Start accepting. `stop` closes the socket."""
+        listening.setblocking(False)
+        listening.listen(_BACKLOG)
+        self._listening = listening
+        self._accepting = asyncio.get_running_loop().create_task(self._accept_all(listening))
+
+    async def stop(self) -> None:
+        """Stop accepting, and disconnect clients that have not sent anything. Idempotent."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+            self._accepting = None
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+        for client in list(self._silent):
+            self._stop_waiting(client)
+            client.close()
+        for task in list(self._opening):
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+
+    async def _accept_all(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    _log.error("no connection can be accepted for now: %s", error)
+                    await asyncio.sleep(_RETRY_S)
+                continue
+            if leaves_room(client.fileno()):
+                self._wait_for_first_byte(client)
+            else:
+                client.close()
+                PEERS.note(
+                    "remoting clients turned away",
+                    "a client is turned away: the limit of open files leaves too few for files",
+                )
+
+    def _wait_for_first_byte(self, client: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._silent[client] = loop.call_later(self._silence_s, self._give_up, client)
+        loop.add_reader(client, self._look, client)
+
+    def _stop_waiting(self, client: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(client)
+        self._silent.pop(client).cancel()
+
+    def _give_up(self, client: socket.socket) -> None:
+        self._stop_waiting(client)
+        client.close()
+
+    def _look(self, client: socket.socket) -> None:
+        try:
+            first = client.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        self._stop_waiting(client)
+        is_tls = bool(first) and first[0] == TLS_HANDSHAKE
+        if not first or (self._tls is None if is_tls else not self._serves_plain):
+            client.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._open(client, is_tls=is_tls))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, client: socket.socket, *, is_tls: bool) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make_protocol,
+                client,
+                ssl=self._tls if is_tls else None,
+                ssl_handshake_timeout=self._silence_s if is_tls else None,
+            )
+        except OSError as error:  # a failed handshake among them
+            PEERS.note("remoting clients not served", f"a client was not served: {error}")
+            client.close()
+
 
 _STOP_TIMEOUT_S = 3.0
 
 
 class RemotingServer:
-    """Serves one port by one table of handlers. Its socket is bound by the caller, so that nobody
-    is answered before everything behind it is ready. tls: for clients that begin with it, as
-    `tls_mode` allows."""
+    """Serves one port with one handler table. The caller binds the socket before, so that clients
+    are answered only when all parts are ready. `tls`: used for clients that begin with a TLS
+    handshake, if `tls_mode` allows TLS."""
 
     def __init__(
         self,
@@ -41,11 +165,11 @@ class RemotingServer:
         self._sweep: asyncio.TimerHandle | None = None
 
     def add_close_listener(self, listener: CloseListener) -> None:
-        """Have a function called with each connection that has ended."""
+        """Register a function that is called with each ended connection."""
         self._close_listeners.append(listener)
 
     async def start(self, listening: socket.socket) -> None:
-        """Begin to accept on a bound socket."""
+        """Start accepting on a bound socket."""
         self._listener.start(listening)
         self._is_running = True
         self._plan_sweep()
@@ -56,7 +180,7 @@ class RemotingServer:
             self.limits,
             self._buffered,
             self._close_listeners,
-            self.connections.add,  # a TLS handshake that fails opens none
+            self.connections.add,  # a failed TLS handshake opens none
         )
 
     def _forget(self, connection: Connection) -> None:
@@ -66,8 +190,8 @@ class RemotingServer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of unfinished frames, of requests that wait, and of responses that peers do not
-        take."""
+        """Number of bytes in unfinished frames, waiting requests and unread responses of all
+        connections."""
         return self._buffered.total_bytes
 
     def _plan_sweep(self) -> None:
@@ -82,7 +206,7 @@ class RemotingServer:
         self._plan_sweep()
 
     async def stop(self) -> None:
-        """Accept nobody any more and end every connection. Idempotent."""
+        """Stop accepting and close every connection. Idempotent."""
         if not self._is_running:
             return
         self._is_running = False

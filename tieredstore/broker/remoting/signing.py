@@ -1,5 +1,5 @@
-"""SessionCredentials: who we are at a server whose access control is on, and how requests are
-signed."""
+"""SessionCredentials: this broker's credentials for a server with access control. They sign
+requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105 - a name
 
 
 class SessionCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A user's name and password, which remoting calls access key and secret key."""
+    """User name and password. Remoting calls them access key and secret key."""
 
     access_key: str
     secret_key: str
@@ -30,8 +30,8 @@ class SessionCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
     @classmethod
     def parse(cls, text: str, origin: str) -> SessionCredentials | None:
-        """Read `{"accessKey":"…","secretKey":"…"}`, None of an empty text. Raises Invalid, which
-        does not tell what was found: it may be a secret."""
+        """Parse `{"accessKey":"…","secretKey":"…"}`. Returns None for an empty text. Raises
+        Invalid. The message omits the text, which may be a secret."""
         if not text.strip():
             return None
         try:
@@ -40,8 +40,8 @@ class SessionCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="came
             raise Invalid(f'{origin}: expected {{"accessKey":"…","secretKey":"…"}}') from None
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """Return the fields of a request with the signature of them and the body: HMAC-SHA1 over
-        all values in the order of their names."""
+        """Return the fields of a request with its signature added: HMAC-SHA1 over the values of all
+        fields in the order of the fields' names, followed by the body."""
         signed = {**fields, ACCESS_KEY: self.access_key}
         if self.security_token is not None:
             signed[SECURITY_TOKEN] = self.security_token

@@ -1,1 +1,1 @@
-"""Messages on their way in: checks, topics made on the way, retries and dead letters."""
+"""Incoming messages: checks, automatic creation of topics, retries and dead letters."""

@@ -1,27 +1,37 @@
-"""SendBack: messages that a consumer could not consume, for a later try or the dead letters."""
+"""SendBack: messages that a consumer failed to consume. They are retried later or become dead
+letters."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final
 
-from tieredstore.broker.refused import RefusalReason, Refused
-from tieredstore.broker.send.outcome import STORED, make_refusal
-from tieredstore.broker.send.rebuilding import rebuild, set_dead_letter_origin
-from tieredstore.contracts.message_store import wait_until_durable
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.send.fitting import (
+    DROPPED_OF_DEAD_LETTERS,
+    STORED,
+    make_dead_letter_properties,
+    make_refusal,
+    put_fitting,
+    rebuild,
+)
+from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.groups import SubscriptionGroupConfig, SubscriptionGroupManager
+from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.state.traffic import TrafficCounts
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import MessageStore, wait_until_durable
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.names import DLQ_PREFIX, RETRY_PREFIX
 from tieredstore.message.properties import find_property, remove_property, set_property
-
-if TYPE_CHECKING:
-    from tieredstore.broker.settings import BrokerSettings
-    from tieredstore.broker.state.groups import SubscriptionGroupConfig, SubscriptionGroupManager
-    from tieredstore.broker.state.topics import TopicConfigManager
-    from tieredstore.contracts.message_store import MessageStore
-    from tieredstore.message.record import StoredMessage
+from tieredstore.message.record import StoredMessage
 
 _FIRST_LEVEL: Final = 3
-"""Delay level of the first retry; each further one waits one level longer."""
+"""Delay level of the first retry. Each later retry has a delay level that is higher by one."""
+MAX_ATTEMPTS: Final = 2**31 - 1
+"""Maximum number of deliveries that a record can name."""
 _MAX_CANDIDATES: Final = 32
 _FOREVER_MS: Final = (1 << 63) - 1
 _DELIVERY_PROPERTIES: Final = (
@@ -32,27 +42,25 @@ _DELIVERY_PROPERTIES: Final = (
     b"TIMER_DELAY_SEC",
     b"TIMER_DELAY_MS",
     b"TIMER_DELIVER_MS",
+    b"TIMER_DEL_UNIQKEY",
 )
-"""Of a delay that is over: it must not begin again."""
+"""Properties of an earlier delay. They are removed so that they do not delay the message again."""
 
 
+@dataclass(eq=False)
 class SendBack:
-    """Puts messages into the retry topic of a group, delayed, or into its dead letters."""
+    """Puts messages into the retry topic of a group with a delay, or into the group's dead
+    letters."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        settings: BrokerSettings,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        *,
-        is_read_only: bool = False,
-    ) -> None:
-        self.store = store
-        self._settings = settings
-        self._topics = topics
-        self._groups = groups
-        self._is_read_only = is_read_only
+    store: MessageStore
+    settings: BrokerSettings
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    _: KW_ONLY
+    is_read_only: bool = False
+    traffic: TrafficCounts = field(default_factory=TrafficCounts)
+
+    def __post_init__(self) -> None:
         self._turn = 0
 
     async def send_back(
@@ -62,74 +70,92 @@ class SendBack:
         delay_level: int = 0,
         max_reconsume_times: int | None = None,
         origin: tuple[str, str] | None = None,
+        check: Callable[[StoredMessage], None] | None = None,
     ) -> bool:
-        """Deliver a message to a group once more, after a delay; returns whether it became a dead
+        """Redeliver a message to a group after a delay. Returns whether the message became a dead
         letter instead.
 
-        message: or the byte of the commit log where it starts; delay_level: 0: three and one more
-        for each time that it was consumed, below 0: dead letter; max_reconsume_times: None: the
-        group's; origin: topic and id (UNIQ_KEY, or offset message id) of the message that is meant.
-        A message from the tier names a place in it, not in the commit log: it is found by its id
-        then. Raises Refused.
+        `message`: the message, or the commit log offset at which it begins. `delay_level`: 0 means
+        three plus the number of earlier retries. A negative level means dead letter. If the
+        properties leave no room for the properties of a retry, the message becomes a dead letter
+        too. `max_reconsume_times`: None means the group's setting. `origin`: topic and id
+        (UNIQ_KEY, or offset message id) of the message that is meant. A message from the tier has
+        no commit log offset, so it is found by its id. `check`: called with the message that was
+        found. It may raise an error to refuse the request. Raises Refused.
         """
         config = self._find_group(group)
         if config.retry_queue_nums <= 0:
             return False
         topic = RETRY_PREFIX + group
-        made = self._topics.create_on_send_back(topic, config.retry_queue_nums)
+        made = self.topics.create_on_send_back(topic, config.retry_queue_nums)
         if not made.perm & 2:
-            raise Refused(
-                RefusalReason.NO_PERMISSION,
-                f"the topic[{topic}] sending message is forbidden",
-                topic=topic,
-            )
+            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
         stored = await self._find(message, origin) if isinstance(message, int) else message
+        if check is not None:
+            check(stored)
         most = config.retry_max_times if max_reconsume_times is None else max_reconsume_times
         if delay_level < 0 or stored.reconsume_times >= most:
             await self._put_dead_letter(group, stored, stored.reconsume_times + 1)
             return True
         self._turn += 1
-        await self._put(
+        is_put = await self._put(
             stored,
             topic,
             self._turn % config.retry_queue_nums,
-            delay_level or _FIRST_LEVEL + stored.reconsume_times,
+            delay_level or _FIRST_LEVEL + max(stored.reconsume_times, 0),
             stored.reconsume_times + 1,
         )
-        return False
+        if not is_put:
+            await self._put_dead_letter(group, stored, stored.reconsume_times + 1)
+        return not is_put
 
     async def send_to_dead_letters(self, group: str, message: StoredMessage, attempts: int) -> None:
-        """Put a message into the dead letters of a group, consumed `attempts` times. Raises
+        """Put a message into the dead letters of a group, after `attempts` consumptions. Raises
         Refused."""
         self._find_group(group)
         await self._put_dead_letter(group, message, attempts)
 
     async def _put_dead_letter(self, group: str, stored: StoredMessage, attempts: int) -> None:
         topic = DLQ_PREFIX + group
-        self._topics.create_on_send_back(topic, 1)
-        await self._put(stored, topic, 0, 0, attempts)
+        self.topics.create_on_send_back(topic, 1)
+        if not await self._put(stored, topic, 0, 0, attempts):
+            raise Refused(
+                Reason.MESSAGE_ILLEGAL, f"the dead letter of message {stored.msg_id} does not fit"
+            )
 
     async def _put(
         self, stored: StoredMessage, topic: str, queue_id: int, level: int, attempts: int
-    ) -> None:
-        properties = _complete(stored, level, is_dead=topic.startswith(DLQ_PREFIX))
+    ) -> bool:
+        """Put a message. Returns False if its properties are too long even after some were
+        removed."""
+        is_dead = topic.startswith(DLQ_PREFIX)
+        properties = _complete(stored, level, is_dead=is_dead)
         message = rebuild(stored, topic, queue_id, properties)
-        message.reconsume_times = attempts
-        result = await wait_until_durable(self.store.put_message(message))
+        message.reconsume_times = min(attempts, MAX_ATTEMPTS)
+        more = DROPPED_OF_DEAD_LETTERS if is_dead else ()
+        result = await wait_until_durable(put_fitting(self.store.put_message, message, more))
+        if result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
+            return False
         if result.status not in STORED:
             raise make_refusal(result)
-        await self._topics.wait_until_persisted(topic)
+        await self.topics.wait_until_persisted(topic)
+        origin = stored.get_property("RETRY_TOPIC") or stored.topic
+        if self.topics.find_topic(origin) is None:  # a producer may write any name there
+            origin = stored.topic
+        group = topic.removeprefix(DLQ_PREFIX if is_dead else RETRY_PREFIX)
+        self.traffic.send_backs[origin, group] += 1
+        return True
 
     def _find_group(self, group: str) -> SubscriptionGroupConfig:
-        if self._is_read_only or not self._settings.broker_permission & 2:
+        if self.is_read_only or not self.settings.broker_permission & 2:
             raise Refused(
-                RefusalReason.NO_PERMISSION,
-                f"the broker[{self._settings.broker_ip1}] sending message is forbidden",
+                Reason.NO_PERMISSION,
+                f"the broker[{self.settings.broker_ip1}] sending message is forbidden",
             )
-        config = self._groups.find_group(group)
+        config = self.groups.find_group(group)
         if config is None:
             raise Refused(
-                RefusalReason.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
+                Reason.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
             )
         return config
 
@@ -143,7 +169,7 @@ class SendBack:
             return found
         if origin is not None:
             topic, message_id = origin
-            # It may be a look into the tier.
+            # The lookup may read the tier.
             candidates = await asyncio.to_thread(
                 self.store.query_message, topic, message_id, _MAX_CANDIDATES, 0, _FOREVER_MS
             )
@@ -152,8 +178,7 @@ class SendBack:
                     return candidate
             reason = f"nor is there a message {message_id} of {topic}"
         raise Refused(
-            RefusalReason.SYSTEM_ERROR,
-            f"look message by offset failed, {physical_offset}: {reason}",
+            Reason.SYSTEM_ERROR, f"look message by offset failed, {physical_offset}: {reason}"
         )
 
 
@@ -162,9 +187,10 @@ def _has_id(message: StoredMessage, message_id: str) -> bool:
 
 
 def _complete(stored: StoredMessage, level: int, *, is_dead: bool) -> bytes:
-    """The properties of a message that goes back: where it came from first, and the delay."""
+    """Return the properties of a message that is sent back, with its original topic and id, and its
+    delay."""
     properties = stored.properties_bytes
-    if properties.find(b"REAL_TOPIC\x01") >= 0:
+    if properties.find(b"REAL_") >= 0 or properties.find(b"TIMER_") >= 0:
         for name in _DELIVERY_PROPERTIES:
             properties = remove_property(properties, name)
     if find_property(properties, b"RETRY_TOPIC") is None:
@@ -174,6 +200,6 @@ def _complete(stored: StoredMessage, level: int, *, is_dead: bool) -> bytes:
             properties, b"ORIGIN_MESSAGE_ID", stored.offset_message_id.encode()
         )
     if is_dead:
-        properties = set_dead_letter_origin(properties, stored.msg_id)
+        properties = make_dead_letter_properties(properties, stored.msg_id)
     properties = set_property(properties, b"WAIT", b"false")
     return set_property(properties, b"DELAY", b"%d" % level)

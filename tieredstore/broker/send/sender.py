@@ -1,67 +1,97 @@
-"""MessageSender: what producers send is checked, completed and put."""
+"""MessageSender: checks, completes and puts the messages of producers."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+import itertools
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
-from tieredstore.broker.refused import RefusalReason, Refused
-from tieredstore.broker.send.outcome import STORED, make_refusal
-from tieredstore.broker.send.queue_choice import QueueChooser
-from tieredstore.broker.send.rebuilding import set_dead_letter_origin
-from tieredstore.broker.send.recall_handles import (
+from tieredstore.broker.clients.consumers import RebalanceLocks
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.send.door import Door, check_delay, remove_broker_properties
+from tieredstore.broker.send.fitting import (
+    DROPPED_OF_DEAD_LETTERS,
+    STORED,
     find_recall_handle,
+    make_dead_letter_properties,
     make_recall_key,
+    make_refusal,
     parse_recall_handle,
+    put_fitting,
 )
-from tieredstore.broker.send.unique_ids import make_unique_key
-from tieredstore.broker.state.topics import check_topic_name
+from tieredstore.broker.send.lite import check_lite_member, name_lite_queue
+from tieredstore.broker.send.message_type import apply_priority
+from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.groups import SubscriptionGroupManager
+from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager, check_topic_name
+from tieredstore.broker.state.traffic import TrafficCounts
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.contracts.message_store import (
     DURABLE,
+    MessageStore,
     PutMessageResult,
-    PutMessageStatus,
     wait_until_durable,
 )
 from tieredstore.errors import Invalid
 from tieredstore.message import properties as props
 from tieredstore.message import sysflag
-from tieredstore.message.encoding import Message
+from tieredstore.message.crc import CRC_BLOCK_SIZE
+from tieredstore.message.encoding import DueMessage, Message
+from tieredstore.message.hashes import java_string_hash
 from tieredstore.message.names import DLQ_PREFIX, RETRY_PREFIX
+from tieredstore.message.properties import find_text
 
-if TYPE_CHECKING:
-    from tieredstore.broker.clients import RebalanceLocks
-    from tieredstore.broker.settings import BrokerSettings
-    from tieredstore.broker.state.groups import SubscriptionGroupManager
-    from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
-    from tieredstore.contracts.message_store import MessageStore
+_MULTIPLIER: Final = 2_862_933_555_777_941_757
+_U64: Final = (1 << 64) - 1
+
+
+class QueueChooser:
+    """Chooses queues in turn. Messages of one message group (`__SHARDINGKEY`) or of one lite topic
+    always get the same queue."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def choose(self, queue_nums: int, properties: bytes) -> int:
+        """Return a queue id below `queue_nums` (at least 1)."""
+        group = find_text(properties, b"__SHARDINGKEY") or find_text(properties, b"__LITE_TOPIC")
+        if group is not None:
+            return consistent_hash(java_string_hash(group), queue_nums)
+        self._turn += 1
+        return self._turn % queue_nums
+
+
+def consistent_hash(key: int, buckets: int) -> int:
+    """Return the bucket of a key, as Java's proxy finds the queue of a message group. When buckets
+    are added, few keys move to a different bucket (jump consistent hash, Lamping and Veach)."""
+    state = key & _U64
+    candidate = 0
+    while True:
+        state = (_MULTIPLIER * state + 1) & _U64
+        following = int((candidate + 1) / (((state >> 33) + 1) / (1 << 31)))
+        if not 0 <= following < buckets:
+            return candidate
+        candidate = following
+
 
 REGION: Final = "DefaultRegion"
-"""Value of MSG_REGION."""
-_NOT_ALLOWED: Final = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
+"""Value of the property MSG_REGION in every message, as in Java."""
 _OK: Final = PutMessageStatus.PUT_OK
+_TOO_LONG: Final = PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+_MAX_COMPLETED: Final = props.MAX_PROPERTIES_BYTES - CRC_BLOCK_SIZE
 _UNIT_TOPIC: Final = 1
 _UNIT_RETRY_TOPIC: Final = 2
 
 
 class SendRequest(msgspec.Struct, gc=False):
-    """A message that a producer sends. Its queue id -1: the broker chooses.
-
-    default_topic, default_queue_nums: after what, and with how many queues at most, an unknown
-    topic is made; max_reconsume_times: of a message for a `%RETRY%` topic, None: the group's.
-    """
+    """Message of a producer. With a queue id of -1 the broker chooses the queue. `default_topic`,
+    `default_queue_nums`: template and maximum number of queues, if the topic is unknown and is
+    created. `max_reconsume_times`: for a message in a `%RETRY%` topic. None means the group's
+    setting. `is_reply`: whether the message answers a request and may go to the reply topic."""
 
     group: str
     message: Message
@@ -69,11 +99,13 @@ class SendRequest(msgspec.Struct, gc=False):
     default_queue_nums: int = 4
     max_reconsume_times: int | None = None
     is_unit_mode: bool = False
+    is_reply: bool = False
 
 
 class SendResult(NamedTuple):
-    """Where a message was stored. message_id: offset message id (of a batch: of each, joined by
-    commas); transaction_id: its UNIQ_KEY; recall_handle: of a timer message, else empty."""
+    """Result of a send. `message_id`: offset message id. For a batch, the ids of its messages,
+    joined by commas. `transaction_id`: UNIQ_KEY of the message. `recall_handle`: recall handle of a
+    timer message, otherwise empty."""
 
     status: PutMessageStatus
     queue_id: int
@@ -85,11 +117,11 @@ class SendResult(NamedTuple):
 
 
 class MessageSender:
-    """Puts what producers send, after Java's checks. Used on the loop only.
-
-    store_host: of the store's records; locks: of orderly consumers, whose messages go from a retry
-    topic straight to the dead letters; is_read_only: whether nothing is taken from anybody.
-    """
+    """Puts the messages of producers after Java's checks. Used on the event loop only.
+    `store_host`: address in the store's records. `locks`: queue locks of orderly consumers. A
+    message that such a consumer sends to a retry topic becomes a dead letter. `is_read_only`:
+    whether all messages are refused. `fills_light_queues`: whether the store fills light queues at
+    present."""
 
     def __init__(
         self,
@@ -101,8 +133,12 @@ class MessageSender:
         *,
         locks: RebalanceLocks | None = None,
         is_read_only: bool = False,
+        door: Door | None = None,
+        fills_light_queues: Callable[[], bool] = lambda: False,
+        traffic: TrafficCounts | None = None,
     ) -> None:
         self.store = store
+        self._traffic = traffic or TrafficCounts()
         self._locks = locks
         self._settings = settings
         self._topics = topics
@@ -111,25 +147,31 @@ class MessageSender:
         self._host_text = store_host.hex().upper()
         self._is_read_only = is_read_only
         self._queues = QueueChooser()
+        self.door = door or Door(settings)
+        self._fills_light_queues = fills_light_queues
         self._suffix = props.encode_properties(
             {"CLUSTER": settings.broker_cluster_name, "MSG_REGION": REGION, "TRACE_ON": "true"}
         )
 
     async def send(self, request: SendRequest) -> SendResult:
-        """Put a message and wait until it is as durable as the flush mode promises. Raises Refused
-        for what is not stored."""
+        """Put a message and wait until it is as durable as the flush mode requires. Raises Refused
+        for a message that is not stored."""
         sent = self.submit(request)
         return sent if isinstance(sent, SendResult) else await sent
 
     def submit(self, request: SendRequest) -> SendResult | Awaitable[SendResult]:
-        """Put a message: its result, or what to wait for where a flush has to confirm it, or its
-        topic is new. Raises Refused."""
+        """Put a message. Returns the result, or an awaitable of the result if the put waits for a
+        flush or for a new topic. Raises Refused."""
         message = self.accept(request)
         return self.put(message, message.topic)
 
     def put(self, message: Message, topic: str) -> SendResult | Awaitable[SendResult]:
-        """Put a message that was accepted, as `submit` does. topic: where it is to be read."""
+        """Put an accepted message, as `submit` does. `topic`: topic from which the message can be
+        read."""
         result = self.store.put_message(message)
+        if result.status is _TOO_LONG and topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            result = self._put_in_room(message)
+            topic = message.topic
         if (
             result.durable is DURABLE
             and self._topics.is_persisted(topic)
@@ -139,88 +181,89 @@ class MessageSender:
         return self._wait(message, result, topic)
 
     def accept(self, request: SendRequest) -> Message:
-        """Check a message and complete it: topic, queue, properties. Raises Refused."""
-        message = request.message
-        topic = message.topic
+        """Check a message and complete its topic, queue and properties. Raises Refused."""
+        topic = request.message.topic
         if self._is_read_only:
-            raise Refused(RefusalReason.NO_PERMISSION, "the broker is read-only", topic=topic)
+            raise Refused(Reason.NO_PERMISSION, "the broker is read-only")
         config = self._topics.find_topic(topic)
-        if config is None or topic in _NOT_ALLOWED or self._settings.broker_permission & 2 == 0:
+        is_open = self.door.is_open(topic, is_reply=request.is_reply)
+        if config is None or not is_open or self._settings.broker_permission & 2 == 0:
             config = self._find_or_make_topic(request, config)
-        if not message.body:
-            raise Refused(RefusalReason.MESSAGE_ILLEGAL, "the message has no body", topic=topic)
+        message = request.message = self.door.admit(request.message)
+        if b"LITE_TOPIC\x01" in message.properties or b"%LMQ%$" in message.properties:
+            name_lite_queue(message, config, fills_queues=self._fills_light_queues())
+        if config.write_queue_nums > 0:
+            apply_priority(message, config.write_queue_nums)
         if message.queue_id < 0:
             if config.write_queue_nums <= 0:
-                raise Refused(
-                    RefusalReason.NO_PERMISSION, f"topic {topic} has no queue to write", topic=topic
-                )
+                raise Refused(Reason.NO_PERMISSION, f"topic {topic} has no queue to write")
             message.queue_id = self._queues.choose(config.write_queue_nums, message.properties)
         elif message.queue_id >= max(config.write_queue_nums, config.read_queue_nums):
             raise Refused(
-                RefusalReason.INVALID_PARAMETER,
+                Reason.INVALID_PARAMETER,
                 f"request queueId[{message.queue_id}] is illegal, topic {topic} has "
                 f"{config.write_queue_nums} queues to write, producer group {request.group}",
-                topic=topic,
             )
         if config.topic_filter_type == "MULTI_TAG":
             message.sys_flag |= sysflag.MULTI_TAGS
-        properties = message.properties
-        if (
-            properties.find(b"CLUSTER\x01") >= 0
-            or properties.find(b"\x01\x02") >= 0
-            or properties.find(b"POP_CK\x01") >= 0
-        ):
-            properties = _remove_own(properties)
-        if properties and properties[-1] != 2:
-            properties += b"\x02"
-        if properties.find(b"UNIQ_KEY\x01") < 0:
-            properties += b"UNIQ_KEY\x01%s\x02" % make_unique_key(self._store_host).encode()
-        message.properties = properties + self._suffix
+        message.properties = self._complete_properties(message.properties, self._suffix)
         if topic[0] == "%" and topic.startswith(RETRY_PREFIX):
             self._move_to_dead_letters(request)
         return message
 
     async def send_batch(self, request: SendRequest, messages: Sequence[Message]) -> SendResult:
-        """Put messages of one queue with consecutive offsets, all or none. Raises Refused.
-
-        The request's message has what they share: topic, queue, flags of the system, times, host,
-        and properties for those that do not have them themselves.
-        """
+        """Put messages into one queue with consecutive offsets, all or none. The message in the
+        request has the values that all messages share: topic, queue, system flags, times and host.
+        Its properties are added to messages that lack them. Raises Refused."""
         shared = request.message
         if shared.topic.startswith(RETRY_PREFIX):
             raise Refused(
-                RefusalReason.MESSAGE_ILLEGAL,
-                f"batch request does not support retry group {shared.topic}",
-                topic=shared.topic,
+                Reason.MESSAGE_ILLEGAL, f"batch request does not support retry group {shared.topic}"
             )
         if not messages:
-            raise Refused(RefusalReason.MESSAGE_ILLEGAL, "a batch of no messages")
+            raise Refused(Reason.MESSAGE_ILLEGAL, "a batch of no messages")
         shared = self.accept(request)
         common = props.remove_property(shared.properties, b"UNIQ_KEY")
-        pairs = [pair + b"\x02" for pair in common.split(b"\x02") if pair]
-        batch = [
-            msgspec.structs.replace(
+        pairs = _split_pairs(common, "the batch")
+        batch: list[Message] = []
+        for number, message in enumerate(messages):
+            member = msgspec.structs.replace(
                 shared,
                 body=message.body,
                 flag=message.flag,
-                properties=self._complete(message.properties, pairs),
+                properties=self._complete(number, message.properties, pairs, shared.topic),
             )
-            for message in messages
-        ]
+            if _has_timer(message):  # Java's broker does not check the times of a batch's messages
+                member = DueMessage(*msgspec.structs.astuple(member))
+            batch.append(member)
         result = self.store.put_messages(batch)
         sent = await self._wait(shared, result, shared.topic)
+        self._traffic.batched[shared.topic] += len(batch) - 1
         return sent._replace(message_id=",".join(self._list_ids(batch, result)))
 
-    def _complete(self, properties: bytes, pairs: list[bytes]) -> bytes:
-        if properties and properties[-1] != 2:
-            properties += b"\x02"
+    def _complete(self, number: int, properties: bytes, pairs: list[bytes], topic: str) -> bytes:
+        """Return the properties of one message of a batch, with the pairs that it lacks. Raises
+        Refused."""
+        _split_pairs(properties, f"message {number} of the batch")
+        check_lite_member(properties, topic)
+        if properties.find(b"DELAY\x01") >= 0:
+            check_delay(properties)
+        properties = remove_broker_properties(properties)
         marked = b"\x02" + properties
-        if marked.find(b"\x02UNIQ_KEY\x01") < 0:
-            properties += b"UNIQ_KEY\x01%s\x02" % make_unique_key(self._store_host).encode()
         lacking = [
             pair for pair in pairs if marked.find(b"\x02" + pair[: pair.index(b"\x01") + 1]) < 0
         ]
-        return properties + b"".join(lacking)
+        completed = self._complete_properties(properties, b"".join(lacking))
+        # Java's broker adds nothing to the messages of a batch: a size that it accepts must fit
+        # here.
+        return completed if len(completed) <= _MAX_COMPLETED else properties.rstrip(b"\0")
+
+    def _complete_properties(self, properties: bytes, suffix: bytes) -> bytes:
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        if (b"\x02" + properties).find(b"\x02UNIQ_KEY\x01") < 0:
+            properties += b"UNIQ_KEY\x01%s\x02" % make_unique_key(self._store_host).encode()
+        return properties + suffix
 
     def _list_ids(self, batch: list[Message], result: PutMessageResult) -> Iterator[str]:
         sizes = [len(message.body) + len(message.properties) for message in batch]
@@ -232,25 +275,33 @@ class MessageSender:
             position += fixed + size
 
     async def recall(self, group: str, topic: str, handle: str) -> str:
-        """Take back a timer message that is not due yet; returns its UNIQ_KEY. Whether the message
-        was there at all is not known. Raises Refused, also when it is due already."""
+        """Recall a timer message before it is due, and return the message's UNIQ_KEY. The result
+        does not show whether the message existed. Raises Refused, also for a message that is
+        already due."""
         try:
             recalled = parse_recall_handle(handle)
         except Invalid as error:
-            raise Refused(RefusalReason.INVALID_PARAMETER, str(error)) from error
+            raise Refused(Reason.INVALID_PARAMETER, str(error)) from error
         if recalled.topic != topic:
             raise Refused(
-                RefusalReason.INVALID_PARAMETER,
+                Reason.INVALID_PARAMETER,
                 f"recall handle of topic {recalled.topic}: expected {topic}",
             )
         properties = {
             "TIMER_DELIVER_MS": str(recalled.deliver_ms),
-            "TIMER_DEL_UNIQKEY": make_recall_key(topic, recalled.message_id),
             "UNIQ_KEY": recalled.message_id,
             "TAGS": "_RECALL_TAG_",
         }
-        message = Message.create(topic, b"0", properties=properties)
-        await self.send(SendRequest(group, message, default_topic=""))
+        try:
+            message = Message.create(topic, b"0", properties=properties)
+        except Invalid as error:
+            raise Refused(Reason.INVALID_PARAMETER, str(error)) from error
+        message = self.accept(SendRequest(group, message, default_topic=""))
+        key = make_recall_key(topic, recalled.message_id).encode()
+        message.properties = props.set_property(message.properties, b"TIMER_DEL_UNIQKEY", key)
+        sent = self.put(message, topic)
+        if not isinstance(sent, SendResult):
+            await sent
         return recalled.message_id
 
     async def _wait(self, message: Message, result: PutMessageResult, topic: str) -> SendResult:
@@ -281,20 +332,14 @@ class MessageSender:
         topic = request.message.topic
         if not self._settings.broker_permission & 2 and config is not None and config.order:
             raise Refused(
-                RefusalReason.NO_PERMISSION,
+                Reason.NO_PERMISSION,
                 f"the broker[{self._settings.broker_ip1}] sending message is forbidden",
-                topic=topic,
             )
         try:
             check_topic_name(topic)
         except Invalid as error:
-            raise Refused(RefusalReason.INVALID_PARAMETER, str(error), topic=topic) from error
-        if topic in _NOT_ALLOWED:
-            raise Refused(
-                RefusalReason.NO_PERMISSION,
-                f"Sending message to topic[{topic}] is forbidden.",
-                topic=topic,
-            )
+            raise Refused(Reason.INVALID_PARAMETER, str(error)) from error
+        self.door.check_topic(topic, is_reply=request.is_reply)
         if config is not None:
             return config
         sys_flag = 0
@@ -307,47 +352,81 @@ class MessageSender:
         if made is None and is_retry:
             made = self._topics.create_on_send_back(topic, 1)
         if made is None:
-            raise Refused(
-                RefusalReason.TOPIC_NOT_EXIST,
-                f"topic[{topic}] not exist, apply first please!",
-                topic=topic,
-            )
+            raise Refused(Reason.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
         return made
 
     def _move_to_dead_letters(self, request: SendRequest) -> None:
-        """A message that a client sends to a retry topic by itself, since it could not send it
-        back, ends with the dead letters like any other."""
+        """Move a message to the dead letters if it had its last attempt. A client sends such a
+        message to a retry topic if it could not send the message back."""
         message = request.message
         group = message.topic.removeprefix(RETRY_PREFIX)
         config = self._groups.find_group(group)
         if config is None:
             raise Refused(
-                RefusalReason.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {group}",
-                topic=message.topic,
+                Reason.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
             )
         most = request.max_reconsume_times
         most = config.retry_max_times if most is None else most
-        # An orderly consumer has tried as often as it may: older clients count one less.
+        # An orderly consumer has no tries left. Older clients count one less.
         is_orderly = self._locks is not None and self._locks.has_locks(group)
         if is_orderly or message.reconsume_times > most:
-            message.topic = DLQ_PREFIX + group
-            message.queue_id = 0
-            table = props.decode_properties(message.properties)
-            origin = table.get("UNIQ_KEY") or table.get("ORIGIN_MESSAGE_ID", "")
-            properties = set_dead_letter_origin(message.properties, origin)
-            message.properties = props.set_property(properties, b"DELAY", b"-1")
-            self._topics.create_on_send_back(message.topic, 1)
+            self._make_dead_letter(message)
+
+    def _make_dead_letter(self, message: Message) -> None:
+        group = message.topic.removeprefix(RETRY_PREFIX)
+        message.topic = DLQ_PREFIX + group
+        message.queue_id = 0
+        table = props.decode_properties(message.properties)
+        origin = table.get("UNIQ_KEY") or table.get("ORIGIN_MESSAGE_ID", "")
+        properties = make_dead_letter_properties(message.properties, origin)
+        message.properties = props.set_property(properties, b"DELAY", b"-1")
+        self._topics.create_on_send_back(message.topic, 1)
+
+    def _put_in_room(self, message: Message) -> PutMessageResult:
+        """Put a message for a retry topic or for dead letters whose properties are too long. Remove
+        some of the properties. If a retry message still does not fit, put it into the dead
+        letters."""
+        put = self.store.put_message
+        if message.topic.startswith(RETRY_PREFIX):
+            result = put_fitting(put, message)
+            if result.status is not _TOO_LONG:
+                return result
+            self._make_dead_letter(message)
+        return put_fitting(put, message, DROPPED_OF_DEAD_LETTERS)
 
 
 def _has_timer(message: Message) -> bool:
     return message.properties.find(b"TIMER_D") >= 0
 
 
-def _remove_own(properties: bytes) -> bytes:
-    """Properties without what the broker sets itself, and without empty values, as Java keeps
-    them."""
-    table = props.decode_properties(properties)
-    for name in ("CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"):
-        table.pop(name, None)
-    return props.encode_properties(table)
+def _split_pairs(properties: bytes, where: str) -> list[bytes]:
+    """Return the properties as pairs of name and value, each with the separator at its end. Raises
+    Refused for a pair without a separator between name and value."""
+    pairs = [pair + b"\x02" for pair in properties.split(b"\x02") if pair]
+    for pair in pairs:
+        if b"\x01" not in pair:
+            raise Refused(
+                Reason.MESSAGE_ILLEGAL,
+                f"the message is illegal: {where}: properties: expected name, byte 1, value, "
+                f"found {pair[:64]!r}",
+            )
+    return pairs
+
+
+_SALT: Final = os.urandom(4)
+_counter = itertools.count(int.from_bytes(os.urandom(2), "big"))
+
+
+def make_unique_key(host: bytes) -> str:
+    """Return a UNIQ_KEY of 32 upper-case hex digits. It is made of the address, the process id, a
+    random number of the process, the time and a counter. `host`: address, encoded as in a
+    record."""
+    now_ms = time.time_ns() // 1_000_000
+    parts = (
+        host[:4],
+        (os.getpid() & 0xFFFF).to_bytes(2, "big"),
+        _SALT,
+        (now_ms & 0xFFFFFFFF).to_bytes(4, "big"),
+        (next(_counter) & 0xFFFF).to_bytes(2, "big"),
+    )
+    return b"".join(parts).hex().upper()

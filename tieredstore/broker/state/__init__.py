@@ -1,1 +1,1 @@
-"""What a broker keeps in `config/`: topics, subscription groups, consumer offsets."""
+"""State of a broker in `config/`: topics, subscription groups, consumer offsets."""

@@ -1,4 +1,4 @@
-"""Backups of `config/`: one file with everything in it, but for what the tier's metadata is."""
+"""Backups of `config/`: one file with everything except the tier's metadata."""
 
 from __future__ import annotations
 
@@ -7,18 +7,72 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tieredstore.broker.state.format import VERSION
+import msgspec
+
 from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.file_archive import FileArchive, Manifest, pack_files, unpack_files
-from tieredstore.disk.file_operations import FILES
-from tieredstore.errors import Invalid
+from tieredstore.disk.file_operations import (
+    FILES,
+    SECRET_FILE_MODE,
+    SECRET_FOLDER_MODE,
+    cut_zeros,
+    find_file_mode,
+)
+from tieredstore.errors import Corrupt, Invalid
+
+VERSION: Final = 1
+FILE_NAME: Final = "tieredstoreFormat.json"
+
+
+class _Format(msgspec.Struct):
+    version: int
+
+
+def check_format(folder: Path) -> None:
+    """Check the format version in a folder, and write the version into a folder that has none.
+    Blocks. Raises Invalid for a folder of a newer version of this project, Corrupt, Unavailable."""
+    path = folder / FILE_NAME
+    backup = path.with_name(f"{FILE_NAME}.bak")
+    with wrap_os_errors("read", path):
+        data = path.read_bytes() if path.exists() else b""
+        kept = backup.read_bytes() if backup.exists() else b""
+    found = _find_version(data)
+    if found is None and data and cut_zeros(data) == data and _find_version(kept) is None:
+        raise Corrupt(
+            f"{path}: expected a format version, found {data[:40]!r}. Nothing was changed. Restore "
+            "config/ from a backup (`tieredstore config restore`), or delete the file when no "
+            "newer version of this project has used the folder",
+            path=str(path),
+        )
+    if found is None:
+        # Torn, or not written yet. Later versions write the second file too, so without it the
+        # version is the first one.
+        found = _find_version(kept) or VERSION
+        if found <= VERSION:
+            with wrap_os_errors("write", path):
+                FILES.make_directory(folder, SECRET_FOLDER_MODE)
+                FILES.replace_file(path, msgspec.json.encode(_Format(found)), backup=backup)
+    if found > VERSION:
+        raise Invalid(
+            f"{path}: expected format version {VERSION} or older, found {found}: a newer version "
+            "of this project wrote it",
+            path=str(path),
+        )
+
+
+def _find_version(data: bytes) -> int | None:
+    try:
+        return msgspec.json.decode(cut_zeros(data), type=_Format).version
+    except msgspec.MsgspecError:
+        return None
+
 
 _TIER_METADATA: Final = "tieredStoreMetadata.json"
 
 
 def list_files(folder: Path) -> list[str]:
-    """List what a backup of a `config/` has: not what is being written, and not the metadata of the
-    tier, which is the tier's and goes on with it."""
+    """Return the names of the files in `config/` to back up. Unfinished files are skipped. The
+    tier's metadata is skipped too, because it belongs to the tier."""
     with wrap_os_errors("list", folder):
         names = (
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
@@ -31,40 +85,46 @@ def list_files(folder: Path) -> list[str]:
 
 
 def back_up(folder: Path, target: Path) -> Manifest:
-    """Write a backup of a `config/` to a file, on disk when this returns. The broker may run: each
-    file is as it was at one moment. Raises Invalid for a folder with nothing in it, Unavailable."""
+    """Write a backup of a `config/` to a file, durably. The broker may be running: each file is
+    read in a consistent state. Raises Invalid for an empty folder, Unavailable."""
     contents: dict[str, bytes] = {}
     for name in list_files(folder):
-        # What goes away meanwhile (a journal that is done with) is not needed.
+        # A file that disappears meanwhile (a finished journal) is not needed.
         with wrap_os_errors("read", folder / name), suppress(FileNotFoundError):
             contents[name] = (folder / name).read_bytes()
     if not contents:
         raise Invalid(f"{folder}: expected files of a broker, found none", path=str(folder))
     manifest, packed = pack_files(contents, VERSION)
     with wrap_os_errors("write", target):
-        FILES.replace_file(target, packed)
+        FILES.replace_file(target, packed, mode=SECRET_FILE_MODE)
     return manifest
 
 
 def read_backup(source: Path) -> FileArchive:
-    """Read a backup, every byte checked. Raises Invalid for one of a newer version, Corrupt for
-    what is none, Unavailable."""
+    """Read a backup and verify every byte. Raises Invalid for a newer version, Corrupt for a file
+    that is no intact backup, Unavailable."""
     with wrap_os_errors("read", source):
         data = source.read_bytes()
-    return unpack_files(data, VERSION, str(source))
+    try:
+        return unpack_files(data, VERSION, str(source))
+    except Corrupt as error:
+        text = f"{error}. Use another backup of `tieredstore config backup`"
+        raise Corrupt(text, path=str(source)) from error
 
 
 def restore(backup: FileArchive, folder: Path) -> Path | None:
-    """Make what a backup has the contents of a `config/` that nobody uses. Returns the folder
-    beside it in which the files that were there are kept; None where there were none. A call that
-    was killed can be made again. Raises Unavailable."""
+    """Replace the content of a `config/` that no broker uses by a backup. Returns the adjacent
+    folder that keeps the former files, or None if the folder was empty. If the process ends before
+    the call returns, repeat the call. Raises Unavailable."""
     present = list_files(folder) if folder.is_dir() else []
     kept = folder.with_name(f"{folder.name}.replaced-{time.time_ns() // 1_000_000}")
     with wrap_os_errors("restore", folder):
+        FILES.make_directory(folder, SECRET_FOLDER_MODE)
         for name in present:
-            FILES.make_directory((kept / name).parent)
+            FILES.make_directory(kept, SECRET_FOLDER_MODE)
+            FILES.make_directory((kept / name).parent, SECRET_FOLDER_MODE)
             (folder / name).rename(kept / name)
         for name, data in backup.contents.items():
-            FILES.make_directory((folder / name).parent)
-            FILES.replace_file(folder / name, data)
+            FILES.make_directory((folder / name).parent, SECRET_FOLDER_MODE)
+            FILES.replace_file(folder / name, data, mode=find_file_mode(name))
     return kept if present else None

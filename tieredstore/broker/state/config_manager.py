@@ -1,15 +1,16 @@
-"""`ConfigManager`: a JSON file of the broker under `config/`, in Java's form.
+"""`ConfigManager`: a JSON file of the broker under `config/`, in Java's format.
 
-Writing: the new text goes to `<name>.tmp` and is synced, the file becomes `<name>.bak`, the new one
-takes its name, the folder is synced. A crash between the two renames leaves the `.bak` alone, which
-is then read, as Java does.
+A write syncs the new text to a temporary file. The present file is also linked as `<name>.bak`, the
+temporary file takes the name of the file, and the folder is synced. The first version is written to
+`<name>.bak` as well, so that a backup always exists. If only the `.bak` exists, it is read, as in
+Java. Zeros after the text are not damage, because a file system may leave zeros there after a power
+failure.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -18,18 +19,27 @@ from typing import Final
 import aiofiles.os
 import msgspec
 
+from tieredstore.broker.background import PeriodicTask
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.disk.errors import translate_os_error, wrap_os_errors
-from tieredstore.disk.sync import sync_file, sync_folder
-from tieredstore.errors import Corrupt
+from tieredstore.disk.file_operations import (
+    FILES,
+    SECRET_FOLDER_MODE,
+    close_secret_file,
+    cut_zeros,
+    find_file_mode,
+)
+from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.java_json import quote_integer_keys
+from tieredstore.service_thread import ServiceHealth
 
 _DAMAGES: Final = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 _log = logging.getLogger(__name__)
 
 
 class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
-    """How often a table was changed, and when (epoch ms): name servers compare it."""
+    """Version of a table. `counter`: number of changes. `timestamp`: time of the last change (epoch
+    ms). Name servers compare the versions."""
 
     state_version: int = 0
     timestamp: int = 0
@@ -37,41 +47,44 @@ class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConfigManager(ABC):
-    """Keeps one file: `load` it once, `mark_changed` with each change, `persist` now and then.
-
-    All of it belongs to one event loop. A subclass says what is in the file.
-
-    file_mode: rights of the file.
-    """
-
-    file_mode = 0o644
+    """Keeps one file. Call `load` once, `mark_changed` with each change, and `persist` regularly.
+    All calls are on one event loop. A subclass defines the content of the file."""
 
     def __init__(self, path: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = path
         self.data_version = DataVersion()
         self.on_change: Callable[[], None] = lambda: None
-        """Called with each change; the persist service sets it."""
+        """Function that is called after each change. The persist service sets it."""
         self._clock = clock
         self._changes = 0
-        self._persisted = 0  # of the changes, those that the file has
+        self._persisted = 0  # number of changes that the file has
         self._persisting = asyncio.Lock()
 
     @abstractmethod
     def encode(self) -> bytes:
-        """Write the state as strict JSON."""
+        """Encode the state as strict JSON."""
 
     @abstractmethod
     def decode(self, data: bytes) -> None:
-        """Take the state from strict JSON. Raises one of msgspec's errors, or ValueError, and
-        changes nothing when it is damaged."""
+        """Decode the state from strict JSON. For a damaged text, raises one of msgspec's errors or
+        ValueError, and changes nothing."""
 
     @property
     def is_changed(self) -> bool:
-        """Whether there is something to persist."""
         return self._changes != self._persisted
 
+    @property
+    def changes(self) -> int:
+        """Number of the last change."""
+        return self._changes
+
+    def is_on_disk(self, change: int) -> bool:
+        """Return whether the file has a change."""
+        return change <= self._persisted
+
     def mark_changed(self, *, is_new_version: bool = True) -> None:
-        """Note that the file is to be written; with a new version others fetch the table again."""
+        """Mark the file for writing. `is_new_version`: whether the table also gets a new version,
+        so that name servers fetch the table again."""
         if is_new_version:
             self.data_version.counter += 1
             self.data_version.timestamp = self._clock.now_ms()
@@ -79,13 +92,13 @@ class ConfigManager(ABC):
         self.on_change()
 
     async def load(self) -> None:
-        """Read the file, or its `.bak` where it is missing, empty or damaged; without any the state
-        stays empty.
-
-        A damaged file is set aside as `<name>.damaged-<epoch ms>`, never deleted. Raises Corrupt
-        when what there is, is damaged: then everything stays where it is. Raises Unavailable.
-        """
+        """Read the file, or its `.bak` if the file is missing, empty or damaged. If neither exists,
+        the state stays empty. A damaged file is renamed to `<name>.damaged-<epoch ms>` and never
+        deleted. If every existing file is damaged, no file is renamed and Corrupt is raised. Raises
+        Unavailable."""
         backup = self._named(".bak")
+        for path in (self.path, backup):
+            await asyncio.to_thread(close_secret_file, path)
         try:
             if await self._read(self.path):
                 return
@@ -95,22 +108,32 @@ class ConfigManager(ABC):
         try:
             found = await self._read(backup)
         except Corrupt as error:
-            raise damage or error from None
+            raise self._refuse(damage or error) from None
         if damage is not None:
             if not found:
-                raise damage
+                raise self._refuse(damage)
             aside = self._named(f".damaged-{self._clock.now_ms()}")
             with wrap_os_errors("set aside", self.path):
                 await aiofiles.os.rename(self.path, aside)
-            _log.error("%s; it is now %s, and %s is used", damage, aside.name, backup.name)
+            _log.error(
+                "%s. The file is renamed to %s, and %s is used", damage, aside.name, backup.name
+            )
             self._changes += 1
         elif found:
             _log.warning("%s: is not there or empty, %s is used", self.path, backup.name)
 
+    def _refuse(self, damage: Corrupt) -> Corrupt:
+        return Corrupt(
+            f"{damage}. There is no good {self.path.name}.bak, and nothing was changed. Put back a "
+            "good copy, which `tieredstore config restore` takes from a backup, or move the "
+            "damaged file away to start without its content",
+            path=damage.path,
+        )
+
     async def persist(self, *, always: bool = False) -> None:
-        """Write the file if anything changed, or `always`. A write that has begun is ended, also
-        when the caller is cancelled. Raises Unavailable or Exhausted; the state then still counts
-        as changed."""
+        """Write the file if the state has changed. `always`: write it even without a change. A
+        write completes even if the caller is cancelled. Raises Unavailable or Exhausted. After an
+        error the state still counts as changed."""
         await asyncio.shield(self._persist(always=always))
 
     async def _persist(self, *, always: bool) -> None:
@@ -119,41 +142,18 @@ class ConfigManager(ABC):
                 return
             changes = self._changes
             with wrap_os_errors("write", self.path):
-                await self._write(self.encode())
+                await asyncio.to_thread(self._write, self.encode())
             self._persisted = changes
 
-    async def _write(self, data: bytes) -> None:
-        await aiofiles.os.makedirs(self.path.parent, exist_ok=True)
-        temporary = self._named(".tmp")
-        await asyncio.to_thread(self._write_synced, temporary, data)
-        # An empty file is no backup.
-        if await aiofiles.os.path.exists(self.path) and await aiofiles.os.path.getsize(self.path):
-            await self._rename(self.path, self._named(".bak"))
-        await self._rename(temporary, self.path)
-        await asyncio.to_thread(sync_folder, self.path.parent)
-
-    def _write_synced(self, path: Path, data: bytes) -> None:
-        """Write a file whole. One call of a thread: also when the end of the loop cancels who
-        waits for it, nobody closes the file under its sync, and nobody forgets to."""
-        with open(path, "wb", opener=self._open) as file:
-            file.write(data)
-            file.flush()
-            sync_file(file.fileno())
-
-    def _open(self, path: str, flags: int) -> int:
-        fd = os.open(path, flags, self.file_mode)
-        try:
-            os.fchmod(fd, os.fstat(fd).st_mode & self.file_mode)  # one that was left behind
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
-
-    async def _rename(self, path: Path, new_path: Path) -> None:
-        await aiofiles.os.replace(path, new_path)
+    def _write(self, data: bytes) -> None:
+        """Write a whole file in one call of a thread. If the end of the event loop cancels the
+        waiting caller, the file is neither closed during its sync nor left open."""
+        FILES.make_directory(self.path.parent, SECRET_FOLDER_MODE)
+        mode = find_file_mode(self.path.name)
+        FILES.replace_file(self.path, data, mode=mode, backup=self._named(".bak"))
 
     async def _read(self, path: Path) -> bool:
-        """Take the state from a file; False when it is missing or empty."""
+        """Decode the state from a file. Returns False if the file is missing or empty."""
         try:
             data = await asyncio.to_thread(path.read_bytes)  # opened and closed by one call
         except FileNotFoundError:
@@ -162,11 +162,65 @@ class ConfigManager(ABC):
             raise translate_os_error(error, "read", path) from error
         if not data.strip():
             return False
+        text = cut_zeros(data)
         try:
-            self.decode(quote_integer_keys(data))
+            self.decode(quote_integer_keys(text))
         except _DAMAGES as error:
-            raise Corrupt(f"{path}: {error}", path=str(path)) from None
+            if text == data:
+                raise Corrupt(f"{path}: {error}", path=str(path)) from None
+            raise Corrupt(
+                f"{path}: torn: expected text up to the end, found zeros from {len(text)} on",
+                path=str(path),
+            ) from None
+        if text != data:
+            _log.warning("%s: the zeros from %d on do not count", path, len(text))
+            self._changes += 1
         return True
 
     def _named(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
+
+
+class PersistService:
+    """Persists the registered managers: changed managers every `interval_ms`, and all changed
+    managers at the stop."""
+
+    def __init__(self, interval_ms: int | Callable[[], int]) -> None:
+        self._managers: list[ConfigManager] = []
+        self._task = PeriodicTask("PersistService", interval_ms, self.persist)
+
+    def register(self, manager: ConfigManager, *, at_once: bool = False) -> None:
+        """Add a manager. `at_once`: whether each change is written immediately (topics, groups).
+        Otherwise changes are written at the next interval (offsets)."""
+        self._managers.append(manager)
+        if at_once:
+            manager.on_change = self._task.wake
+
+    async def load(self) -> None:
+        """Load all files. Raises Corrupt or Unavailable."""
+        for manager in self._managers:
+            await manager.load()
+
+    def start(self) -> None:
+        """Start to persist the managers, on the event loop of the caller."""
+        self._task.start()
+
+    async def stop(self) -> None:
+        """Stop after writing all changes. Raises Unavailable or Exhausted."""
+        await self._task.stop()
+        await self.persist()
+
+    async def persist(self) -> None:
+        """Write all changes. If a manager fails, the others are still written. Raises the first
+        error at the end."""
+        failure: TieredStoreError | None = None
+        for manager in self._managers:
+            try:
+                await manager.persist()
+            except TieredStoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def health(self) -> ServiceHealth:
+        return self._task.health()

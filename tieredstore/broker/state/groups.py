@@ -1,41 +1,162 @@
-"""`SubscriptionGroupManager`: consumer groups and their settings, in
-`config/subscriptionGroup.json`."""
+"""Consumer groups and their settings, and attributes of topics and groups."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import field
 
+from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.broker.state.topics import check_queue_nums
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import StorageLevel
 from tieredstore.errors import Invalid
+from tieredstore.message.names import LMQ_PREFIX, RETRY_PREFIX, find_name_fault
+from tieredstore.message.properties import parse_integer
 
+_QUEUE_TYPES: Final = frozenset({"SimpleCQ"})
+_CLEANUP_POLICIES: Final = frozenset({"DELETE"})
+_MESSAGE_TYPES: Final = frozenset(
+    {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE"}
+)
+_FROM_WHERE: Final = frozenset({"CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET"})
+_INT64_MAX: Final = 2**63 - 1
+_log = logging.getLogger(__name__)
+
+
+def _one_of(values: frozenset[str]) -> Callable[[str], bool]:
+    return values.__contains__
+
+
+def _is_boolean(value: str) -> bool:
+    return value.lower() in ("true", "false")
+
+
+def _between(lowest: int, highest: int) -> Callable[[str], bool]:
+    def accepts(value: str) -> bool:
+        number = parse_integer(value.encode())
+        return number is not None and lowest <= number <= highest
+
+    return accepts
+
+
+LITE_EXPIRATION: Final = "lite.topic.expiration"
+"""Attribute of a topic: minutes without a message after which a lite topic is deleted. -1:
+never."""
+TOPIC_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
+    "queue.type": _one_of(_QUEUE_TYPES),
+    "cleanup.policy": _one_of(_CLEANUP_POLICIES),
+    "message.type": _one_of(_MESSAGE_TYPES),
+    "reserve.time": _between(-1, _INT64_MAX),
+    LITE_EXPIRATION: _between(-1, 30 * 24 * 60),
+    "tiered.storage.level": _one_of(frozenset(StorageLevel.__members__)),
+}
+"""Attributes of a topic, each with a function that checks whether the store supports a value. Batch
+queues and compaction are not supported."""
+
+PRIORITY_FACTOR: Final = "priority.factor"
+"""Attribute of a group: percentage of the group's receives that follow the priorities of
+messages."""
+LITE_BIND_TOPIC: Final = "lite.bind.topic"
+"""Attribute of a group: the parent topic whose lite topics the group consumes."""
+LITE_MODEL: Final = "lite.sub.model"
+LITE_RESETS_EXCLUSIVE: Final = "lite.sub.reset.offset.exclusive"
+LITE_RESETS_UNSUBSCRIBED: Final = "lite.sub.reset.offset.unsubscribe"
+LITE_QUOTA: Final = "lite.sub.client.quota"
+LITE_WILDCARD: Final = "lite.sub.wildcard"
+GROUP_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
+    "consumeFromWhere": _one_of(_FROM_WHERE),
+    PRIORITY_FACTOR: _between(0, 100),
+    LITE_BIND_TOPIC: bool,
+    LITE_MODEL: _one_of(frozenset({"Shared", "Exclusive"})),
+    LITE_RESETS_EXCLUSIVE: _is_boolean,
+    LITE_RESETS_UNSUBSCRIBED: _is_boolean,
+    LITE_QUOTA: _between(-1, _INT64_MAX),
+    "lite.sub.client.max.event.cnt": _between(10, _INT64_MAX),
+    LITE_WILDCARD: bool,
+}
+"""Attributes of a group, each with a function that checks a value. `consumeFromWhere` exists in
+this project only. It sets where gRPC consumers begin."""
+
+FIXED_ATTRIBUTES: Final = frozenset({"queue.type", "cleanup.policy"})
+"""Attributes of a topic that cannot change after its creation."""
+
+
+def parse_attributes(text: str) -> dict[str, str]:
+    """Parse the attribute changes `+key=value,-key` of a request. An empty text means no change.
+    Raises Invalid."""
+    changes: dict[str, str] = {}
+    for word in filter(None, text.split(",")):
+        key, equals, value = word.partition("=")
+        if key.startswith("+") == bool(equals) and key[:1] in ("+", "-") and len(key) > 1:
+            if key not in changes:
+                changes[key] = value
+                continue
+            raise Invalid(f"attributes: expected each key once, found {key!r} again")
+        raise Invalid(f"attributes: expected +key=value or -key, found {word!r}")
+    return changes
+
+
+def change_attributes(
+    current: Mapping[str, str] | None,
+    changes: Mapping[str, str],
+    possible: Mapping[str, Callable[[str], bool]] = TOPIC_ATTRIBUTES,
+) -> dict[str, str]:
+    """Return the attributes of a topic or a group after changes. `current`: None for a new topic or
+    group. `changes`: values by `+key` or `-key`, as `parse_attributes` returns them. `possible`:
+    checks by attribute. Raises Invalid for an unknown or fixed attribute, and for an invalid
+    value."""
+    changed = dict(current or {})
+    for sign, key in ((word[:1], word[1:]) for word in changes):
+        accepts = possible.get(key)
+        if accepts is None or sign not in ("+", "-"):
+            known = ", ".join(f"+{name}" for name in possible)
+            raise Invalid(f"attributes: unsupported key {sign + key!r}, expected one of {known}")
+        value = changes[sign + key]
+        if sign == "+" and not accepts(value):
+            raise Invalid(f"attributes: {key}={value!r} is not supported")
+        if current is None and sign == "-":
+            raise Invalid(
+                f"attributes: a new topic or group has no attribute to remove, found -{key}"
+            )
+        is_same = current is not None and current.get(key) == value and sign == "+"
+        if current is not None and key in FIXED_ATTRIBUTES and not is_same:
+            raise Invalid(f"attributes: {key} cannot be changed")
+        if sign == "+":
+            changed[key] = value
+        else:
+            changed.pop(key, None)
+    return changed
+
+
+MAX_GROUPS: Final = 50_000
+"""Number of groups from which requests of clients create no further group. Operators can still
+create groups."""
 _MAX_GROUP_LENGTH: Final = 120
 _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 _BROADCAST_GROUPS: Final = ("CID_ONSAPI_OWNER", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_PULL")
+_TRANSACTION_GROUPS: Final = ("CID_SYS_RMQ_TRANS", "CID_RMQ_SYS_TRANS")
+# fmt: off
 SYSTEM_GROUPS: Final = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_SYS_RMQ_TRANS",
-    "CID_RMQ_SYS_TRANS",
+    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", *_TRANSACTION_GROUPS,
     *_BROADCAST_GROUPS,
 )
-"""Groups that are there without anybody making them."""
-_SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
+# fmt: on
+"""Groups that always exist, even if no client created them."""
+_OWN_PREFIX: Final = "CID_RMQ_SYS_"
 
 
 class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
-    """A consumer group, as Java's SubscriptionGroupConfig. retry_max_times: deliveries after the
-    first, before the dead letters."""
+    """Consumer group, as Java's SubscriptionGroupConfig. `retry_max_times`: number of redeliveries
+    before a message becomes a dead letter."""
 
     group_name: str
     consume_enable: bool = True
@@ -44,14 +165,38 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
     consume_message_orderly: bool = False
     retry_queue_nums: int = 1
     retry_max_times: int = 16
-    group_retry_policy: dict[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    group_retry_policy: dict[str, object] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
     group_sys_flag: int = 0
     consume_timeout_minute: int = 15
-    subscription_data_set: list[dict[str, Any]] | None = None
+    subscription_data_set: list[dict[str, object]] | None = None
     attributes: dict[str, str] = {}
+
+    @property
+    def lite_parent(self) -> str | None:
+        """Topic whose lite topics the group consumes, or None for an ordinary group."""
+        return self.attributes.get(LITE_BIND_TOPIC)
+
+    @property
+    def is_lite_exclusive(self) -> bool:
+        """Whether a lite topic has at most one client of the group."""
+        return self.attributes.get(LITE_MODEL) == "Exclusive"
+
+    @property
+    def is_lite_wildcard(self) -> bool:
+        """Whether the group gets all lite topics of its parent. As in Java, any value counts."""
+        return LITE_WILDCARD in self.attributes
+
+    @property
+    def lite_quota(self) -> int:
+        """Maximum number of lite topics of one client, which clients check."""
+        return int(self.attributes.get(LITE_QUOTA, 2000))
+
+    def resets_lite(self, attribute: str) -> bool:
+        """Return whether an attribute says that an offset returns to the beginning."""
+        return self.attributes.get(attribute, "").lower() == "true"
 
 
 class _Table(msgspec.Struct, kw_only=True, rename="camel"):
@@ -61,44 +206,63 @@ class _Table(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SubscriptionGroupManager(ConfigManager):
-    """The table of groups. `add_system_groups` is called after `load`."""
+    """Table of groups. Call `add_system_groups` after `load`.
+
+    `has_lmq`: whether light queues are enabled (`enableLmq`).
+    """
 
     def __init__(
-        self, config_folder: Path, settings: BrokerSettings, clock: Clock = SYSTEM_CLOCK
+        self,
+        config_folder: Path,
+        settings: BrokerSettings,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        has_lmq: bool = False,
     ) -> None:
         super().__init__(config_folder / "subscriptionGroup.json", clock)
         self._settings = settings
+        self._has_lmq = has_lmq
         self._groups: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, dict[str, int]] = {}
 
     def find_group(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group; an unknown one is made where that is configured, else None, as for a
-        name that no group may have."""
+        """Return a group. An unknown group is created if the settings allow that and fewer than
+        MAX_GROUPS exist. Otherwise, and for an invalid name, None is returned."""
         found = self._groups.get(group)
+        if found is None and self._has_lmq and group.startswith(LMQ_PREFIX):
+            # In no table, as in Java's broker.
+            return SubscriptionGroupConfig(group_name=group) if _fits_in_topics(group) else None
         if found is not None or not self._settings.auto_create_subscription_group:
             return found
+        if len(self._groups) >= MAX_GROUPS:
+            return None
         try:
             check_group_name(group)
         except Invalid:
             return None
         config = SubscriptionGroupConfig(group_name=group)
         self.update_group(config)
+        if len(self._groups) >= MAX_GROUPS:
+            _log.error("there are %d groups: clients create no further ones", MAX_GROUPS)
         return config
 
+    def is_retry_topic(self, topic: str) -> bool:
+        """Return whether a topic is the retry topic of an existing group."""
+        return topic.startswith(RETRY_PREFIX) and topic.removeprefix(RETRY_PREFIX) in self._groups
+
     def list_groups(self) -> Mapping[str, SubscriptionGroupConfig]:
-        """Return the table, by group; it is not to be changed."""
+        """Return all groups by name. The caller must not change this table."""
         return MappingProxyType(self._groups)
 
     def update_group(self, config: SubscriptionGroupConfig) -> None:
-        """Make or replace a group. Raises Invalid for a number of retry queues that no topic may
-        have."""
+        """Create or replace a group. Raises Invalid for an invalid number of retry queues."""
         check_queue_nums(f"group {config.group_name}: retry topic", config.retry_queue_nums)
         if self._groups.get(config.group_name) != config:
             self._groups[config.group_name] = config
             self.mark_changed()
 
     def delete_group(self, group: str) -> bool:
-        """Delete a group from the table; tells whether it was there."""
+        """Delete a group from the table. Returns whether the group existed."""
         self._forbidden.pop(group, None)
         if self._groups.pop(group, None) is None:
             return False
@@ -106,11 +270,11 @@ class SubscriptionGroupManager(ConfigManager):
         return True
 
     def is_forbidden(self, group: str, topic: str, permission: int) -> bool:
-        """Tell whether a group may not do with a topic what the bits of a permission say."""
+        """Return whether a group lacks a permission on a topic."""
         return bool(self._forbidden.get(group, {}).get(topic, 0) & permission)
 
     def set_forbidden(self, group: str, topic: str, permission: int, *, is_forbidden: bool) -> None:
-        """Let a group do something with a topic, or not any more."""
+        """Permit or forbid a group to use a topic."""
         topics = self._forbidden.setdefault(group, {})
         before = topics.get(topic, 0)
         bits = before | permission if is_forbidden else before & ~permission
@@ -124,7 +288,7 @@ class SubscriptionGroupManager(ConfigManager):
             self.mark_changed()
 
     def add_system_groups(self) -> None:
-        """Make the groups that a Java broker makes at its start, those that are not there."""
+        """Create the missing groups that a Java broker creates when it starts."""
         for group in SYSTEM_GROUPS:
             if group not in self._groups:
                 self.update_group(SubscriptionGroupConfig(group_name=group))
@@ -144,13 +308,30 @@ class SubscriptionGroupManager(ConfigManager):
         self.data_version = table.data_version or DataVersion()
 
 
-def is_system_group(group: str) -> bool:
-    """Tell whether a group is one of the broker's own."""
-    return group in SYSTEM_GROUPS or group.startswith(_SYSTEM_PREFIX)
+def is_own_group(group: str) -> bool:
+    """Return whether a group keeps the broker's own progress. Clients cannot consume with such a
+    group."""
+    return group.startswith(_OWN_PREFIX) or group in _TRANSACTION_GROUPS
+
+
+def check_group_of_client(group: str) -> None:
+    """Raise Refused for a group whose offsets only the broker may set."""
+    if is_own_group(group):
+        raise Refused(
+            Reason.NO_PERMISSION,
+            f"group {group}: the broker keeps its own progress there, no client sets its offsets",
+        )
+
+
+def _fits_in_topics(group: str) -> bool:
+    """Return whether the group's retry and dead-letter topics have valid names. The rules for group
+    names are not used, because names of light queues' groups, for example of MQTT clients, contain
+    further characters."""
+    return find_name_fault(group) is None and len(group.encode()) <= _MAX_GROUP_LENGTH
 
 
 def check_group_name(group: str) -> None:
-    """Raise Invalid for a name that no group may have, by Java's rules."""
+    """Raise Invalid for an invalid group name, by Java's rules."""
     if not group.strip():
         raise Invalid("The specified group is blank.")
     if _ILLEGAL.search(group):

@@ -1,9 +1,10 @@
-"""`ConsumerOffsetManager`: how far each group has consumed each queue, in
-`config/consumerOffset.json`, or where Java has it with `enableLmq`."""
+"""`ConsumerOffsetManager`: consumer offsets of groups, in `config/consumerOffset.json`. With
+`enableLmq` they are in the file that Java uses then, `lmqConsumerOffset.json`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -11,10 +12,35 @@ from typing import Final
 import msgspec
 
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
+from tieredstore.broker.state.groups import is_own_group
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.dispatch_source import DispatchSource, HistorySource, QueueKey
+from tieredstore.contracts.message_store import MessageStore
+from tieredstore.errors import Busy, Corrupt
 from tieredstore.message.names import LMQ_PREFIX
 
+MAX_ENTRIES: Final = 1_000_000
+"""Number of pairs of group and topic from which requests of clients add no further pair. One pair
+takes about 500 bytes of memory."""
 _SEPARATOR: Final = "@"
+_NAMED: Final = 10
+_log = logging.getLogger(__name__)
+
+
+def find_next_offset(store: MessageStore, topic: str, queue_id: int) -> int:
+    """Return the offset of the next message of a queue. Raises Corrupt."""
+    end = store.get_max_offset_in_queue(topic, queue_id)
+    source = store.dispatch_source
+    if isinstance(source, HistorySource):  # It knows the ends of queues without messages, too.
+        end = max(end, source.find_next_offset(QueueKey(topic, queue_id)))
+    return end
+
+
+def has_first_message(source: DispatchSource, topic: str, queue_id: int) -> bool:
+    """Return whether the local log still has the message of queue offset 0. If so, a group without
+    a consumer offset begins at that message, as with Java's broker. The tier and the page cache do
+    not count, because the answer would change with their content."""
+    return source.is_in_store(QueueKey(topic, queue_id), 0)
 
 
 class _Table(msgspec.Struct, kw_only=True, rename="camel"):
@@ -25,11 +51,10 @@ class _Table(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumerOffsetManager(ConfigManager):
-    """Offsets by group, topic and queue: each is the offset of the next message to consume.
-
-    has_lmq: whether light message queues are on (`enableLmq`). Java has all offsets in a file of
-    another name then, those of light queues, which have one queue each, in a table of their own.
-    """
+    """Consumer offsets by group, topic and queue. Each is the queue offset of the next message to
+    consume. `has_lmq`: whether light queues are enabled (`enableLmq`). If so, all offsets are in a
+    file with a different name, as in Java. The offsets of light queues, which have a single queue
+    each, are in a separate table."""
 
     def __init__(
         self, config_folder: Path, clock: Clock = SYSTEM_CLOCK, *, has_lmq: bool = False
@@ -38,49 +63,91 @@ class ConsumerOffsetManager(ConfigManager):
         super().__init__(config_folder / name, clock)
         self._has_lmq = has_lmq
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
-        self._pull_offsets: dict[str, dict[int, int]] = {}  # Java's, passed on
+        self._pull_offsets: dict[str, dict[int, int]] = {}  # Java's, kept unchanged
 
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note an offset; a lower one than before counts too."""
+    def commit_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, *, is_own: bool = False
+    ) -> None:
+        """Set a consumer offset, even if it is lower than the present one. `is_own`: whether the
+        call comes from the broker itself. Only the broker sets the offsets of its own groups."""
+        if not is_own and is_own_group(group):
+            return
         queues = self._offsets.setdefault((group, topic), {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.mark_changed(is_new_version=False)
 
+    def lower_to_ends(self, find_end: Callable[[str, int], int]) -> None:
+        """Lower the consumer offsets that are after the ends of their queues, so that the next
+        messages of these queues count as new. Such offsets exist if the log has lost messages: its
+        last messages were not on disk at a power failure, or the log is an older copy. The broker's
+        own groups are left out. `find_end`: returns the next offset of a queue. It raises Corrupt
+        for a queue that cannot be read."""
+        lowered = []
+        for (group, topic), queues in self._offsets.items():
+            if is_own_group(group):
+                continue
+            for queue_id, offset in queues.items():
+                try:
+                    end = find_end(topic, queue_id)
+                except Corrupt as error:
+                    _log.warning("the offsets of its groups are kept: %s", error)
+                    continue
+                if offset > end:
+                    queues[queue_id] = end
+                    lowered.append(f"group {group}, {topic}/{queue_id}: {offset} to {end}")
+        if lowered:
+            self.mark_changed(is_new_version=False)
+            _log.warning(
+                "%d offsets of groups were after the ends of their queues, whose log has lost "
+                "messages. They are lowered, so that new messages are delivered (%s%s)",
+                len(lowered),
+                "; ".join(lowered[:_NAMED]),
+                "; …" if lowered[_NAMED:] else "",
+            )
+
+    def check_room(self, group: str, topic: str) -> None:
+        """Raise Busy if a request of a client would add a pair of group and topic above
+        MAX_ENTRIES."""
+        if len(self._offsets) >= MAX_ENTRIES and (group, topic) not in self._offsets:
+            raise Busy(
+                f"group {group}, topic {topic}: there are offsets of {MAX_ENTRIES} groups and "
+                "topics, the offset is not stored. Delete groups or topics",
+                topic=topic,
+            )
+
     def query_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset; None when there is none."""
+        """Return the consumer offset, or None if no offset is stored."""
         queues = self._offsets.get((group, topic))
         return None if queues is None else queues.get(queue_id)
 
     def list_offsets(self, group: str, topic: str) -> Mapping[int, int]:
-        """Return the offsets of a group by queue id."""
+        """Return the consumer offsets of a group in a topic, by queue id."""
         return MappingProxyType(self._offsets.get((group, topic), {}))
 
     def list_keys(self) -> list[tuple[str, str]]:
-        """List each (group, topic) of which there are offsets."""
+        """Return each (group, topic) that has consumer offsets."""
         return list(self._offsets)
 
     def list_topics(self, group: str) -> set[str]:
-        """List the topics of which a group has consumed."""
         return {topic for known, topic in self._offsets if known == group}
 
     def list_groups(self, topic: str) -> set[str]:
-        """List the groups that have consumed of a topic."""
         return {group for group, known in self._offsets if known == topic}
 
     def remove_topic(self, topic: str) -> None:
-        """Forget all offsets of a topic."""
-        self._remove([key for key in self._offsets if key[1] == topic])
+        self.remove_topics((topic,))
+
+    def remove_topics(self, topics: Collection[str]) -> None:
+        wanted = frozenset(topics)
+        self._remove([key for key in self._offsets if key[1] in wanted])
 
     def remove_group(self, group: str) -> None:
-        """Forget all offsets of a group."""
         self._remove([key for key in self._offsets if key[0] == group])
 
     def encode(self) -> bytes:
         table = _Table(
-            offset_table={},
-            pull_offset_table=self._pull_offsets,
-            data_version=self.data_version,
+            offset_table={}, pull_offset_table=self._pull_offsets, data_version=self.data_version
         )
         for (group, topic), queues in self._offsets.items():
             key = f"{topic}{_SEPARATOR}{group}"
@@ -95,10 +162,7 @@ class ConsumerOffsetManager(ConfigManager):
         offsets: dict[tuple[str, str], dict[int, int]] = {}
         lmq = {key: {0: offset} for key, offset in table.lmq_offset_table.items()}
         for key, queues in (lmq | table.offset_table).items():
-            topic, separator, group = key.partition(_SEPARATOR)
-            if not separator:
-                raise ValueError(f"offsetTable: expected topic@group, found {key!r}")
-            offsets[group, topic] = queues
+            offsets[_split_key(key)] = queues
         self._offsets = offsets
         self._pull_offsets = table.pull_offset_table
         self.data_version = table.data_version or DataVersion()
@@ -108,3 +172,16 @@ class ConsumerOffsetManager(ConfigManager):
             del self._offsets[key]
         if keys:
             self.mark_changed()
+
+
+def _split_key(key: str) -> tuple[str, str]:
+    """Return the group and the topic of a key `topic@group`. Only names of light queues and of
+    their groups contain an @, for example names of MQTT clients. A group of a light queue may also
+    begin with the prefix of light queues."""
+    separator = key.rfind(_SEPARATOR + LMQ_PREFIX)
+    if separator < 0:
+        find = key.rfind if key.startswith(LMQ_PREFIX) else key.find
+        separator = find(_SEPARATOR)
+    if separator < 0:
+        raise ValueError(f"offsetTable: expected topic@group, found {key!r}")
+    return key[separator + 1 :], key[:separator]

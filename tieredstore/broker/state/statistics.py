@@ -1,210 +1,242 @@
-"""`BrokerStatistics`: how many messages come and go, in a minute, an hour and a day.
-
-Nothing is counted per message. Every ten seconds the ends of all queues and the offsets of all
-groups are noted; what lies between two notes has been put, or consumed, in between. So all ways of
-sending and consuming count, and nothing else does.
-"""
+"""`BrokerStatistics`: rates and totals under the names of Java's BrokerStatsManager and
+StoreStatsService. The store counts the puts, `TrafficCounts` counts the deliveries and send-backs.
+Their values are recorded every ten seconds, as in Java. A rate is their growth."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.state.traffic import TrafficCounts, name_counted
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.contracts.message_store import MessageStore
+from tieredstore.contracts.message_store import CountedStore, MessageStore, StoreFigures
+from tieredstore.contracts.wrapping import list_layers
+from tieredstore.message.names import DELETION_TOPIC, is_system_topic
 
 SAMPLE_INTERVAL_MS: Final = 10_000
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
+TPS_WINDOWS_MS: Final = (SAMPLE_INTERVAL_MS, MINUTE_MS, 10 * MINUTE_MS)
+"""Time windows of the rates of Java's StoreStatsService."""
 BROKER_PUTS: Final = "BROKER_PUT_NUMS"
 BROKER_GETS: Final = "BROKER_GET_NUMS"
-_TOPIC_PUTS: Final = "TOPIC_PUT_NUMS"
-_GROUP_GETS: Final = "GROUP_GET_NUMS"
+CLIENT_PUTS: Final = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC"
+CLIENT_GETS: Final = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
+STORE_PUTS: Final = "putMessageTimesTotal"
+STORE_PUT_BYTES: Final = "putMessageSizeTotal"
+READS_FOUND: Final = "getFound"
+READS_MISSED: Final = "getMiss"
+_TOTALS: Final = (BROKER_PUTS, BROKER_GETS, CLIENT_PUTS, CLIENT_GETS, STORE_PUTS, STORE_PUT_BYTES)
+_UNCOUNTED: Final = (DELETION_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
+"""Topics whose puts are not in BROKER_PUT_NUMS, as in Java."""
+_STEPS_MS: Final = {MINUTE_MS: SAMPLE_INTERVAL_MS, HOUR_MS: MINUTE_MS, DAY_MS: HOUR_MS}
+"""Windows, and the distance of the records that are kept for each."""
+_SLACK_MS: Final = SAMPLE_INTERVAL_MS // 2  # records are not exactly ten seconds apart
+_FRESH_MS: Final = 1000
+"""Age up to which the values of an earlier request are used again."""
 
 
 class Rate(NamedTuple):
-    """Messages in a window of time, and per second."""
+    """Growth in a time window, per second, and per put or answer."""
 
     sum: int
     tps: float
+    average: float
 
 
 class _Note(NamedTuple):
+    """Value of a count. `times`: number of puts or answers that made it."""
+
     time_ms: int
     total: int
+    times: int
 
 
 class _Series:
-    """A number that only grows, as it was at times of the last day.
+    """Records of a growing count during the last day: all records of the last minute, one per
+    minute of the last hour, and one per hour of the day."""
 
-    Notes of the last minute are kept all, older ones one a minute, those that are older than an
-    hour one an hour.
-    """
-
-    def __init__(self, time_ms: int, total: int) -> None:
+    def __init__(self, now: _Note) -> None:
+        # As in Java, the count began to grow one record ago.
+        first = _Note(now.time_ms - SAMPLE_INTERVAL_MS, 0, 0)
         self._windows = {
-            MINUTE_MS: deque([_Note(time_ms, total)], maxlen=MINUTE_MS // SAMPLE_INTERVAL_MS + 1),
-            HOUR_MS: deque([_Note(time_ms, total)], maxlen=HOUR_MS // MINUTE_MS + 1),
-            DAY_MS: deque([_Note(time_ms, total)], maxlen=DAY_MS // HOUR_MS + 1),
+            window_ms: deque([first], maxlen=window_ms // step_ms + 1)
+            for window_ms, step_ms in _STEPS_MS.items()
         }
-        self._steps = {MINUTE_MS: 0, HOUR_MS: MINUTE_MS, DAY_MS: HOUR_MS}
-        self._last = _Note(time_ms, total)
+        self.note(now)
 
-    def note(self, time_ms: int, total: int) -> None:
-        """Note the number as it is now."""
-        self._last = _Note(time_ms, total)
-        for window, notes in self._windows.items():
-            if time_ms - notes[-1].time_ms >= self._steps[window]:
-                notes.append(self._last)
+    def note(self, now: _Note) -> None:
+        self.last = now
+        for window_ms, notes in self._windows.items():
+            if now.time_ms - notes[-1].time_ms >= _STEPS_MS[window_ms] - _SLACK_MS:
+                notes.append(now)
 
     def rate(self, window_ms: int) -> Rate:
-        """Tell how much it grew in the last minute, hour or day."""
-        notes = self._windows[window_ms]
-        since = self._last.time_ms - window_ms
-        first = next((note for note in notes if note.time_ms >= since), self._last)
-        count = self._last.total - first.total
-        passed_ms = self._last.time_ms - first.time_ms
-        return Rate(count, count * 1000 / passed_ms if passed_ms > 0 else 0.0)
+        """Return the growth in a window of at most a day."""
+        notes = next(notes for most_ms, notes in self._windows.items() if window_ms <= most_ms)
+        since_ms = self.last.time_ms - window_ms - _SLACK_MS
+        first = next((note for note in notes if note.time_ms >= since_ms), self.last)
+        count, times = self.last.total - first.total, self.last.times - first.times
+        passed_ms = self.last.time_ms - first.time_ms
+        tps = count * 1000 / passed_ms if passed_ms > 0 else 0.0
+        return Rate(count, tps, count / times if times > 0 else 0.0)
 
 
-class _Total:
-    """A total over many counters: what they grow by is added; one that begins anew (a topic that
-    was deleted, an offset that was reset) takes nothing away."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._counters: dict[int, int] = {}
-
-    def add(
-        self, counters: Mapping[int, int], find_begin: Callable[[int], int] | None = None
-    ) -> int:
-        """Take the counters as they are now; returns what was added. find_begin: where one that is
-        new began; None: where it is."""
-        added = 0
-        for counter, value in counters.items():
-            known = self._counters.get(counter)
-            if known is None:
-                known = value if find_begin is None else find_begin(counter)
-            added += max(value - known, 0)
-            self._counters[counter] = value
-        self.total += added
-        return added
+_Key = tuple[str, str]
 
 
+@dataclass(eq=False)
 class BrokerStatistics:
-    """Rates by topic, and by topic and group; `sample` is called every SAMPLE_INTERVAL_MS."""
+    """Rates of topics, of groups, and of the broker. Call `sample` every SAMPLE_INTERVAL_MS.
+    `cluster`: key of the broker's rates. `sources`: further counts of the broker."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        offsets: ConsumerOffsetManager,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._clock = clock
-        self._totals: dict[tuple[str, str], _Total] = {}
-        self._series: dict[tuple[str, str], _Series] = {}
-        self._sampled_ms: int | None = None
+    store: MessageStore
+    topics: TopicConfigManager
+    traffic: TrafficCounts
+    cluster: str
+    clock: Clock = SYSTEM_CLOCK
+
+    def __post_init__(self) -> None:
+        layers = list_layers(self.store)
+        self._counted = next((one for one in layers if isinstance(one, CountedStore)), None)
+        self._series: dict[_Key, _Series] = {}
+        self._values: dict[_Key, _Note] = {}
+        self._read_ms = 0
+        self._parts: dict[Hashable, int] = {}  # values of the last read that are in totals
+        self._parts_before = self._parts
+        self._totals: Counter[str] = Counter()
         self._day = self._find_day()
-        self._mornings = dict.fromkeys((BROKER_PUTS, BROKER_GETS), (0, 0))
-        self.started_ms = clock.now_ms()
+        self.mornings = dict.fromkeys((CLIENT_PUTS, CLIENT_GETS), (0, 0))
+        """Totals at the beginning of yesterday and of today."""
+        self._put_times: deque[tuple[int, ...]] = deque(maxlen=MINUTE_MS // SAMPLE_INTERVAL_MS + 1)
+        self.sources: dict[str, Callable[[], int]] = {
+            READS_FOUND: lambda: self.traffic.found,
+            READS_MISSED: lambda: self.traffic.missed,
+        }
+        self.started_ms = self.clock.now_ms()
+        self.topics.add_listener(self._forget_deleted)
 
     async def sample(self) -> None:
-        """Note what has come and gone until now."""
-        now_ms = self._clock.monotonic_ms()
-        is_first = self._sampled_ms is None
-        gone = self._totals.keys() - {(BROKER_PUTS, ""), (BROKER_GETS, "")}
-        puts = gets = 0
-        for topic, config in self._topics.list_topics().items():
-            ends = self._list_ends(topic, config.write_queue_nums)
-            begin = None if is_first else partial(self._store.get_min_offset_in_queue, topic)
-            puts += self._note(_TOPIC_PUTS, topic, ends, now_ms, begin)
-            gone.discard((_TOPIC_PUTS, topic))
-        for group, topic in self._offsets.list_keys():
-            key = f"{topic}@{group}"
-            gets += self._note(_GROUP_GETS, key, self._offsets.list_offsets(group, topic), now_ms)
-            gone.discard((_GROUP_GETS, key))
-        for name, count in ((BROKER_PUTS, puts), (BROKER_GETS, gets)):
-            self._note(name, "", {0: self.total(name) + count}, now_ms, lambda _: 0)
-        for name_and_key in gone:  # topics and offsets that were deleted
-            del self._totals[name_and_key]
-            self._series.pop(name_and_key, None)
-        self._sampled_ms = now_ms
-        self._note_morning()
-
-    def find_rate(self, name: str, key: str, window_ms: int) -> Rate | None:
-        """Return a rate by Java's name of it and its key (a topic, or topic@group); None when
-        nothing has come or gone. window_ms: MINUTE_MS, HOUR_MS or DAY_MS."""
-        series = self._series.get((name, key))
-        return None if series is None else series.rate(window_ms)
-
-    def topic_put_tps(self, topic: str) -> float:
-        """Return the messages that were put in a topic per second, over the last minute."""
-        return self._tps(_TOPIC_PUTS, topic)
-
-    def group_get_tps(self, group: str, topic: str) -> float:
-        """Return the messages that a group consumed of a topic per second, over the last minute."""
-        return self._tps(_GROUP_GETS, f"{topic}@{group}")
-
-    def broker_tps(self, name: str) -> float:
-        """Return BROKER_PUT_NUMS or BROKER_GET_NUMS per second, over the last minute."""
-        return self._tps(name, "")
-
-    def total(self, name: str) -> int:
-        """Return BROKER_PUT_NUMS or BROKER_GET_NUMS since the start."""
-        found = self._totals.get((name, ""))
-        return 0 if found is None else found.total
-
-    def mornings(self, name: str) -> tuple[int, int]:
-        """Return BROKER_PUT_NUMS or BROKER_GET_NUMS as they were yesterday morning and this
-        morning."""
-        return self._mornings[name]
-
-    def _tps(self, name: str, key: str) -> float:
-        rate = self.find_rate(name, key, MINUTE_MS)
-        return 0.0 if rate is None else rate.tps
-
-    def _list_ends(self, topic: str, queue_nums: int) -> dict[int, int]:
-        end = self._store.get_max_offset_in_queue
-        return {queue_id: end(topic, queue_id) for queue_id in range(queue_nums)}
-
-    def _note(
-        self,
-        name: str,
-        key: str,
-        counters: Mapping[int, int],
-        now_ms: int,
-        find_begin: Callable[[int], int] | None = None,
-    ) -> int:
-        """Add what the counters have grown by; returns it."""
-        totals = self._totals.setdefault((name, key), _Total())
-        before = totals.total
-        added = totals.add(counters, find_begin)
-        series = self._series.get((name, key))
-        if series is not None:
-            series.note(now_ms, totals.total)
-        elif added and self._sampled_ms is not None:
-            series = self._series[name, key] = _Series(self._sampled_ms, before)
-            series.note(now_ms, totals.total)
-        return added
-
-    def _note_morning(self) -> None:
+        """Record the present values."""
+        values = self._read(0)
+        for gone in self._series.keys() - values.keys():
+            del self._series[gone]
+        for key, now in values.items():
+            series = self._series.get(key)
+            if series is not None and series.last.total <= now.total:
+                series.note(now)
+            elif now.total:  # new, or it began again
+                self._series[key] = _Series(now)
+        self._put_times.append(self.measure_store().put_times)
         day = self._find_day()
         if day != self._day:
             self._day = day
-            for name, (_, morning) in self._mornings.items():
-                self._mornings[name] = (morning, self.total(name))
+            for name, (_, morning) in self.mornings.items():
+                self.mornings[name] = (morning, self._totals[name])
+
+    def find_rate(self, name: str, key: str, window_ms: int) -> Rate | None:
+        """Return a rate by Java's name and its key (a topic, topic@group, or the cluster). Returns
+        None if nothing was counted. `window_ms`: up to DAY_MS."""
+        series = self._series.get((name, key))
+        if series is None:
+            now = self._read().get((name, key))
+            if now is None or not now.total:
+                return None
+            series = self._series[name, key] = _Series(now)
+        return series.rate(window_ms)
+
+    def topic_put_tps(self, topic: str) -> float:
+        """Return the messages per second that were put into a topic, over the last minute."""
+        return self._tps("TOPIC_PUT_NUMS", topic, MINUTE_MS)
+
+    def group_get_tps(self, group: str, topic: str) -> float:
+        """Return the messages per second that were delivered to a group from a topic, over the last
+        minute."""
+        key = f"{name_counted(topic)}@{name_counted(group)}"
+        return self._tps("GROUP_GET_NUMS", key, MINUTE_MS)
+
+    def list_tps(self, *names: str) -> list[float]:
+        """Return the sum of counts of the broker per second, over each of TPS_WINDOWS_MS."""
+        return [
+            sum(self._tps(name, self.cluster, window_ms) for name in names)
+            for window_ms in TPS_WINDOWS_MS
+        ]
+
+    def total(self, name: str) -> int:
+        """Return a count of the broker since the start."""
+        return self._read()[name, self.cluster].total
+
+    def measure_store(self) -> StoreFigures:
+        """Return the figures of the local store. All are 0 without one."""
+        return StoreFigures() if self._counted is None else self._counted.measure()
+
+    def list_put_times(self) -> list[int]:
+        """Return the number of measured puts of the last minute, by PUT_TIMES_MS."""
+        now = self.measure_store().put_times
+        first = self._put_times[0] if self._put_times else (0,) * len(now)
+        return [after - before for after, before in zip(now, first, strict=True)]
+
+    def forget(self, topic: str | None = None, group: str | None = None) -> None:
+        """Remove the rates of a deleted topic or group."""
+        self.traffic.forget(topic, group)
+        self._values = {}
+        for key in [*self._series]:
+            of_topic, _, of_group = key[1].partition("@")
+            if key[1] != self.cluster and (topic == of_topic or group == of_group):
+                del self._series[key]
+
+    def _forget_deleted(self, topic: str) -> None:
+        if self.topics.find_topic(topic) is None:
+            self.forget(topic)
+
+    def _tps(self, name: str, key: str, window_ms: int) -> float:
+        rate = self.find_rate(name, key, window_ms)
+        return 0.0 if rate is None else rate.tps
+
+    def _read(self, fresh_ms: int = _FRESH_MS) -> dict[_Key, _Note]:
+        now_ms = self.clock.monotonic_ms()
+        if not self._values or now_ms - self._read_ms >= fresh_ms:
+            self._read_ms = now_ms
+            self._parts_before, self._parts = self._parts, {}
+            self._values = {key: _Note(now_ms, *value) for key, *value in self._list_values()}
+        return self._values
+
+    def _list_values(self) -> Iterator[tuple[_Key, int, int]]:
+        """Yield each count and its number of puts or answers."""
+        puts = {} if self._counted is None else self._counted.count_puts()
+        for topic, (messages, size_bytes) in puts.items():
+            level = 0 if topic in _UNCOUNTED else 1 if is_system_topic(topic) else 2
+            self._grow((topic,), messages, STORE_PUTS, *(BROKER_PUTS, CLIENT_PUTS)[:level])
+            self._grow((topic, "", "bytes"), size_bytes, STORE_PUT_BYTES)
+            if self.topics.find_topic(topic) is not None:
+                times = messages - self.traffic.batched[topic]
+                yield ("TOPIC_PUT_NUMS", topic), messages, times
+                yield ("TOPIC_PUT_SIZE", topic), size_bytes, times
+        for (topic, group), found in self.traffic.deliveries.items():
+            names = (BROKER_GETS, CLIENT_GETS)[: 1 if is_system_topic(topic) else 2]
+            self._grow((topic, group), found.messages, *names)
+            yield ("GROUP_GET_NUMS", f"{topic}@{group}"), found.messages, found.answers
+            yield ("GROUP_GET_SIZE", f"{topic}@{group}"), found.size_bytes, found.answers
+        for (topic, group), count in self.traffic.send_backs.items():
+            yield ("SNDBCK_PUT_NUMS", f"{topic}@{group}"), count, count
+        for name in _TOTALS:
+            yield (name, self.cluster), self._totals[name], 0
+        for name, read in self.sources.items():
+            yield (name, self.cluster), read(), 0
+
+    def _grow(self, key: Hashable, value: int, *names: str) -> None:
+        """Add the growth of a part to totals. A deleted topic or group begins again at 0, and
+        nothing is subtracted."""
+        before = self._parts_before.get(key, 0)
+        self._parts[key] = value
+        for name in names:
+            self._totals[name] += value - before if value >= before else value
 
     def _find_day(self) -> int:
-        """Number the day of local time."""
-        now = self._clock.now_ms() / 1000
+        now = self.clock.now_ms() / 1000
         return int(now + time.localtime(now).tm_gmtoff) // 86_400

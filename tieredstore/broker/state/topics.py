@@ -17,26 +17,33 @@ from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.errors import Busy, Invalid
-from tieredstore.message.names import DLQ_PREFIX, RETRY_PREFIX
+from tieredstore.message.names import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, is_system_topic
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
 DEFAULT_TOPIC: Final = "TBW102"
-"""The topic after which sends to unknown topics make them."""
+"""Template for topics that a send creates."""
 
+MESSAGE_TYPE: Final = "message.type"
+"""Attribute of a topic: the type of its messages, or MIXED for all types."""
+MAX_TOPICS: Final = 100_000
+"""Number of topics from which requests of clients create no further topic. Operators can still
+create topics."""
 MAX_QUEUE_NUMS: Final = 65_536
-"""Queues of one topic: what goes over all of them is to end."""
+"""Maximum number of queues of a topic. It bounds the loops over a topic's queues."""
 
 _MAX_TOPIC_LENGTH: Final = 127
 _MAX_RETRY_TOPIC_LENGTH: Final = 255
 _DATABASES: Final = ("topics", "metadata", "rdb")
-"""Where Java keeps its configuration with `storeType=defaultRocksDB` and other settings."""
+"""Databases in which a Java broker with `storeType=defaultRocksDB` or similar settings keeps its
+configuration."""
 _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 
 class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
-    """A topic, as Java's TopicConfig. perm: bits, 4 read, 2 write, 1 others are made after it."""
+    """Topic, as Java's TopicConfig. `perm`: sum of permission bits, 4 for read, 2 for write, 1 for
+    a template of new topics."""
 
     topic_name: str
     read_queue_nums: int = 8
@@ -46,6 +53,16 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
     topic_sys_flag: int = 0
     order: bool = False
     attributes: dict[str, str] = {}
+
+    @property
+    def queue_nums(self) -> int:
+        """Number of queues that producers or consumers use."""
+        return max(self.read_queue_nums, self.write_queue_nums)
+
+    @property
+    def is_lite(self) -> bool:
+        """Whether the topic is the parent of lite topics."""
+        return self.attributes.get(MESSAGE_TYPE, "").upper() == "LITE"
 
     @property
     def is_readable(self) -> bool:
@@ -65,21 +82,30 @@ TopicListener = Callable[[str], object]
 
 
 class TopicConfigManager(ConfigManager):
-    """The table of topics. `add_system_topics` is called after `load`."""
+    """Table of topics. Call `add_system_topics` after `load`.
+
+    `has_lmq`: whether light queues are enabled (`enableLmq`).
+    """
 
     def __init__(
-        self, config_folder: Path, settings: BrokerSettings, clock: Clock = SYSTEM_CLOCK
+        self,
+        config_folder: Path,
+        settings: BrokerSettings,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        has_lmq: bool = False,
     ) -> None:
         super().__init__(config_folder / "topics.json", clock)
         self._settings = settings
+        self._has_lmq = has_lmq
         self._topics: dict[str, TopicConfig] = {}
         self._listeners: list[TopicListener] = []
-        self._changed: dict[str, int] = {}  # the last change of a topic that is not persisted
+        self._changed: dict[str, int] = {}  # the last unpersisted change of a topic
         self._being_deleted = Counter[str]()
 
     async def load(self) -> None:
-        """Read the file as `ConfigManager.load`. Raises also Invalid where a Java broker has kept
-        its configuration in a database."""
+        """Read the topics from the file, as `ConfigManager.load` does. Also raises Invalid if a
+        Java broker keeps its configuration in a database."""
         for name in _DATABASES:
             database = self.path.parent / name
             if await aiofiles.os.path.exists(database / "CURRENT"):
@@ -93,32 +119,40 @@ class TopicConfigManager(ConfigManager):
     def find_topic(self, topic: str) -> TopicConfig | None:
         return self._topics.get(topic)
 
+    def find_consumed(self, topic: str) -> TopicConfig | None:
+        """Return the topic that consumers name, or None. A light queue counts as a topic with a
+        single queue. It is not in the table, as in Java's broker."""
+        if self._has_lmq and topic.startswith(LMQ_PREFIX):
+            return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+        return self._topics.get(topic)
+
     def list_topics(self) -> Mapping[str, TopicConfig]:
-        """Return the table, by topic; it is not to be changed."""
+        """Return all topics by name. The caller must not change this table."""
         return MappingProxyType(self._topics)
 
     def add_listener(self, listener: TopicListener) -> None:
-        """Have `listener` called with the name of each topic that is made, changed or deleted."""
+        """Call `listener` with the name of each created, changed or deleted topic."""
         self._listeners.append(listener)
 
     def update_topic(self, config: TopicConfig) -> None:
-        """Make or replace a topic. Its attributes are those of the new config. Raises Invalid for a
-        number of queues that no topic may have, Busy for a topic that is being deleted."""
+        """Create or replace a topic. Its attributes are those of `config`. Raises Invalid for an
+        invalid number of queues, and Busy while the topic is being deleted."""
         check_queue_nums(f"topic {config.topic_name}", config.read_queue_nums)
         check_queue_nums(f"topic {config.topic_name}", config.write_queue_nums)
         self._put(config)
 
     def delete_topic(self, topic: str) -> bool:
-        """Delete a topic from the table; tells whether it was there."""
+        """Delete a topic from the table. Returns whether the topic existed."""
         if self._topics.pop(topic, None) is None:
             return False
-        self._tell(topic)
+        self._notify(topic)
         return True
 
     @contextmanager
     def deleting(self, topics: Collection[str]) -> Iterator[None]:
-        """Delete topics from the table, and let nobody make them again before the block ends, which
-        deletes their messages: what is sent meanwhile would go with those. Who tries gets Busy."""
+        """Delete topics from the table, and refuse to create them until the end of the block: a
+        creation raises Busy. The block deletes the messages of these topics, and would also delete
+        new messages."""
         self._being_deleted.update(topics)
         try:
             for topic in topics:
@@ -128,25 +162,37 @@ class TopicConfigManager(ConfigManager):
             self._being_deleted -= Counter(topics)
 
     def is_persisted(self, topic: str) -> bool:
-        """Tell whether the file has a topic as it is now."""
+        """Return whether the file contains the present state of a topic."""
         if self._changed and not self.is_changed:
             self._changed.clear()
         return self._changed.get(topic, 0) <= self._persisted
 
     async def wait_until_persisted(self, topic: str) -> None:
-        """Wait until the file has a topic as it is now: before a message in it is acknowledged,
-        which nobody could read after a crash otherwise. Raises Unavailable or Exhausted."""
+        """Wait until the file contains the present state of a topic. Call this method before a
+        message in the topic is acknowledged: without its topic, the message could not be read after
+        a crash. Raises Unavailable or Exhausted."""
         if not self.is_persisted(topic):
             await self.persist()
+
+    def list_untyped(self) -> list[str]:
+        """Return the topics of clients that have no message type, in order. Over gRPC they accept
+        normal messages only. Topics that the broker made are left out."""
+        own = self.list_system_topics()
+        return sorted(
+            name
+            for name, config in self._topics.items()
+            if MESSAGE_TYPE not in config.attributes
+            and name not in own
+            and not is_system_topic(name)
+            and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        )
 
     def create_on_send(
         self, topic: str, default_topic: str, queue_nums: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Return the topic of a send; an unknown one is made after the producer's default topic.
-        None when that is not allowed or not possible.
-
-        Raises Invalid for a name that no topic may have, Busy for one that is being deleted.
-        """
+        """Return the topic of a send. An unknown topic is created from the template that the
+        producer names. Returns None if the creation is forbidden or impossible. Raises Invalid for
+        an invalid name, and Busy while the topic is being deleted or if MAX_TOPICS exist."""
         found = self._topics.get(topic)
         if found is not None:
             return found
@@ -164,15 +210,16 @@ class TopicConfigManager(ConfigManager):
             perm=default.perm & ~PERM_INHERIT,
             topic_filter_type=default.topic_filter_type,
             topic_sys_flag=sys_flag,
+            attributes={MESSAGE_TYPE: "MIXED"} if self._settings.auto_create_mixed_topics else {},
         )
-        self._put(config)
+        self._put_for_client(config)
         return config
 
     def create_on_send_back(
         self, topic: str, queue_nums: int, perm: int = PERM_READ | PERM_WRITE, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return a topic of the broker's own making (retry, dead letters, …); made if unknown.
-        Raises Busy for one that is being deleted."""
+        """Return a topic that belongs to the broker (retry, dead letters, …). An unknown topic is
+        created. Raises Busy while the topic is being deleted or if MAX_TOPICS exist."""
         found = self._topics.get(topic)
         if found is not None:
             return found
@@ -183,16 +230,18 @@ class TopicConfigManager(ConfigManager):
             perm=perm,
             topic_sys_flag=sys_flag,
         )
-        self._put(config)
+        self._put_for_client(config)
         return config
 
     def add_system_topics(self) -> None:
-        """Make the topics that a Java broker makes at its start, those that are not there."""
-        for name, queue_nums, perm in self._system_topics():
-            self.create_on_send_back(name, queue_nums, perm)
+        """Create the missing topics that a Java broker creates when it starts."""
+        for name, count, perm in self._system_topics():
+            if name not in self._topics:
+                config = TopicConfig(topic_name=name, read_queue_nums=count, perm=perm)
+                self._put(msgspec.structs.replace(config, write_queue_nums=count))
 
     def list_system_topics(self) -> frozenset[str]:
-        """List the topics that are the broker's own, whether they were made or not."""
+        """Return the names of the broker's own topics, also of those that do not exist."""
         return frozenset(name for name, _, _ in self._system_topics())
 
     def encode(self) -> bytes:
@@ -204,6 +253,17 @@ class TopicConfigManager(ConfigManager):
         self._topics = dict(table.topic_config_table)
         self.data_version = table.data_version or DataVersion()
 
+    def _put_for_client(self, config: TopicConfig) -> None:
+        """Add a topic that a request of a client creates. Raises Busy if MAX_TOPICS exist."""
+        topic = config.topic_name
+        if len(self._topics) >= MAX_TOPICS:
+            raise Busy(
+                f"topic {topic}: there are {MAX_TOPICS} topics, requests of clients create no "
+                "further ones",
+                topic=topic,
+            )
+        self._put(config)
+
     def _put(self, config: TopicConfig) -> None:
         topic = config.topic_name
         if self._topics.get(topic) == config:
@@ -211,16 +271,15 @@ class TopicConfigManager(ConfigManager):
         if topic in self._being_deleted:
             raise Busy(f"topic {topic} is being deleted", topic=topic)
         self._topics[topic] = config
-        self._tell(topic)
+        self._notify(topic)
 
-    def _tell(self, topic: str) -> None:
+    def _notify(self, topic: str) -> None:
         self.mark_changed()
         self._changed[topic] = self._changes
         for listener in self._listeners:
             listener(topic)
 
     def _system_topics(self) -> Iterator[tuple[str, int, int]]:
-        """Name, number of queues and permission of each."""
         settings = self._settings
         both = PERM_READ | PERM_WRITE
         cluster, broker = settings.broker_cluster_name, settings.broker_name
@@ -244,7 +303,7 @@ class TopicConfigManager(ConfigManager):
 
 
 def check_topic_name(topic: str) -> None:
-    """Raise Invalid for a name that no topic may have, by Java's rules."""
+    """Raise Invalid for an invalid topic name, by Java's rules."""
     is_own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     limit = _MAX_RETRY_TOPIC_LENGTH if is_own else _MAX_TOPIC_LENGTH
     if not topic.strip():
@@ -260,6 +319,6 @@ def check_topic_name(topic: str) -> None:
 
 
 def check_queue_nums(where: str, queue_nums: int) -> None:
-    """Raise Invalid for a number of queues that no topic may have."""
+    """Raise Invalid for an invalid number of queues."""
     if not 0 <= queue_nums <= MAX_QUEUE_NUMS:
         raise Invalid(f"{where}: expected 0 to {MAX_QUEUE_NUMS} queues, found {queue_nums}")

@@ -1,1 +1,1 @@
-"""Half messages: commit, rollback, check-back."""
+"""Transactions: half messages, commit, rollback, and checks at producers."""

@@ -1,68 +1,174 @@
-"""The messages of transactions: half messages, what becomes of them, and op messages."""
+"""Half messages: the table of half messages without an outcome, and the messages that belong to a
+transaction."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+import hashlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
-from tieredstore.broker.send.rebuilding import rebuild
-from tieredstore.message.encoding import Message, encode_record
-from tieredstore.message.properties import find_property, remove_property, set_property
-from tieredstore.message.record import decode_record
+from tieredstore.broker.send.door import was_sent_by_client
+from tieredstore.broker.send.fitting import rebuild
+from tieredstore.contracts.message_store import PutMessageResult
+from tieredstore.message.encoding import DueMessage, Message, OwnMessage, encode_record
+from tieredstore.message.properties import (
+    find_property,
+    parse_number,
+    remove_property,
+    set_property,
+)
+from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 
-if TYPE_CHECKING:
-    from tieredstore.contracts.message_store import PutMessageResult
-    from tieredstore.message.record import StoredMessage
+
+class HalfEntry(NamedTuple):
+    """Half message without an outcome. `check_from_ms`: time of its first check (epoch ms).
+    `check_times`: number of times that its producer was asked."""
+
+    physical_offset: int
+    store_timestamp_ms: int
+    check_from_ms: int
+    check_times: int
+
+
+class HalfTable:
+    """Half messages by queue offset, and the progress in their queue and in the queue of op
+    messages. An op message lists half messages that have an outcome."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        """Queue offset up to which the queue of half messages was read."""
+        self.op_position = 0
+        """Queue offset after the last op message."""
+        self._waiting: dict[int, HalfEntry] = {}
+        self._ended: set[int] = set()
+        self._renewed: dict[bytes, int] = {}  # offset of the last one, by transaction
+        self._ops: deque[tuple[int, int]] = deque()  # offset, largest half offset in it
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, offset: int, entry: HalfEntry, renewed: bytes | None = None) -> None:
+        """Add a half message that was read from its queue. `renewed`: key of the transaction
+        (`identify`), if the half message is a later copy that was put again."""
+        if offset not in self._ended:
+            self._waiting[offset] = entry
+        self.position = offset + 1
+        if renewed is not None:
+            self._renewed[renewed] = offset
+
+    def list_waiting(self) -> Iterator[tuple[int, HalfEntry]]:
+        """Yield the half messages without an outcome, oldest first. The table may change during the
+        iteration."""
+        for offset in sorted(self._waiting):
+            entry = self._waiting.get(offset)
+            if entry is not None:
+                yield offset, entry
+
+    def find_open(self, offset: int, transaction: bytes) -> int | None:
+        """Return the queue offset of a transaction's half message without an outcome, or None if
+        the transaction has ended. `offset`: offset of this half message, or of an earlier copy."""
+        if not self.has_ended(offset):
+            return offset
+        latest = self._renewed.get(transaction)
+        return None if latest is None or self.has_ended(latest) else latest
+
+    def has_ended(self, offset: int) -> bool:
+        return offset in self._ended or (offset < self.position and offset not in self._waiting)
+
+    def end(self, offset: int) -> None:
+        self._ended.add(offset)
+        self._waiting.pop(offset, None)
+
+    def renew(self, offset: int, new_offset: int, transaction: bytes) -> None:
+        """Record that a half message was put again. The new copy is after the other half
+        messages."""
+        self._renewed[transaction] = new_offset
+        self.end(offset)
+
+    def add_op(self, op_offset: int, largest_half_offset: int) -> None:
+        self._ops.append((op_offset, largest_half_offset))
+        self.op_position = op_offset + 1
+
+    def find_offsets(self) -> tuple[int, int]:
+        """Return the queue offsets from which half messages and op messages are still needed, and
+        drop entries for earlier messages."""
+        first = min(self._waiting, default=self.position)
+        while self._ops and self._ops[0][1] < first:
+            self._ops.popleft()
+        # Of the offsets that were read, those that do not wait have ended.
+        self._ended = {offset for offset in self._ended if offset >= self.position}
+        self._renewed = {
+            transaction: offset
+            for transaction, offset in self._renewed.items()
+            if not self.has_ended(offset)
+        }
+        return first, self._ops[0][0] if self._ops else self.op_position
+
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARDED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Half messages of which nobody could say what became of them."""
+"""Topic of half messages whose outcome no producer reported in time."""
+CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+"""Property of a half message that was put again: number of times that its producer was asked."""
 MAX_OP_BYTES: Final = 4096
-"""Java's transactionOpMsgMaxSize: the largest body of an op message."""
+"""Maximum body size of an op message in bytes (Java's transactionOpMsgMaxSize)."""
 _OP_PROPERTIES: Final = b"TAGS\x01d\x02"
+_NOT_OF_OPS: Final = (b"CLUSTER", b"MSG_REGION", b"REAL_TOPIC", b"TIMER_OUT_MS")
 
 
 class CommitOrRollback(enum.IntEnum):
-    """How a transaction ends: the numbers are those of remoting. UNKNOWN: ask again later."""
+    """Outcome of a transaction. The numbers are those of remoting. UNKNOWN: ask the producer again
+    later."""
 
     UNKNOWN = 0
     COMMIT = TRANSACTION_COMMIT
     ROLLBACK = TRANSACTION_ROLLBACK
 
 
-def make_half(message: Message) -> Message:
-    """Make the half message of one whose queue is chosen: it waits in a queue of the broker's
-    own."""
+def make_half(message: Message) -> OwnMessage:
+    """Return the half message for an accepted message. It keeps the message's topic and queue in
+    properties, and is stored in a queue of the broker."""
     properties = message.properties
+    if isinstance(message, DueMessage):  # its commit would begin the delay again
+        for name in (b"TIMER_DELIVER_MS", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS"):
+            properties = remove_property(properties, name)
     unique_key = find_property(properties, b"UNIQ_KEY")
     if unique_key is not None:
         properties = set_property(properties, b"__transactionId__", unique_key)
     properties = set_property(properties, b"REAL_TOPIC", message.topic.encode())
     properties = set_property(properties, b"REAL_QID", b"%d" % message.queue_id)
-    return msgspec.structs.replace(
-        message,
-        topic=HALF_TOPIC,
-        queue_id=0,
-        properties=properties,
-        sys_flag=message.sys_flag & ~TRANSACTION_MASK,
-    )
+    half = OwnMessage(*msgspec.structs.astuple(message))
+    half.topic, half.queue_id, half.properties = HALF_TOPIC, 0, properties
+    half.sys_flag &= ~TRANSACTION_MASK
+    return half
 
 
 def find_real_queue(half: StoredMessage) -> tuple[str, int] | None:
-    """Return where a half message is to go; None for one that does not say it."""
-    topic, queue_id = half.get_property("REAL_TOPIC"), half.get_property("REAL_QID")
-    if topic is None or queue_id is None or not queue_id.isdecimal():
+    """Return the topic and the queue id that a half message names as its real ones. None if it
+    names none, or if a client sent it."""
+    if was_sent_by_client(half.properties_bytes):
         return None
-    return topic, int(queue_id)
+    topic = half.get_property("REAL_TOPIC")
+    queue_id = parse_number(half.get_property("REAL_QID"), 32)
+    return None if topic is None or queue_id is None else (topic, queue_id)
+
+
+def identify(half: StoredMessage) -> bytes:
+    """Return a key that a half message shares with all its later copies. The key is a digest of 16
+    bytes, because a client chooses the size of the properties from which it is computed."""
+    names = ("REAL_TOPIC", "PGROUP", "UNIQ_KEY")
+    parts = [*map(half.get_property, names), half.born_timestamp_ms, half.born_host_bytes.hex()]
+    return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
 
 
 def make_committed(half: StoredMessage, topic: str, queue_id: int) -> Message:
-    """Make the message that a commit delivers."""
+    """Return the message that a commit delivers."""
     properties = remove_property(half.properties_bytes, b"REAL_TOPIC")
     properties = remove_property(properties, b"REAL_QID")
     message = rebuild(half, topic, queue_id, properties)
@@ -72,18 +178,16 @@ def make_committed(half: StoredMessage, topic: str, queue_id: int) -> Message:
 
 
 def make_renewed(half: StoredMessage, check_times: int) -> Message:
-    """Make the half message again, with how often its producer was asked."""
-    properties = set_property(
-        half.properties_bytes, b"TRANSACTION_CHECK_TIMES", b"%d" % check_times
-    )
+    """Return a copy of a half message that is put again, with its number of checks."""
+    properties = set_property(half.properties_bytes, CHECK_TIMES.encode(), b"%d" % check_times)
     return rebuild(half, HALF_TOPIC, 0, properties)
 
 
 def show_to_producer(
     half: Message, result: PutMessageResult, store_host: bytes, queue: tuple[str, int]
 ) -> StoredMessage:
-    """Return a half message that was just put as its producer knows it, topic and queue its own;
-    its offsets are those of the half message."""
+    """Return a half message that was just put, with the topic and queue to which its producer sent
+    it. The offsets are those of the half message."""
     topic, queue_id = queue
     record = encode_record(
         msgspec.structs.replace(half, topic=topic, queue_id=queue_id),
@@ -96,8 +200,8 @@ def show_to_producer(
 
 
 def make_op(half_offsets: Sequence[int], now_ms: int) -> tuple[Message, int]:
-    """Make the message that says which half messages have ended, by their queue offsets; returns
-    how many of them fit in it too."""
+    """Return an op message, which lists half messages with an outcome by queue offset. Also returns
+    the number of `half_offsets` that fit into it."""
     body, count = b"", 0
     for offset in half_offsets:
         word = b"%d," % offset
@@ -105,9 +209,15 @@ def make_op(half_offsets: Sequence[int], now_ms: int) -> tuple[Message, int]:
             break
         body += word
         count += 1
-    return Message(OP_TOPIC, body, 0, _OP_PROPERTIES, born_timestamp_ms=now_ms), count
+    return OwnMessage(OP_TOPIC, body, 0, _OP_PROPERTIES, born_timestamp_ms=now_ms), count
 
 
-def parse_op(op: StoredMessage) -> set[int]:
-    """Return the queue offsets of the half messages that an op message names."""
-    return {int(word) for word in bytes(op.body).split(b",") if word.isdigit()}
+def parse_op(op: StoredMessage) -> set[int] | None:
+    """Return the queue offsets of the half messages that an op message lists. Returns None if no
+    broker wrote the message. A message of a client has properties that the broker added, or was
+    delayed."""
+    properties = op.properties_bytes
+    if any(find_property(properties, name) is not None for name in _NOT_OF_OPS):
+        return None
+    numbers = {parse_number(word) for word in bytes(op.body).split(b",") if word}
+    return None if None in numbers else {number for number in numbers if number is not None}

@@ -1,8 +1,7 @@
-"""TransactionService: half messages, their commit or rollback, and questions to producers.
-
-A commit delivers first and writes the op message after it; a crash in between leaves a half message
-whose producer is asked, and whose message then comes again. Nothing that was committed is lost.
-"""
+"""TransactionService: half messages, commit, rollback, and checks at producers. A commit delivers
+the message first and then writes the op message, which records the outcome. After a crash between
+the two, the producer is asked again and the message is delivered again. No committed message is
+lost."""
 
 from __future__ import annotations
 
@@ -10,21 +9,35 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import Final
 
-from tieredstore.broker.own_queues import read_own_queue
-from tieredstore.broker.periodic import PeriodicTask
-from tieredstore.broker.refused import RefusalReason, Refused
-from tieredstore.broker.send.outcome import STORED, make_refusal
-from tieredstore.broker.send.rebuilding import rebuild
-from tieredstore.broker.send.sender import SendResult
-from tieredstore.broker.transactions.half_table import HalfEntry, HalfTable
+from tieredstore.broker.auth.policies import Action, want_topic
+from tieredstore.broker.background import PeriodicTask
+from tieredstore.broker.clients.consumers import ProducerManager
+from tieredstore.broker.delay.hook import find_timer_fault
+from tieredstore.broker.delay.service import read_own_queue
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.send.fitting import (
+    DROPPED_OF_DELIVERIES,
+    STORED,
+    make_refusal,
+    put_fitting,
+    rebuild,
+)
+from tieredstore.broker.send.sender import MessageSender, SendRequest, SendResult
+from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.transactions.messages import (
+    CHECK_TIMES,
     DISCARDED_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
     CommitOrRollback,
+    HalfEntry,
+    HalfTable,
     find_real_queue,
+    identify,
     make_committed,
     make_half,
     make_op,
@@ -33,89 +46,88 @@ from tieredstore.broker.transactions.messages import (
     show_to_producer,
 )
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.contracts.message_store import (
     GetMessageStatus,
     GetRequest,
+    HostedStore,
     PutMessageResult,
     wait_until_durable,
 )
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
-from tieredstore.message.ids import parse_offset_message_id
-
-if TYPE_CHECKING:
-    from tieredstore.broker.clients import ProducerManager
-    from tieredstore.broker.send.sender import MessageSender, SendRequest
-    from tieredstore.broker.settings import BrokerSettings
-    from tieredstore.broker.state.offsets import ConsumerOffsetManager
-    from tieredstore.contracts.message_store import HostedStore
-    from tieredstore.message.encoding import Message
-    from tieredstore.message.record import StoredMessage
-    from tieredstore.service_thread import ServiceHealth
+from tieredstore.message.encoding import DueMessage, Message
+from tieredstore.message.hosts import parse_offset_message_id
+from tieredstore.message.record import StoredMessage
+from tieredstore.service_thread import ServiceHealth
+from tieredstore.skipped_records import SkippedRecords
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""Whose offsets say how far half and op messages are dealt with."""
+"""Consumer group of the broker. Its offsets are the progress in the queues of half messages and op
+messages."""
 OP_INTERVAL_MS: Final = 100
-"""How long the end of a transaction waits for others, to share an op message."""
+"""Delay (ms) before the outcomes of transactions are recorded, so that several share an op
+message."""
+MAX_LATE: Final = 65_536
+"""Maximum number of transactions that are remembered because they were committed after they were
+discarded."""
 _HOUR_MS: Final = 3_600_000
 _BATCH: Final = 32
+_FOREVER_MS: Final = (1 << 63) - 1
 _MAX_BATCH_BYTES: Final = 1 << 20
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class TransactionService:
-    """Transactions of one broker. Used on the loop only.
+    """Transactions of one broker. Used on the event loop only. `retention_ms`: returns the store's
+    retention (ms). Older half messages are discarded. `skipped`: counts the records in the
+    transaction topics that no broker wrote."""
 
-    retention_ms: says after what time the store deletes messages; a half message that is so old is
-    discarded.
-    """
+    store: HostedStore
+    settings: BrokerSettings
+    sender: MessageSender
+    offsets: ConsumerOffsetManager
+    producers: ProducerManager
+    clock: Clock = SYSTEM_CLOCK
+    retention_ms: Callable[[], int] = lambda: 72 * _HOUR_MS
+    skipped: SkippedRecords = field(default_factory=SkippedRecords)
 
-    def __init__(
-        self,
-        store: HostedStore,
-        settings: BrokerSettings,
-        sender: MessageSender,
-        offsets: ConsumerOffsetManager,
-        producers: ProducerManager,
-        clock: Clock = SYSTEM_CLOCK,
-        retention_ms: Callable[[], int] = lambda: 72 * _HOUR_MS,
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self._sender = sender
-        self._offsets = offsets
-        self._producers = producers
-        self._clock = clock
-        self._retention_ms = retention_ms
+    def __post_init__(self) -> None:
         self._table = HalfTable()
         self._unwritten: list[int] = []  # half offsets for the next op message
+        self._late: dict[bytes, None] = {}  # that were committed after they were discarded
         self._unasked: Counter[str] = Counter()  # of this round, by producer group
         self._checks = PeriodicTask(
             "TransactionalMessageCheckService",
-            lambda: settings.transaction_check_interval_ms,
+            lambda: self.settings.transaction_check_interval_ms,
             self.check,
         )
         self._ops = PeriodicTask("TransactionalOpBatchService", OP_INTERVAL_MS, self.write_ops)
 
     async def load(self) -> None:
-        """Read which transactions are open: at the start, before the first call."""
+        """Load the transactions without an outcome. Call this method once at the start, before any
+        other call."""
         table = self._table
-        op_offset = self._find_start(OP_TOPIC)
+        half_offset, op_offset = self._find_starts()
         table.op_position = op_offset
         async for op in self._read(OP_TOPIC, op_offset):
             ended = parse_op(op)
+            if ended is None:
+                self._skip(op, "no broker wrote this op message")
+                ended = set()
             for offset in ended:
                 table.end(offset)
             table.add_op(op.queue_offset, max(ended, default=-1))
-        table.position = self._find_start(HALF_TOPIC)
+        table.position = half_offset
         await self._read_half_messages()
 
     def start(self) -> None:
-        """Begin to ask producers, on the running loop, after `load`."""
+        """Start the checks on the event loop of the caller. Call this method after `load`."""
         self._checks.start()
         self._ops.start()
 
     async def stop(self) -> None:
-        """End, with what has ended written down. Idempotent."""
+        """Stop the checks, and record the outcomes of all ended transactions. Idempotent."""
         await self._checks.stop()
         await self._ops.stop()
         try:
@@ -124,32 +136,37 @@ class TransactionService:
             _log.warning("transactions that have ended are asked about again: %s", error)
 
     def health(self) -> list[ServiceHealth]:
-        """Return how the questions and the op messages are."""
+        """Return the health of two tasks: the checks, and the writing of op messages."""
         return [self._checks.health(), self._ops.health()]
 
     @property
     def waiting_count(self) -> int:
-        """How many half messages wait, of those that were looked at."""
+        """Number of half messages without an outcome, of those that the service has read so far."""
         return len(self._table)
 
-    # Producers
+    # Calls for producers
 
     async def prepare(self, request: SendRequest) -> SendResult:
-        """Store a half message and wait until it is durable; the result's queue is the one that it
-        will go to, its offsets and id are the half message's. Raises Refused."""
+        """Store a half message and wait until it is durable. The result contains the real queue,
+        and the offsets and the id of the half message. Raises Refused."""
         sent = self.submit(request)
         return sent if isinstance(sent, SendResult) else await sent
 
     def submit(self, request: SendRequest) -> SendResult | Awaitable[SendResult]:
-        """Store a half message as `prepare` does: its result, or what to wait for."""
-        if self._settings.reject_transaction_message:
+        """Store a half message as `prepare` does. Returns the result, or an awaitable of the
+        result."""
+        if self.settings.reject_transaction_message:
             raise Refused(
-                RefusalReason.NO_PERMISSION,
-                f"the broker[{self._settings.broker_ip1}] sending transaction message is forbidden",
+                Reason.NO_PERMISSION,
+                f"the broker[{self.settings.broker_ip1}] sending transaction message is forbidden",
             )
-        message = self._sender.accept(request)
+        message = self.sender.accept(request)
+        # A commit could not refuse it later.
+        fault = find_timer_fault(message.properties, self.clock.now_ms())
+        if fault is not None and not isinstance(message, DueMessage):
+            raise Refused(Reason.MESSAGE_ILLEGAL, f"timer message illegal: {fault}")
         queue_id = message.queue_id
-        sent = self._sender.put(make_half(message), message.topic)
+        sent = self.sender.put(make_half(message), message.topic)
         if isinstance(sent, SendResult):
             return sent._replace(queue_id=queue_id)
         return _name_queue(sent, queue_id)
@@ -160,32 +177,36 @@ class TransactionService:
         half_physical_offset: int,
         half_queue_offset: int,
         resolution: CommitOrRollback,
+        check: Callable[[str], None] | None = None,
     ) -> None:
-        """End the transaction of a half message, or leave it open (UNKNOWN). One that has ended
-        stays as it ended. Raises Refused."""
+        """End the transaction of a half message. UNKNOWN leaves the transaction without an outcome.
+        A transaction that has ended does not change. `check`: called with the topic of the
+        transaction. It may raise an error to refuse the request. Raises Refused."""
         half = await self._look_up(half_physical_offset)
+        if check is not None:  # before the answer can tell anything of it
+            check(half.get_property("REAL_TOPIC") or half.topic)
         found = (half.get_property("PGROUP"), half.queue_offset)
         if found != (group, half_queue_offset):
             raise Refused(
-                RefusalReason.SYSTEM_ERROR,
+                Reason.SYSTEM_ERROR,
                 f"half message at {half_physical_offset}: expected {group!r} and queue offset "
                 f"{half_queue_offset}, found {found}",
             )
         await self._resolve(half, resolution)
 
     async def end_by_id(self, topic: str, message_id: str, resolution: CommitOrRollback) -> None:
-        """End a transaction of a topic as `end` does. message_id: the offset message id of its half
-        message, of a `SendResult` or of what a producer was asked about."""
+        """End a transaction as `end` does. `topic`: topic of the transaction. `message_id`: offset
+        message id of the half message, from a `SendResult` or a check."""
         try:
             _, _, physical_offset = parse_offset_message_id(message_id)
         except Invalid as error:
-            raise Refused(RefusalReason.INVALID_PARAMETER, str(error)) from error
+            raise Refused(Reason.INVALID_PARAMETER, str(error)) from error
         half = await self._look_up(physical_offset)
         found = half.get_property("REAL_TOPIC")
-        # Whoever may send to one topic ends no transaction of another one.
+        # A right on one topic ends no transaction of another one.
         if half.topic == HALF_TOPIC and found != topic:
             raise Refused(
-                RefusalReason.INVALID_PARAMETER,
+                Reason.INVALID_PARAMETER,
                 f"half message {message_id}: expected one of topic {topic}, found {found}",
             )
         await self._resolve(half, resolution)
@@ -193,26 +214,45 @@ class TransactionService:
     async def _resolve(self, half: StoredMessage, resolution: CommitOrRollback) -> None:
         if half.topic != HALF_TOPIC:
             raise Refused(
-                RefusalReason.SYSTEM_ERROR, f"message at {half.physical_offset}: no half message"
+                Reason.SYSTEM_ERROR, f"message at {half.physical_offset}: no half message"
             )
-        offset = self._table.find_latest(half.queue_offset)
-        if resolution is CommitOrRollback.UNKNOWN or self._table.has_ended(offset):
+        offset = self._table.find_open(half.queue_offset, identify(half))
+        if resolution is CommitOrRollback.UNKNOWN:
+            return
+        if offset is None:
+            if resolution is CommitOrRollback.COMMIT:
+                await self._commit_discarded(half)
             return
         if resolution is CommitOrRollback.COMMIT:
             queue = find_real_queue(half)
             if queue is None:
-                raise Refused(RefusalReason.SYSTEM_ERROR, "the half message has no real topic")
+                raise Refused(Reason.SYSTEM_ERROR, "the half message has no real topic")
             await self._finish(offset, make_committed(half, *queue))
         else:
             self._end(offset)
 
-    # Questions
+    async def _commit_discarded(self, half: StoredMessage) -> None:
+        """Deliver the message of a transaction that is committed after it was discarded. The
+        process remembers the last MAX_LATE such transactions, and delivers each of them once."""
+        transaction, queue = identify(half), find_real_queue(half)
+        found = await asyncio.to_thread(
+            self.store.query_message, DISCARDED_TOPIC, half.msg_id, _BATCH, 0, _FOREVER_MS
+        )
+        is_discarded = any(identify(one) == transaction for one in found)
+        if is_discarded and queue is not None and transaction not in self._late:
+            result = self._put(make_committed(half, *queue))
+            self._late[transaction] = None
+            if len(self._late) > MAX_LATE:
+                del self._late[next(iter(self._late))]
+            await wait_until_durable(result)
+
+    # Checks
 
     async def check(self) -> int:
-        """Ask the producers of half messages that have waited for long enough; returns how many
-        were asked about."""
+        """Ask producers for the outcomes of the half messages that have waited long enough. Returns
+        the number of half messages that were checked."""
         await self._read_half_messages()
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         count = 0
         for number, (offset, entry) in enumerate(list(self._table.list_waiting())):
             if entry.check_from_ms <= now_ms and not self._table.has_ended(offset):
@@ -221,19 +261,27 @@ class TransactionService:
                 except TieredStoreError as error:
                     _log.warning("half message %d: waits for the next round: %s", offset, error)
             if not number % _BATCH:
-                await asyncio.sleep(0)  # others have their turn
-        for group, unasked in self._unasked.items():
-            _log.warning("%d half messages of %r: no producer is connected", unasked, group)
+                await asyncio.sleep(0)  # let others run
+        if self._unasked:
+            [(group, most)] = self._unasked.most_common(1)
+            _log.warning(
+                "%d half messages of %d producer groups wait: no producer with the right to answer "
+                "is connected. Most are of %r (%d)",
+                self._unasked.total(),
+                len(self._unasked),
+                group,
+                most,
+            )
         self._unasked.clear()
         self._commit_offsets()
         return count
 
     async def write_ops(self) -> None:
-        """Write down which transactions have ended. Raises Refused when the store does not take
-        it now."""
+        """Write op messages that record the outcomes of ended transactions. Raises Refused if the
+        store refuses messages at present."""
         result: PutMessageResult | None = None
         while self._unwritten:
-            message, count = make_op(self._unwritten, self._clock.now_ms())
+            message, count = make_op(self._unwritten, self.clock.now_ms())
             result = self._put(message)
             self._table.add_op(result.queue_offset, max(self._unwritten[:count]))
             del self._unwritten[:count]
@@ -244,28 +292,37 @@ class TransactionService:
     async def _check(self, offset: int, entry: HalfEntry, now_ms: int) -> int:
         reason = "it is gone"
         try:
-            half = await self._store.look_message_by_offset_async(entry.physical_offset)
+            half = await self.store.look_message_by_offset_async(entry.physical_offset)
         except Corrupt as error:
             half, reason = None, str(error)
-        if self._table.has_ended(offset):  # while it was read
+        if self._table.has_ended(offset):  # during the read
             return 0
         if half is None:
-            _log.error("half message %d: nobody can say what became of it: %s", offset, reason)
+            _log.error(
+                "half message %d: its outcome is unknown, and it is discarded: %s", offset, reason
+            )
             self._end(offset)
             return 0
         queue = find_real_queue(half)
-        is_old = now_ms - entry.store_timestamp_ms > self._retention_ms()
-        if queue is None or is_old or entry.check_times >= self._settings.transaction_check_max:
+        is_old = now_ms - entry.store_timestamp_ms > self.retention_ms()
+        if queue is None or is_old or entry.check_times >= self.settings.transaction_check_max:
             _log.warning("half message %d is discarded after %d checks", offset, entry.check_times)
             await self._finish(offset, rebuild(half, DISCARDED_TOPIC, 0))
             return 0
         message = make_renewed(half, entry.check_times + 1)
-        result = self._put(message)
-        self._table.renew(offset, result.queue_offset)
+        result = put_fitting(self.store.put_message, message)
+        if result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
+            _log.warning("half message %d is discarded: no room to count its checks", offset)
+            await self._finish(offset, rebuild(half, DISCARDED_TOPIC, 0))
+            return 0
+        if result.status not in STORED:
+            raise make_refusal(result)
+        self._table.renew(offset, result.queue_offset, identify(half))
         self._unwritten.append(offset)
-        await wait_until_durable(result)  # its producer's answer has to find it
+        await wait_until_durable(result)  # its producer's answer must find it
         group = half.get_property("PGROUP") or ""
-        session = self._producers.find_session(group)
+        wanted = want_topic(queue[0], Action.PUB)
+        session = self.producers.find_session(group, lambda found: found.caller.allows(wanted))
         if session is None:
             self._unasked[group] += 1
             return 0
@@ -274,21 +331,21 @@ class TransactionService:
         return 1
 
     async def resume(self, message_id: str) -> None:
-        """Ask again about a half message that was discarded. Raises Refused for one that is not,
-        Invalid for an id that is none."""
+        """Ask the producer of a discarded half message again. Raises Refused if the message is not
+        a discarded half message, and Invalid for an invalid id."""
         _, _, physical_offset = parse_offset_message_id(message_id)
-        found = await self._store.look_message_by_offset_async(physical_offset)
+        found = await self.store.look_message_by_offset_async(physical_offset)
         if found is None or found.topic != DISCARDED_TOPIC or find_real_queue(found) is None:
             raise Refused(
-                RefusalReason.SYSTEM_ERROR,
+                Reason.SYSTEM_ERROR,
                 f"message {message_id}: expected one of {DISCARDED_TOPIC}, found "
                 f"{'none' if found is None else found.topic}",
             )
         await wait_until_durable(self._put(make_renewed(found, 0)))
 
     async def _finish(self, offset: int, message: Message) -> None:
-        """Put what a transaction ends with. The op message comes behind it in the log, so that it
-        is never there alone."""
+        """Put the final message of a transaction. The op message comes later in the log, so it
+        never exists without the final message."""
         result = self._put(message)
         self._end(offset)
         await wait_until_durable(result)
@@ -298,54 +355,76 @@ class TransactionService:
         self._unwritten.append(offset)
 
     def _put(self, message: Message) -> PutMessageResult:
-        result = self._store.put_message(message)
+        result = put_fitting(self.store.put_message, message, DROPPED_OF_DELIVERIES)
         if result.status not in STORED:
             raise make_refusal(result)
         return result
 
+    def _skip(self, record: StoredMessage, reason: str) -> None:
+        self.skipped.note(record.topic, record.physical_offset, reason)
+
     async def _look_up(self, physical_offset: int) -> StoredMessage:
         try:
-            found = await self._store.look_message_by_offset_async(physical_offset)
+            found = await self.store.look_message_by_offset_async(physical_offset)
         except (Corrupt, Invalid) as error:
             raise Refused(
-                RefusalReason.SYSTEM_ERROR, f"Find prepared transaction message failed: {error}"
+                Reason.SYSTEM_ERROR, f"Find prepared transaction message failed: {error}"
             ) from error
         if found is None:
             raise Refused(
-                RefusalReason.SYSTEM_ERROR,
+                Reason.SYSTEM_ERROR,
                 f"Find prepared transaction message failed: none at {physical_offset}",
             )
         return found
 
-    def _find_start(self, topic: str) -> int:
-        offset = self._offsets.query_offset(GROUP, topic, 0) or 0
-        return max(offset, self._store.get_min_offset_in_queue(topic, 0))
+    def _find_starts(self) -> tuple[int, int]:
+        """Return the queue offsets from which half messages and op messages are read. An offset
+        after the end of its queue is invalid: the log lost its last messages, or a client set the
+        offset. If one of the two offsets is invalid, all half and op messages are read."""
+        topics = (HALF_TOPIC, OP_TOPIC)
+        known = [self.offsets.query_offset(GROUP, topic, 0) or 0 for topic in topics]
+        first = [self.store.get_min_offset_in_queue(topic, 0) for topic in topics]
+        end = [self.store.get_max_offset_in_queue(topic, 0) for topic in topics]
+        if known[0] > end[0] or known[1] > end[1]:
+            _log.warning(
+                "half and op messages: expected offsets up to %s, found %s in the offsets of %s: "
+                "all of them are read again",
+                end,
+                known,
+                GROUP,
+            )
+            known = first
+        return max(known[0], first[0]), max(known[1], first[1])
 
     def _commit_offsets(self) -> None:
         if self._unwritten:
-            return  # what is over and not written down would be forgotten
+            return  # ended transactions without an op message would be forgotten
         half_offset, op_offset = self._table.find_offsets()
-        self._offsets.commit_offset(GROUP, HALF_TOPIC, 0, half_offset)
-        self._offsets.commit_offset(GROUP, OP_TOPIC, 0, op_offset)
+        self.offsets.commit_offset(GROUP, HALF_TOPIC, 0, half_offset, is_own=True)
+        self.offsets.commit_offset(GROUP, OP_TOPIC, 0, op_offset, is_own=True)
 
     async def _read_half_messages(self) -> None:
         async for half in self._read(HALF_TOPIC, self._table.position):
-            self._table.add(half.queue_offset, self._describe(half))
+            is_renewed = half.get_property(CHECK_TIMES) is not None
+            renewed = identify(half) if is_renewed else None
+            self._table.add(half.queue_offset, self._describe(half), renewed)
 
     def _describe(self, half: StoredMessage) -> HalfEntry:
         stored_ms = half.store_timestamp_ms
-        check_times = _find_number(half, "TRANSACTION_CHECK_TIMES") or 0
-        wait_ms = self._settings.transaction_timeout_ms
+        check_times = _find_number(half, CHECK_TIMES) or 0
+        wait_ms = self.settings.transaction_timeout_ms
         immunity_s = _find_number(half, "CHECK_IMMUNITY_TIME_IN_SECONDS")
         if immunity_s is not None and not check_times:
             wait_ms = immunity_s * 1000
-        return HalfEntry(half.physical_offset, stored_ms, stored_ms + wait_ms, check_times)
+        # A producer may name years. The progress of all transactions waits for this one.
+        check_from_ms = stored_ms + min(wait_ms, self.retention_ms())
+        return HalfEntry(half.physical_offset, stored_ms, check_from_ms, check_times)
 
     async def _read(self, topic: str, offset: int) -> AsyncIterator[StoredMessage]:
-        """The messages of a queue from an offset on, up to its end as it is found."""
+        """Yield the messages of a topic's queue 0 from `offset` to the present end."""
         while True:
             request = GetRequest(topic, 0, offset, _BATCH, _MAX_BATCH_BYTES)
-            result = await read_own_queue(self._store, request)
+            result = await read_own_queue(self.store, request)
             for message in result.messages:
                 yield message
             is_found = result.status is GetMessageStatus.FOUND

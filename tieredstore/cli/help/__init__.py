@@ -1,1 +1,1 @@
-"""What tells how the command is used: examples, manual, completion, what may have been meant."""
+"""Help: examples, manual, completion, suggestions."""

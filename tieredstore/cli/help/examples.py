@@ -1,4 +1,4 @@
-"""Examples, as `--help` and the manual page show them behind the options of a verb."""
+"""Examples that `--help` and the manual page show after the options of a verb."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "rebuild metadata": ("rebuild metadata --tier /data/tier --state state --dry-run",),
     "report": ("report --tier /data/tier --to report",),
     "restore": ("restore --tier /data/tier --store /data/store --config broker.conf",),
+    "sample": ("sample shop", "sample shop --days 30 --orders-per-day 200 --seed 7"),
     "send": (
         "send orders 'first' 'second' --tag paid --key order-17",
         "send orders --at 10.0.0.7:10911 < lines.txt",
@@ -96,4 +97,4 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "verify --tier /data/tier --topic orders --output ndjson",
     ),
 }
-"""Verb -> what may be typed behind `tieredstore`."""
+"""Examples of each verb: command lines without `tieredstore`."""

@@ -1,4 +1,4 @@
-"""The manual page: what `--help` says of each verb, in the language of man pages."""
+"""Manual page: the `--help` of each verb in roff, the language of man pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.cli.exits import MEANINGS
 
 
 def manual_page(root: click.Context) -> str:
-    """Return the page as roff. root: the context of the command itself."""
+    """Return the manual page as roff. `root`: the context of the command `tieredstore`."""
     lines = [f'.TH TIEREDSTORE 1 "" "tieredstore {__version__}" "User Commands"']
     command = root.command
     text = _paragraphs(command)
@@ -20,7 +20,7 @@ def manual_page(root: click.Context) -> str:
     lines += [".SH SYNOPSIS", f".B tieredstore\n{_escape('VERB [OPTIONS] [ARGUMENTS]')}"]
     lines += [".SH DESCRIPTION", *_body(text[1:])]
     lines += [".SH OPTIONS", *_options(root), ".SH VERBS"]
-    for context in _verbs(root):
+    for context in walk_commands(root):
         lines += _verb(context)
     lines.append(".SH EXIT STATUS")
     for code, meaning in MEANINGS.items():
@@ -28,8 +28,8 @@ def manual_page(root: click.Context) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _verbs(context: click.Context) -> Iterator[click.Context]:
-    """Each verb, and below a verb that has parts each of these, in the order of the help."""
+def walk_commands(context: click.Context) -> Iterator[click.Context]:
+    """Yield the context of each verb and of its subcommands, in the order of the help."""
     group = context.command
     if not isinstance(group, click.Group):
         return
@@ -38,7 +38,7 @@ def _verbs(context: click.Context) -> Iterator[click.Context]:
         assert command is not None
         below = click.Context(command, parent=context, info_name=name)
         yield below
-        yield from _verbs(below)
+        yield from walk_commands(below)
 
 
 def _verb(context: click.Context) -> Iterator[str]:
@@ -59,7 +59,7 @@ def _options(context: click.Context) -> Iterator[str]:
     root = context.find_root()
     if context is root:
         parameters, said = command.get_params(context), set[str | None]()
-    else:  # what each verb has as well is said once
+    else:  # options that each verb has are listed once
         parameters, said = command.params, {parameter.name for parameter in root.command.params}
     for parameter in parameters:
         if parameter.name in said:
@@ -78,7 +78,8 @@ def _paragraphs(command: click.Command) -> list[str]:
 
 
 def _body(paragraphs: list[str]) -> Iterator[str]:
-    """Those that begin with a backspace keep their lines, as in `--help`."""
+    """Yield the paragraphs as roff. A paragraph that begins with a backspace character keeps its
+    line breaks, as in `--help`."""
     for paragraph in paragraphs:
         yield ".PP"
         kept = paragraph.removeprefix("\b\n")
@@ -89,7 +90,7 @@ def _body(paragraphs: list[str]) -> Iterator[str]:
 
 
 def _escape(text: str) -> str:
-    """Plain text in roff: no line of it is a request, no character of it has another meaning."""
+    """Escape plain text for roff."""
     plain = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga")
     plain = "".join(c if c.isascii() else f"\\[u{ord(c):04X}]" for c in plain)
     return f"\\&{plain}" if plain.startswith((".", "'")) else plain

@@ -1,4 +1,4 @@
-"""What somebody may have meant by a word that is not known."""
+"""Suggestions for an unknown word, such as a misspelt option."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -17,14 +16,15 @@ _LEAST_LIKENESS = 0.65
 
 
 def hint_at(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean …?` with the likeliest first, or nothing where none is like it."""
+    """Return `; did you mean …?` with the most likely words, the likeliest first. Empty if no word
+    is likely."""
     likely = find_likely(word, known)
     return f"; did you mean {' or '.join(map(repr, likely))}?" if likely else ""
 
 
 def find_likely(word: str, known: Iterable[str]) -> list[str]:
-    """Return the words that it may have been, the likeliest first: those that it is the beginning
-    of, the shortest first; where there is none, those that are written much like it."""
+    """Return the known words that the user may have meant: those that begin with `word`, shortest
+    first. If there are none, words with a similar spelling."""
     import difflib
 
     names = {name.casefold(): name for name in known}
@@ -35,8 +35,8 @@ def find_likely(word: str, known: Iterable[str]) -> list[str]:
 
 
 def describe_option(error: click.NoSuchOption) -> str:
-    """Return the text of click's error with the options that were meant, the likeliest first. Its
-    own stand in the order of the alphabet."""
+    """Return the text of click's error with the likely options, the likeliest first. Click sorts
+    its own suggestions alphabetically."""
     context = error.ctx
     if context is None:
         return error.format_message()
@@ -50,12 +50,12 @@ def describe_option(error: click.NoSuchOption) -> str:
     return f"No such option {name!r}{hint_at(name, names) if name.startswith('--') else ''}"
 
 
-def offer_conf(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the errors of a command that miss a name say which broker.conf may have it. A command
-    gets all its options by name."""
+def offer_conf(callback: Callable[..., object]) -> Callable[..., object]:
+    """Extend the command's errors about a missing name by a hint: the broker.conf that may contain
+    the name. The command receives all options by name."""
 
     @wraps(callback)
-    def call(*args: Any, **given: Any) -> Any:
+    def call(*args: object, **given: object) -> object:
         try:
             return callback(*args, **given)
         except Unnamed as error:
@@ -69,19 +69,19 @@ def offer_conf(callback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class UnnamedOption(click.UsageError):
-    """An option is missing that is a name."""
+    """Error for a missing required option with the name of a tier, a folder or a file."""
 
 
-def hint_at_conf(given: Mapping[str, Any], option: str) -> str:
-    """Return which broker.conf may have what is missing, where none is given and one lies beside
-    the store or state directory that is. given: options, and their values. option: the one that is
-    missing."""
+def hint_at_conf(given: Mapping[str, object], option: str) -> str:
+    """Return a hint that the missing value may be in a broker.conf. Empty if a configuration is
+    given, or if none exists beside the store or the state directory. `given`: options and their
+    values. `option`: the missing option."""
     from tieredstore.scan.location import find_conf_beside
 
     named = {
         name.rpartition("__")[2]: value
         for name, value in given.items()
-        if isinstance(value, str | Path) and str(value)  # click has an object for what is not given
+        if isinstance(value, str | Path) and str(value)  # click has an object for a missing value
     }
     folders = [Path(named[name]) for name in ("store", "state") if name in named]
     path = next(filter(None, map(find_conf_beside, folders)), None)

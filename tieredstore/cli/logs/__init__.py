@@ -1,1 +1,1 @@
-"""What is said on standard error, from which level on, and how a line looks."""
+"""Lines on standard error: their levels and their format."""

@@ -1,4 +1,4 @@
-"""What a command line asks of the lines on standard error. Each start imports it: it is small."""
+"""Level and format of the lines on standard error: log records, and messages that a verb prints."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from typing import Final
 
 import click
 
+from tieredstore.cli.harmless import make_harmless
+
 LEVELS: Final = ("error", "warning", "info", "debug")
 DEFAULT_LEVEL: Final = "warning"
 
 
 class LogFormat(enum.StrEnum):
-    """`--log-format`."""
+    """Values of `--log-format`."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class LogChoice:
-    """What one command line asks for; the `obj` of its contexts. named_level: that of --log-level.
-    more: how often -v was given. shown: lines that are not shown again."""
+    """Log options of one command line, stored as the `obj` of its click contexts. `named_level`:
+    level of --log-level. `more`: number of -v. `shown`: lines that were printed and are not printed
+    again."""
 
     def __init__(self) -> None:
         self.named_level: str | None = None
@@ -29,21 +32,23 @@ class LogChoice:
         self.shown: set[str] = set()
 
     def find_level(self, default: str = DEFAULT_LEVEL) -> str:
-        """Return the level that is asked for. default: the verb's own, from which -v counts."""
+        """Return the chosen level. `default`: default level of the verb. Each -v goes one level
+        further."""
         if self.named_level is not None:
             return self.named_level
         return LEVELS[min(LEVELS.index(default) + self.more, len(LEVELS) - 1)]
 
 
 def log_options() -> list[click.Option]:
-    """Make -v, --log-level and --log-format, which stand before a verb or behind it."""
+    """Return the options -v, --log-level and --log-format. They are allowed before and after a
+    verb."""
     return [
         click.Option(
             ["-v", "--verbose"],
             count=True,
             expose_value=False,
             callback=_count_more,
-            help="Log more on stderr; -vv still more.",
+            help="Log more on stderr, with -vv still more.",
         ),
         click.Option(
             ["--log-level"],
@@ -63,8 +68,7 @@ def log_options() -> list[click.Option]:
 
 
 def find_choice() -> LogChoice:
-    """Return the choice of the command line that runs; without one, what counts where nothing is
-    asked for."""
+    """Return the log options of the running command line, or the default."""
     context = click.get_current_context(silent=True)
     return LogChoice() if context is None else context.ensure_object(LogChoice)
 
@@ -81,3 +85,19 @@ def _choose_level(context: click.Context, _option: click.Parameter, level: str |
 def _choose_format(context: click.Context, _option: click.Parameter, form: str | None) -> None:
     if form is not None:
         context.ensure_object(LogChoice).format = LogFormat(form)
+
+
+def say(text: str, level: str = "info", choice: LogChoice | None = None) -> None:
+    """Print one line on stderr. From level warning upwards the line contains the name of the level.
+    `choice`: the log options, for a caller without a click context."""
+    click.echo(make_line(text, level, choice), err=True)
+
+
+def make_line(text: str, level: str = "info", choice: LogChoice | None = None) -> str:
+    text = make_harmless(" ".join(text.split()))
+    if (choice or find_choice()).format is LogFormat.JSON:
+        from tieredstore.cli.logs.lines import make_json_line
+
+        return make_json_line("tieredstore", level, text)
+    is_grave = LEVELS.index(level) <= LEVELS.index(DEFAULT_LEVEL)
+    return f"tieredstore: {level}: {text}" if is_grave else f"tieredstore: {text}"

@@ -1,4 +1,4 @@
-"""What the layers log, as lines on standard error."""
+"""Log records as lines on standard error."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Final
 
 import click
 
+from tieredstore.cli.harmless import encode, make_harmless
 from tieredstore.cli.logs.choice import DEFAULT_LEVEL, LogChoice, LogFormat, find_choice
-from tieredstore.cli.output.rows import encode
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.timestamps import format_time
 
 _PROJECT: Final = "tieredstore"
 _ONCE: Final = frozenset({"tieredstore.scan.location", "tieredstore.registry"})
-"""Who warns of a configuration, each time that it is loaded or used: each line is shown once."""
+"""Loggers that log the same warning each time a configuration is used. The same line is shown only
+once."""
 
 
 def log_to_stderr() -> None:
-    """Let what the layers log from the chosen level on be a line each on stderr, without
-    tracebacks. It begins with the time where a level was asked for, and in a verb that follows."""
+    """Print log records from the chosen level upwards as lines on stderr, without tracebacks. Lines
+    begin with the time if a level was chosen, or if the verb follows new messages."""
     logger = logging.getLogger(_PROJECT)
     for handler in list(logger.handlers):
         if isinstance(handler, _Lines):
@@ -30,22 +31,23 @@ def log_to_stderr() -> None:
     number: int = logging.getLevelNamesMapping()[level.upper()]
     has_time = level != DEFAULT_LEVEL or _is_following()
     logger.addHandler(_Lines(number, choice, has_time=has_time))
-    # Unless it is asked for, what is too much is not even put together.
+    # Records below a default level are not even formatted.
     logger.setLevel(number if level != DEFAULT_LEVEL else logging.NOTSET)
 
 
 def make_json_line(
     logger: str, level: str, text: str, fields: Mapping[str, object] | None = None
 ) -> str:
-    """Return a line of JSON for what is not logged by a layer. fields: besides."""
+    """Return a JSON line in the format of log records, for a text that was not logged. `fields`:
+    further fields of the line."""
     record = logging.LogRecord(logger, logging.getLevelName(level.upper()), "", 0, text, (), None)
     record.fields = fields or {}
     return JsonLines().format(record)
 
 
 class JsonLines(logging.Formatter):
-    """A line of JSON for each record: `time` (ISO 8601, UTC), `level`, `logger`, `message`, what it
-    has as `fields`, and `traceback` where it has one."""
+    """Formats each record as a JSON line with `time` (ISO 8601, UTC), `level`, `logger` and
+    `message`, and with the record's `fields` and `traceback` if it has them."""
 
     def format(self, record: logging.LogRecord) -> str:
         found: dict[str, object] = {
@@ -61,12 +63,12 @@ class JsonLines(logging.Formatter):
 
 
 def stamp() -> str:
-    """Return the time as lines of a log begin with it, a space behind."""
+    """Return the present time, followed by a blank, as the start of a log line."""
     return f"{format_time(SYSTEM_CLOCK.now_ms())} "
 
 
 class _Lines(logging.Handler):
-    """Writes records to stderr as a command line asks for it."""
+    """Handler that writes records to stderr according to the log options."""
 
     def __init__(self, level: int, choice: LogChoice, *, has_time: bool) -> None:
         super().__init__(level)
@@ -84,10 +86,11 @@ class _Lines(logging.Handler):
         else:
             time = stamp() if self._has_time else ""
             line = f"{time}{_PROJECT}: {record.levelname.lower()}: {text}"
-        click.echo(line, err=True)
+        click.echo(make_harmless(line), err=True)
 
 
 def _is_following() -> bool:
-    """Told by --follow, or by the --every of an export, which follows too."""
+    """Return whether the verb follows new messages: it has --follow, or it is an export with
+    --every."""
     context = click.get_current_context(silent=True)
     return context is not None and any(context.params.get(name) for name in ("follow", "every"))

@@ -1,1 +1,1 @@
-"""Messages that verbs print: which, in which order, as rows."""
+"""Messages for output: selection, order, rows."""

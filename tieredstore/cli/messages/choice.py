@@ -1,43 +1,50 @@
-"""Which messages of some topics are wanted."""
+"""Selection of messages in some topics, and the format of their rows."""
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tieredstore.errors import Invalid
+from tieredstore.scan.findings import OnFinding, raise_on_damage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tieredstore.cli.messages.where import WhereFilter
     from tieredstore.message.record import StoredMessage
     from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
+    from tieredstore.scan.plan import ScanBounds
     from tieredstore.scan.read.batch import MessageBatch
+    from tieredstore.scan.rows import BodyForm
 
 
 @dataclass(frozen=True, slots=True)
 class MessageChoice:
-    """Tells which messages of a queue are wanted. tags: TAGS values, empty for all messages.
-    where: what else is said of them."""
+    """Selection of messages in a queue. `tags`: values of TAGS, empty for all messages. `where`: a
+    further condition, or None."""
 
     tags: frozenset[str] = frozenset()
     where: WhereFilter | None = None
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """What the units of wanted messages have, as `read_batches` takes it."""
+        """Tags codes of all messages that may be selected, for `read_batches`, or None for all
+        messages."""
         from tieredstore.message.hashes import tags_code
 
         return frozenset(map(tags_code, self.tags)) if self.tags else None
 
     def takes(self, message: StoredMessage) -> bool:
-        """Tell whether a message is wanted: a unit only has the hash of its tags."""
+        """Return whether a message is selected. The text of the tags is compared, because a unit
+        contains only their hash."""
         if self.tags and message.tags not in self.tags:
             return False
         return self.where is None or self.where.takes(message)
 
     def select(self, batch: MessageBatch) -> MessageBatch:
-        """Return the messages of a batch that are wanted."""
         if not self.tags and self.where is None:
             return batch
         import numpy as np
@@ -45,7 +52,7 @@ class MessageChoice:
         return batch.select(np.fromiter(map(self.takes, batch.messages()), np.bool_, len(batch)))
 
     def explain_nothing(self) -> str:
-        """Return what is to be said where no message was found, empty if there is nothing."""
+        """Return an explanation of an empty result, or an empty text."""
         from tieredstore.cli.help.suggesting import hint_at
         from tieredstore.cli.messages.where import FIELDS
 
@@ -56,20 +63,32 @@ class MessageChoice:
 
 
 def names_one_topic(topics: Sequence[str]) -> bool:
-    """Tell whether topics, given as names and shell patterns, are one by its name."""
+    """Return whether `topics` (names and shell patterns) is exactly one name."""
     from tieredstore.scan.selection import is_pattern
 
     return len(topics) == 1 and not is_pattern(topics[0])
 
 
 def choose_queues(
-    catalogue: TierCatalogue, topics: Sequence[str], queue_id: int | None, broker: str | None
+    catalogue: TierCatalogue,
+    topics: Sequence[str],
+    queue_id: int | None,
+    broker: str | None,
+    *,
+    may_be_gone: bool = False,
 ) -> list[QueueFiles]:
-    """Choose the queues of topics, given as names and shell patterns. Raises Invalid for one that
-    no topic of the tier is, and where nothing is chosen."""
+    """Return the queues of topics. `topics`: names and shell patterns. `may_be_gone`: whether
+    missing topics and queues are allowed. Otherwise raises Invalid for a name or pattern that no
+    topic has, and if no queue remains."""
     from tieredstore.scan.selection import Selection, require_topics, split_topics
 
-    if names_one_topic(topics):
+    if may_be_gone:
+        there = catalogue.topic_names()
+        topics = [one for one in topics if fnmatch.filter(there, one)]
+        is_there = topics and (broker is None or broker in catalogue.brokers)
+        if not is_there:
+            return []
+    elif names_one_topic(topics):
         return catalogue.select(topics[0], queue_id, broker)
     catalogue.select(broker=broker)
     require_topics(catalogue, topics)
@@ -80,6 +99,21 @@ def choose_queues(
         brokers=None if broker is None else (broker,),
         queue_ids=None if queue_id is None else (queue_id,),
     ).queues(catalogue)
-    if not found:
+    if not found and not may_be_gone:
         raise Invalid(f"{catalogue.url}: no topic of {' '.join(topics)} has a queue {queue_id}")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRequest:
+    """Selection of messages and format of their rows. `topics`: names and shell patterns.
+    `queue_id`: None for all queues. `names`: fields that rows must have. `on_finding`: called for
+    each damage. It returns to ignore the damage, or raises an error."""
+
+    topics: Sequence[str]
+    queue_id: int | None
+    bounds: ScanBounds
+    choice: MessageChoice
+    body: BodyForm
+    names: tuple[str, ...]
+    on_finding: OnFinding = raise_on_damage

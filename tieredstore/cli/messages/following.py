@@ -1,4 +1,4 @@
-"""Messages as they come: round by round, each behind what the one before it has read."""
+"""Messages as they arrive. Each round of reads continues at the end of the previous round."""
 
 from __future__ import annotations
 
@@ -6,37 +6,50 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from tieredstore.errors import Unavailable
+from tieredstore.cli.messages.loss import warn_of_loss
+from tieredstore.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
-    from tieredstore.cli.messages.request import MessageRequest
+    from tieredstore.cli.messages.choice import MessageRequest
+    from tieredstore.errors import Corrupt
+    from tieredstore.message.record import StoredMessage
     from tieredstore.scan.catalogue import QueueFiles
     from tieredstore.scan.opening import OpenTier
 
 _log = logging.getLogger(__name__)
 
 Row: TypeAlias = dict[str, object]
+_Mark: TypeAlias = tuple[int, int, int]
+"""Store time, physical offset and body CRC of a message. A different mark at the same queue offset
+shows that the queue was recreated."""
 _SLEEP_SECONDS: Final = 0.1
 
 
 class Feed(Protocol):
-    """Where messages come from; it knows up to where each queue was read."""
+    """Source of messages that remembers its position in each queue. `lacks_messages`: whether some
+    stored messages are not read, because the store was not stopped cleanly, or because its log has
+    damage to which no queue leads. `failure`: damage among the latest messages. It is raised after
+    their rows."""
+
+    lacks_messages: bool
+    failure: Corrupt | None
 
     def read_last(self, count: int) -> list[Row]:
-        """Return the `count` wanted messages that were stored last, and go on behind all that is
-        there now."""
+        """Return the rows of the `count` selected messages with the latest store times. Later reads
+        begin after all present messages."""
         ...
 
     def read_next(self) -> Iterator[Row]:
-        """Yield the wanted messages that are there now and were not read, queue by queue."""
+        """Yield the rows of the selected messages that arrived since the last read, queue by
+        queue."""
         ...
 
 
 class StopFlag:
-    """Asks a feed to end, from a handler of signals."""
+    """Flag that a signal handler sets to stop a feed."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -48,15 +61,15 @@ class StopFlag:
         return self._is_set
 
     def wait(self, seconds: float) -> None:
-        """Wait so long, or until it is set."""
+        """Wait for `seconds`, or until the flag is set."""
         end = time.monotonic() + seconds
         while not self._is_set and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, _SLEEP_SECONDS))
 
 
 def follow(feed: Feed, stop: StopFlag, every_seconds: float) -> Iterator[Row]:
-    """Yield what a feed has, and what it gets, until `stop` is set. What cannot be reached for a
-    while is tried again, but for the first time. Raises what reading raises."""
+    """Yield the rows of present and new messages of a feed until `stop` is set. Temporary errors
+    are retried, except in the first read. Raises lasting errors of reads."""
     has_begun = False
     while not stop.is_set():
         try:
@@ -65,72 +78,125 @@ def follow(feed: Feed, stop: StopFlag, every_seconds: float) -> Iterator[Row]:
                 if stop.is_set():
                     return
         except Unavailable as error:
-            if not has_begun:
+            if not has_begun or isinstance(error, Refused):
                 raise
-            _log.warning("%s; it is tried again", error)
+            _log.warning("%s: retrying", error)
         has_begun = True
         stop.wait(every_seconds)
 
 
+@dataclass(slots=True)
+class _Position:
+    """Position in a queue. `end`: queue offset after the last message that was read. `mark`: offset
+    and mark of that message, or of an earlier message. `stamps`: change stamps of the segments when
+    the mark was last compared. `log_start`: begin of the queue's commit log at that time, bytes."""
+
+    end: int = 0
+    mark: tuple[int, _Mark] | None = None
+    stamps: tuple[object, ...] = ()
+    log_start: int = 0
+
+
 class TierFeed:
-    """The messages of a tier that somebody writes: each round lists it."""
+    """Messages of a tier to which a writer may be adding messages. Each round lists the tier."""
 
     def __init__(self, opened: OpenTier, request: MessageRequest) -> None:
         self._opened = opened
         self._request = request
-        self._ends: dict[str, int] = {}
+        self._positions: dict[str, _Position] = {}
+        self._there: set[str] | None = None  # queues of the last round
+        self.lacks_messages = False
+        self.failure: Corrupt | None = None
 
     def read_last(self, count: int) -> list[Row]:
-        from tieredstore.cli.messages.last import last_rows
+        from tieredstore.cli.messages.rows import last_rows
 
         queues = self._choose()
         asked = self._request
-        rows = last_rows(
-            self._opened.provider, queues, asked.bounds, asked.choice, asked.body, count
-        )
-        self._ends = {queue.path: queue.consume_queue_max_offset for queue in queues}
+        rows, self.failure = last_rows(self._opened.provider, queues, asked, count)
+        for queue in queues:
+            position = self._positions[queue.path] = _Position()
+            _, _, position.end = self._find_end(queue, position)
         return rows
 
     def read_next(self) -> Iterator[Row]:
         from tieredstore.cli.messages.rows import message_rows
         from tieredstore.scan.plan import plan
 
+        if self.failure is not None:
+            raise self.failure
         provider, asked = self._opened.provider, self._request
         for listed in self._choose():
-            path = listed.path
-            begin = self._ends.get(path, 0)
-            if listed.consume_queue_max_offset < begin:
-                _log.warning("%s: it ends in front of offset %d: made anew", path, begin)
-                begin = 0
-            queue, end = self._find_end(listed, begin)
+            position = self._positions.setdefault(listed.path, _Position())
+            queue, begin, end = self._find_end(listed, position)
             if end <= begin:
                 continue
             low = max(begin, asked.bounds.from_offset or 0)
             bounds = replace(asked.bounds, from_offset=low, until_offset=end)
             names = tuple({*asked.names, "queue_offset"})
             rows = message_rows(
-                provider, plan(provider, [queue], bounds), asked.choice, asked.body, names
+                provider,
+                plan(provider, [queue], bounds),
+                asked.choice,
+                asked.body,
+                names,
+                asked.on_finding,
             )
             with closing(rows):
                 for row in rows:
-                    self._ends[path] = int(str(row["queue_offset"])) + 1
+                    position.end = int(str(row["queue_offset"])) + 1
                     yield row
-            self._ends[path] = end
+            position.end = end
 
     def _choose(self) -> list[QueueFiles]:
+        """Return the queues to read. In a later round queues may be missing, because they were
+        deleted or all their messages have expired."""
         from tieredstore.cli.messages.choice import choose_queues
 
-        asked, opened = self._request, self._opened
-        return choose_queues(opened.catalogue(), asked.topics, asked.queue_id, opened.broker)
+        asked, opened, before = self._request, self._opened, self._there
+        found = choose_queues(
+            opened.catalogue(),
+            asked.topics,
+            asked.queue_id,
+            opened.broker,
+            may_be_gone=before is not None,
+        )
+        self._there = {queue.path for queue in found}
+        for path in sorted((before or set()) - self._there):
+            _log.warning("%s: the queue is gone from the tier", path)
+        return found
 
-    def _find_end(self, queue: QueueFiles, begin: int) -> tuple[QueueFiles, int]:
-        """The queue, and the offset behind its last message that is whole: of what is written just
-        now, units may be there first."""
-        from tieredstore.scan.extents import QueueReader
-        from tieredstore.scan.segments.tail import find_committed_end
+    def _find_end(self, queue: QueueFiles, position: _Position) -> tuple[QueueFiles, int, int]:
+        """Return the queue, the offset at which reading continues, and the end of the queue's
+        complete messages. A unit may be stored before its message. If the queue has a different
+        message at an offset that was read before, the queue was recreated, and is read from its
+        start."""
+        from tieredstore.scan.expired import open_queue
+        from tieredstore.scan.read.tail import find_committed_end, read_message
 
-        if queue.consume_queue_max_offset <= begin:
-            return queue, begin
-        with QueueReader(self._opened.provider, queue) as reader:
+        path, begin = queue.path, position.end
+        if queue.consume_queue_max_offset < begin:
+            _log.warning("%s: it ends in front of offset %d: recreated", path, begin)
+            position.end = begin = 0
+        is_same = position.stamps == queue.stamps  # as a recreated queue may have as many messages
+        if queue.consume_queue_max_offset <= begin and (is_same or not begin):
+            return queue, begin, begin
+        with open_queue(self._opened.provider, queue) as reader:
+            offset, mark = position.mark or (0, None)
+            known = None if mark is None else read_message(reader, offset)
+            if known is not None and _mark(known) != mark:
+                _log.warning("%s: another message is at offset %d: recreated", path, offset)
+                position.end = begin = 0
+            elif begin and queue.commit_log_min_offset > position.log_start:
+                first = max(begin, self._request.bounds.from_offset or 0)
+                warn_of_loss(path, first, reader.min_offset())
             end = find_committed_end(reader, floor=begin)
-            return reader.queue, end
+            last = read_message(reader, end - 1) if end > begin else None
+            if last is not None:
+                position.mark = end - 1, _mark(last)
+            position.stamps, position.log_start = queue.stamps, queue.commit_log_min_offset
+            return reader.queue, begin, end
+
+
+def _mark(message: StoredMessage) -> _Mark:
+    return message.store_timestamp_ms, message.physical_offset, message.body_crc

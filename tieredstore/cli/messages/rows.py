@@ -1,29 +1,38 @@
-"""Messages of a tier as rows."""
+"""Messages of a tier as rows: all messages of some ranges, or the last messages of some queues."""
 
 from __future__ import annotations
 
+import heapq
 from contextlib import closing
-from itertools import groupby
-from typing import TYPE_CHECKING
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, TypeAlias
+
+from tieredstore.errors import Corrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from tieredstore.cli.messages.choice import MessageChoice
     from tieredstore.contracts.segment import SegmentProvider
-    from tieredstore.errors import TieredStoreError
-    from tieredstore.scan.catalogue import QueueFiles
     from tieredstore.scan.findings import OnFinding
     from tieredstore.scan.plan import ScanRange
     from tieredstore.scan.read.batch import MessageBatch
     from tieredstore.scan.rows import BodyForm
 
     RowsOf = Callable[[MessageBatch, BodyForm, tuple[str, ...]], Iterator[dict[str, object]]]
+    from collections.abc import Iterator, Sequence
+
+    from tieredstore.cli.messages.choice import MessageRequest
+    from tieredstore.scan.catalogue import QueueFiles
+
+    Placed: TypeAlias = tuple[int, int, int, dict[str, object]]
+    """Store time (epoch ms), index of the queue, queue offset, row."""
+
 
 MESSAGE_COLUMNS = ("queue_id", "queue_offset", "store_timestamp", "tags", "keys", "msg_id", "body")
-"""What a table shows; JSON has every field."""
+"""Columns of a table of messages. JSON output has every field."""
 _FEW = 4096
-"""Messages for which pyarrow is not worth its import."""
+"""Number of messages below which the import of pyarrow takes more time than pyarrow saves."""
 
 
 def message_rows(
@@ -32,25 +41,22 @@ def message_rows(
     choice: MessageChoice,
     body: BodyForm,
     names: tuple[str, ...],
+    on_finding: OnFinding,
     *,
     reverse: bool = False,
 ) -> Generator[dict[str, object]]:
-    """Yield the rows of the wanted messages of some ranges, with these fields at least. After the
-    first ones whole batches become rows, where pyarrow is installed. reverse: the ranges of each
-    queue are read from their ends, the last one first. Raises Corrupt, Unavailable, also for
-    messages that expire meanwhile."""
-    from tieredstore.errors import Corrupt
-    from tieredstore.scan.findings import raise_on_damage
+    """Yield the rows of the selected messages in some ranges, with at least the given fields. After
+    the first rows, whole batches are converted if pyarrow is installed. `reverse`: read the ranges
+    of each queue from their ends, the last range first. Raises Corrupt, Unavailable, and Expired
+    for messages that expire during the read."""
     from tieredstore.scan.read.batches import read_batches, read_batches_backwards
     from tieredstore.scan.read.small_ranges import read_small_ahead
 
     codes = choice.tags_codes
     rows_of: RowsOf = make_rows_singly
     count = 0
-    queues: dict[tuple[str | None, int | None], QueueFiles] = {}
 
     def read(one: ScanRange, tell: OnFinding) -> Generator[MessageBatch]:
-        queues[one.queue.topic, one.queue.queue_id] = one.queue
         read_range = read_batches_backwards if reverse else read_batches
         return read_range(provider, one, on_finding=tell, tags_codes=codes)
 
@@ -59,42 +65,19 @@ def message_rows(
         _reverse_queues(ranges) if reverse else ranges,
         lambda one: one.size_bytes,
         read,
-        raise_on_damage,
+        on_finding,
     )
     with closing(batches):
-        try:
-            for batch in batches:
-                chosen = choice.select(batch)
-                rows = rows_of(chosen, body, names)
-                yield from reversed(list(rows)) if reverse else rows
-                count += len(chosen)
-                if count >= _FEW:
-                    rows_of = _choose_rows_of()
-        except Corrupt as error:
-            _refuse_expired(provider, queues.get((error.topic, error.queue_id)), error)
-            raise
-
-
-def _refuse_expired(
-    provider: SegmentProvider, queue: QueueFiles | None, error: TieredStoreError
-) -> None:
-    """Raise Unavailable if segments of a queue have gone since its messages were planned: what
-    looks like damage has expired."""
-    from tieredstore.errors import Unavailable
-    from tieredstore.scan.catalogue import list_again
-
-    if queue is None:
-        return
-    now = list_again(provider, queue)
-    left = {extent.id for extent in (*now.commit_log, *now.consume_queue)}
-    known = (*queue.commit_log, *queue.consume_queue)
-    if any(extent.listing is not None and extent.id not in left for extent in known):
-        text = f"{queue.path}: messages expired while they were read; run again"
-        raise Unavailable(text, path=queue.path) from error
+        for batch in batches:
+            chosen = choice.select(batch)
+            rows = rows_of(chosen, body, names)
+            yield from reversed(list(rows)) if reverse else rows
+            count += len(chosen)
+            if count >= _FEW:
+                rows_of = _choose_rows_of()
 
 
 def _reverse_queues(ranges: Iterable[ScanRange]) -> Iterator[ScanRange]:
-    """The ranges of each queue, the last one first."""
     for _, group in groupby(ranges, key=lambda one: one.queue.path):
         yield from reversed(list(group))
 
@@ -104,7 +87,7 @@ def make_rows_singly(
     body: BodyForm,
     names: tuple[str, ...],  # noqa: ARG001
 ) -> Iterator[dict[str, object]]:
-    """Yield the rows of a batch, one message at a time, with all fields."""
+    """Yield the rows of a batch with all fields, one message at a time."""
     from tieredstore.scan.rows import message_row
 
     for message in batch.messages():
@@ -117,3 +100,79 @@ def _choose_rows_of() -> RowsOf:
     except ImportError:
         return make_rows_singly
     return batch_rows
+
+
+MOST_MESSAGES = 10_000
+"""Maximum number of messages that `last_rows` can return, because it holds them in memory."""
+_FEW_LAST = 100
+"""Number of messages per queue up to which `last_rows` reads several queues concurrently over a
+network."""
+
+
+def last_rows(
+    provider: SegmentProvider,
+    queues: Sequence[QueueFiles],
+    asked: MessageRequest,
+    count: int,
+) -> tuple[list[dict[str, object]], Corrupt | None]:
+    """Return the rows of the `count` selected messages with the latest store times, ordered by
+    store time. Also returns the first error of damage among these messages, or None. After such an
+    error, only the rows of later messages are returned.
+
+    Each queue is read backwards from its end until `count` messages are found. A message further
+    back is not found, even if its store time is later because a clock was set back. Memory: twice
+    `count` messages, or a bounded multiple for few messages. Raises Unavailable.
+    """
+    from tieredstore.scan.ahead import map_ahead
+
+    def read(numbered: tuple[int, QueueFiles]) -> tuple[list[Placed], Corrupt | None]:
+        placed: list[Placed] = []
+        try:
+            placed.extend(_read_last(provider, *numbered, asked, count))
+        except Corrupt as error:
+            return placed, error
+        return placed, None
+
+    numbered = list(enumerate(queues))
+    each = map_ahead(provider, read, numbered) if count <= _FEW_LAST else map(read, numbered)
+    found: list[Placed] = []
+    failure: Corrupt | None = None
+    for placed, error in each:
+        failure = failure or error
+        found = heapq.nlargest(count, chain(found, placed), key=lambda one: one[:3])
+    return [row for _, _, _, row in reversed(found)], failure
+
+
+def _read_last(
+    provider: SegmentProvider,
+    number: int,
+    queue: QueueFiles,
+    asked: MessageRequest,
+    count: int,
+) -> Iterator[Placed]:
+    from tieredstore.scan.plan import plan
+    from tieredstore.scan.read.batches import read_batches_backwards
+
+    left = count
+    for one in reversed(list(plan(provider, [queue], asked.bounds))):
+        if not left:
+            return
+        batches = read_batches_backwards(
+            provider,
+            one,
+            on_finding=asked.on_finding,
+            tags_codes=asked.choice.tags_codes,
+            first_units=left,
+            ahead=False,
+        )
+        with closing(batches):
+            for batch in batches:
+                chosen = asked.choice.select(batch)
+                chosen = chosen.rows(slice(max(len(chosen) - left, 0), None))
+                left -= len(chosen)
+                times, offsets = chosen.columns.store_timestamps, chosen.queue_offsets
+                rows = make_rows_singly(chosen, asked.body, ())
+                for time_ms, offset, row in zip(times, offsets, rows, strict=True):
+                    yield int(time_ms), number, int(offset), row
+                if not left:
+                    return

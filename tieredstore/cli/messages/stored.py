@@ -1,19 +1,25 @@
-"""Messages of a local store, ours or Java's, which its owner may be writing."""
+"""Messages of a local store (of this project or of Java). The owner of the store may be writing."""
 
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from tieredstore.cli.messages.loss import warn_of_loss
 from tieredstore.contracts.message_store import GetRequest
-from tieredstore.errors import Invalid
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.message.consume_queue import BLANK_SIZE_FIELD
+from tieredstore.scan.findings import Finding, OnFinding, damage, raise_on_damage
 from tieredstore.scan.rows import message_row
+from tieredstore.scan.time_search.modes import SearchTimes
 
 if TYPE_CHECKING:
+    from tieredstore.cli.messages.choice import MessageRequest
     from tieredstore.cli.messages.following import Row
-    from tieredstore.cli.messages.request import MessageRequest
     from tieredstore.contracts.dispatch_source import QueueKey
     from tieredstore.local.read_only import ReadOnlyMessageStore
     from tieredstore.message.record import StoredMessage
@@ -22,13 +28,16 @@ if TYPE_CHECKING:
     """Store time (epoch ms), queue, queue offset, row."""
 
 _BATCH: Final = 512
+_log = logging.getLogger(__name__)
 _MORE: Final = 4
-"""Times as many messages are looked at where those at the end were not enough."""
+"""Factor by which more of a queue's last messages are read, while too few of them match."""
+_MOST: Final = 16_384
+"""Maximum number of messages that are read together."""
 
 
 class StoreFeed:
-    """The messages of a store that is read beside its owner. What that has not flushed is not there
-    yet. broker: as rows name it."""
+    """Messages of a store that is read while its owner may be running. Messages that the owner has
+    not flushed are not visible. `broker`: name of the broker in rows."""
 
     def __init__(
         self, store: ReadOnlyMessageStore, request: MessageRequest, broker: str = ""
@@ -37,46 +46,79 @@ class StoreFeed:
         self._request = request
         self._broker = broker
         self._next: dict[QueueKey, int] = {}
+        self._seen: dict[QueueKey, tuple[int, int]] = {}  # last message: offset, byte of the log
         self._has_chosen = False
+        self.lacks_messages = False
+        self.failure: Corrupt | None = None
 
     def read_last(self, count: int) -> list[Row]:
-        """Return the `count` wanted messages that were stored last, and go on behind all that is
-        there now. Raises Corrupt, Unavailable."""
+        """Return the rows of the `count` selected messages with the latest store times. Later reads
+        begin after all present messages. If a queue has damage (`failure`), only its messages after
+        the damage are returned. Raises Unavailable."""
         found: list[Placed] = []
         for key in self._choose():
             begin, end = self._find_begin(key), self._find_end(key)
-            size = count
-            while True:
-                low = max(begin, end - size)
-                chosen = [
-                    (message.store_timestamp_ms, key, message.queue_offset, self._row(message))
-                    for message in self._read(key, low, end)
-                    if self._takes(message)
-                ]
-                if len(chosen) >= count or low <= begin:
-                    break
-                size *= _MORE
-            found = heapq.nlargest(count, [*found, *chosen], key=lambda placed: placed[:3])
+            placed: list[Placed] = []
+            try:
+                placed.extend(islice(self._read_backwards(key, begin, end, count), count))
+            except Corrupt as error:
+                self.failure = self.failure or error
+            found = heapq.nlargest(count, [*found, *placed], key=lambda placed: placed[:3])
             self._next[key] = end
         return [row for _, _, _, row in reversed(found)]
 
+    def _read_backwards(self, key: QueueKey, begin: int, end: int, count: int) -> Iterator[Placed]:
+        """Yield the selected messages of [begin, end), the last one first. Damage is reported
+        between the messages before and after it."""
+        while end > begin:
+            low = max(begin, end - count)
+            found: list[Placed | Finding] = []
+            for message in self._read(key, low, end, found.append):
+                if self._takes(message):
+                    time_ms, offset = message.store_timestamp_ms, message.queue_offset
+                    found.append((time_ms, key, offset, self._row(message)))
+            for one in reversed(found):
+                if isinstance(one, Finding):
+                    self._request.on_finding(one)
+                else:
+                    yield one
+            end, count = low, min(count * _MORE, max(count, _MOST))
+
     def read_next(self) -> Iterator[Row]:
-        """Yield the wanted messages that are there now and were not read. Raises Invalid for a
-        topic that the store does not have, Corrupt, Unavailable."""
+        """Yield the rows of the selected messages that arrived since the last read. Raises Invalid
+        for a topic that the store does not have, Corrupt, Unavailable."""
+        if self.failure is not None:
+            raise self.failure
         for key in self._choose():
+            if self._was_recreated(key):
+                _log.warning("%s/%d: recreated", *key)
+                del self._next[key], self._seen[key]
             begin = self._next.get(key)
-            begin = self._find_begin(key) if begin is None else begin
-            for message in self._read(key, begin, self._find_end(key)):
-                self._next[key] = message.queue_offset + 1
+            if begin is None:
+                begin = self._find_begin(key)
+            else:
+                least = self._store.get_min_offset_in_queue(*key)
+                warn_of_loss(f"{key.topic}/{key.queue_id}", begin, least)
+            end = self._find_end(key)
+            for message in self._read(key, begin, end, self._request.on_finding):
+                self._next[key] = self._seen[key][0] + 1
                 if self._takes(message):
                     yield self._row(message)
+            self._next[key] = max(begin, end)
 
     def _choose(self) -> list[QueueKey]:
         asked = self._request
         keys = self._store.list_queues()
-        topics = sorted({key.topic for key in keys})
+        if not self._has_chosen and self._store.compare().unread:
+            self.lacks_messages = True  # the comparison has logged which
+        held_back = set() if self._has_chosen else self._find_held_back()
+        topics = sorted({key.topic for key in keys} | held_back)
+        left_out = sorted(self._store.batch_topics)
         for pattern in asked.topics if not self._has_chosen else ():
-            if not any(fnmatchcase(topic, pattern) for topic in topics):
+            skipped = [topic for topic in left_out if fnmatchcase(topic, pattern)]
+            if skipped:
+                self._name_left_out(pattern, skipped)
+            elif not any(fnmatchcase(topic, pattern) for topic in topics):
                 from tieredstore.cli.help.suggesting import hint_at
 
                 raise Invalid(
@@ -91,10 +133,44 @@ class StoreFeed:
             and any(fnmatchcase(key.topic, pattern) for pattern in asked.topics)
         ]
 
+    def _find_held_back(self) -> set[str]:
+        """Return the topics with messages later than the checkpoint, if the store was not stopped
+        cleanly. Logs a warning about these messages."""
+        if not self._store.is_unclean:
+            return set()
+        asked = self._request
+        found = self._store.find_held_back(
+            lambda topic: any(fnmatchcase(topic, pattern) for pattern in asked.topics)
+        )
+        counts = {
+            key: one.messages
+            for key, one in found.items()
+            if asked.queue_id in (None, key.queue_id)
+        }
+        count = sum(counts.values())
+        if count:
+            self.lacks_messages = True
+            _log.warning(
+                "%s: it was not stopped cleanly, and %d messages later than its checkpoint are not "
+                "read. Start its broker, or run `tieredstore store recover %s`",
+                self._store.root,
+                count,
+                self._store.root,
+            )
+        return {key.topic for key in counts}
+
+    def _name_left_out(self, pattern: str, topics: list[str]) -> None:
+        """Log a warning about topics with batch consume queues, which are left out. Raises Invalid
+        if such a topic is requested by name."""
+        text = f"{', '.join(topics)}: batch consume queues (BatchCQ), which are not read here"
+        if pattern in topics:
+            raise Invalid(f"{self._store.root}: {text}", path=str(self._store.root))
+        _log.warning("%s: %s: left out", self._store.root, text)
+
     def _find_begin(self, key: QueueKey) -> int:
         bounds = self._request.bounds
         begin = max(self._store.get_min_offset_in_queue(*key), bounds.from_offset or 0)
-        if bounds.since_ms is not None:
+        if bounds.since_ms is not None and bounds.search_times is SearchTimes.SAMPLED:
             begin = max(begin, self._store.get_offset_in_queue_by_time(*key, bounds.since_ms))
         return begin
 
@@ -103,17 +179,59 @@ class StoreFeed:
         end = self._store.get_max_offset_in_queue(*key)
         return end if until is None else min(end, until)
 
-    def _read(self, key: QueueKey, begin: int, end: int) -> Iterator[StoredMessage]:
+    def _read(
+        self, key: QueueKey, begin: int, end: int, tell: OnFinding
+    ) -> Iterator[StoredMessage]:
         offset = begin
         while offset < end:
-            result = self._store.get(GetRequest(*key, offset, _BATCH))
-            for message in result.messages:
-                if message.queue_offset >= end:
+            try:
+                result = self._store.get(GetRequest(*key, offset, _BATCH))
+            except Corrupt as error:
+                if tell is raise_on_damage:
+                    raise
+                # Intact messages before a damaged one have been returned.
+                tell(damage("record-found", str(error), queue_offset=offset, messages=1))
+                offset += 1
+                continue
+            # Messages of a light queue do not have its offsets.
+            first = result.next_begin_offset - len(result.messages)
+            for number, message in enumerate(result.messages, first):
+                self._check_skipped(key, offset, min(number, end), tell)
+                if number >= end:
                     return
+                offset = number + 1
+                self._seen[key] = number, message.physical_offset
                 yield message
-            if result.next_begin_offset <= offset:
+            reached = result.next_begin_offset
+            self._check_skipped(key, offset, min(reached, end), tell)
+            if reached <= offset and not result.messages:
                 return
-            offset = result.next_begin_offset
+            offset = max(offset, reached)
+
+    def _check_skipped(self, key: QueueKey, begin: int, end: int, tell: OnFinding) -> None:
+        """Report damage if units of [begin, end) have no record, unless these units have
+        expired."""
+        if begin >= end:
+            return
+        self._store.refresh()
+        begin = max(begin, self._store.get_min_offset_in_queue(*key))
+        queue = self._store.find_queue(*key)
+        unit = None if queue is None or begin >= end else queue.unit(begin)
+        if unit is None or unit[1] == BLANK_SIZE_FIELD:
+            return
+        text = (
+            f"messages [{begin}, {end}) of {key.topic}/{key.queue_id}: the commit log has no "
+            f"record at {unit[0]}"
+        )
+        tell(damage("record-missing", text, queue_offset=begin, messages=end - begin))
+
+    def _was_recreated(self, key: QueueKey) -> bool:
+        """Return whether the unit of a message that was read now locates a later byte of the log.
+        If so, the queue was recreated."""
+        offset, position = self._seen.get(key, (-1, 0))
+        queue = None if offset < 0 else self._store.find_queue(*key)
+        unit = None if queue is None else queue.unit(min(offset, queue.max_offset - 1))
+        return unit is not None and unit[0] > position
 
     def _takes(self, message: StoredMessage) -> bool:
         since_ms, until_ms = self._request.bounds.since_ms, self._request.bounds.until_ms

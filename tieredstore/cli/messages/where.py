@@ -1,19 +1,41 @@
-"""`--where`: which messages are wanted, by a SQL92 expression over their fields."""
+"""`--where`: selection of messages by an SQL92 expression over their fields."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import Invalid
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.filters.expressions import Message
 from tieredstore.message.filters.parser import parse_expression
 from tieredstore.message.filters.values import EvaluationFailed, Value
+from tieredstore.scan.rows import describe_body_error
 
 if TYPE_CHECKING:
     from tieredstore.message.record import StoredMessage
 
 PREFIX: Final = "properties."
+
+
+def _map_body(
+    message: StoredMessage, function: Callable[[bytes | memoryview], str | int]
+) -> str | int | None:
+    """Return the result of `function` for the body of a message, or None if the body cannot be
+    decompressed."""
+    try:
+        return function(message.decode_body())
+    except Corrupt:
+        return None
+
+
+def _find_body_error(message: StoredMessage) -> str | None:
+    try:
+        message.decode_body()
+    except Corrupt as error:
+        return describe_body_error(error)
+    return None
+
+
 FIELDS: Final[Mapping[str, Callable[[StoredMessage], Value]]] = {
     "topic": lambda message: message.topic,
     "queue_id": lambda message: message.queue_id,
@@ -24,8 +46,9 @@ FIELDS: Final[Mapping[str, Callable[[StoredMessage], Value]]] = {
     "tags": lambda message: message.tags,
     "born_timestamp": lambda message: message.born_timestamp_ms,
     "store_timestamp": lambda message: message.store_timestamp_ms,
-    "body": lambda message: str(message.decode_body(), "utf-8", "replace"),
-    "body_length": lambda message: len(message.decode_body()),
+    "body": lambda message: _map_body(message, lambda body: str(body, "utf-8", "replace")),
+    "body_length": lambda message: _map_body(message, len),
+    "body_error": _find_body_error,
     "stored_length": lambda message: message.body_length,
     "body_crc": lambda message: message.body_crc,
     "physical_offset": lambda message: message.physical_offset,
@@ -35,14 +58,14 @@ FIELDS: Final[Mapping[str, Callable[[StoredMessage], Value]]] = {
     "born_host": lambda message: message.born_host,
     "store_host": lambda message: message.store_host,
 }
-"""Fields of `scan.rows.COLUMNS` that an expression may name; any other name is a property."""
+"""Fields of `scan.rows.ALL_COLUMNS` that expressions can use. Any other name means a property."""
 _MAX_STEPS: Final = 10_000_000
-"""As many as the largest body takes, a few times."""
+"""Maximum number of evaluation steps, enough for several searches of the largest body."""
 
 
 class WhereFilter:
-    """Takes the messages for which an expression is True. Raises Invalid when it is made of a text
-    that is no expression."""
+    """Selects the messages for which an expression is True. The constructor raises Invalid for a
+    text that is not an expression."""
 
     def __init__(self, expression: str) -> None:
         try:
@@ -53,14 +76,14 @@ class WhereFilter:
         self._met: set[str] = set()
 
     def takes(self, message: StoredMessage) -> bool:
-        """Tell whether the expression is True for a message."""
+        """Return whether the expression is True for a message."""
         try:
             return self._root.evaluate(Message(_Fields(message, self._note), _MAX_STEPS)) is True
         except EvaluationFailed:
             return False
 
     def find_strangers(self) -> list[str]:
-        """Return the properties that were asked for, and that no message had so far."""
+        """Return the properties that the expression names and that no examined message had."""
         return sorted(self._missed - self._met)
 
     def _note(self, name: str, *, is_there: bool) -> None:
@@ -68,7 +91,7 @@ class WhereFilter:
 
 
 class _Fields:
-    """What one message says under a name; made when it is asked for."""
+    """Fields of one message by name, computed when they are read."""
 
     __slots__ = ("_message", "_note")
 

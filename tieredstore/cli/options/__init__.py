@@ -1,1 +1,1 @@
-"""Options that verbs share, each declared once."""
+"""Options that verbs share, each declared once, and completion of their values."""

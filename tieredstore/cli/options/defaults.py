@@ -1,4 +1,5 @@
-"""Where a tier, its state and its configuration come from when the command line does not say."""
+"""Defaults for the options of a tier, its state and its configuration. They come from the
+environment and from profiles."""
 
 from __future__ import annotations
 
@@ -16,14 +17,15 @@ VARIABLES: Final = {
     "state": "TIEREDSTORE_STATE",
     "config": "TIEREDSTORE_CONFIG",
 }
-"""Option -> the variable of the environment that stands for it; an empty one counts as none."""
+"""Environment variables by option. An empty variable counts as not set."""
 PROFILE_VARIABLE: Final = "TIEREDSTORE_PROFILE"
 _PATHS: Final = frozenset({"state", "config"})
 
 
 class Source(NamedTuple):
-    """Options that belong together, and for each where it stands, for people. read_settings: those
-    of a broker.conf, as variables of the environment have them."""
+    """Values of options from one source (environment or profile). `origins`: text for messages that
+    names the source of each value. `read_settings`: reads environment variables, and returns
+    settings of a broker.conf."""
 
     values: Mapping[str, str]
     origins: Mapping[str, str]
@@ -33,12 +35,14 @@ class Source(NamedTuple):
 def add_defaults(
     given: Mapping[str, Any], on_problem: Callable[[TieredStoreError], None]
 ) -> dict[str, Any]:
-    """Return the options of the command line, and of those that are None what the sources have;
-    `origins` says what comes from where, `properties` which settings come with it. A source that
-    names another tier has nothing to say: its state and its configuration are that tier's. Where a
-    tier is known without them, on_problem is told of profiles that nobody asked for and that cannot
-    be read. Raises Invalid and Unavailable for others that cannot, and Invalid for a --profile of
-    another tier."""
+    """Return the options of the command line, completed from the sources. In the result, `origins`
+    has the source of each value, and `properties` has the settings from a profile.
+
+    A source that names a different tier is ignored, because its state and configuration belong to
+    that tier. If the tier is known without the default profile, an unreadable default profile is
+    only reported to `on_problem`. Raises Invalid and Unavailable for any other unreadable profile,
+    and Invalid if --profile names a profile for a different tier.
+    """
     properties: Mapping[str, str] = {}
     found, origins = dict(given), dict[str, str]()
     profile = found.pop("profile", None)
@@ -73,7 +77,6 @@ def _is_of_another(tier: str | None, chosen: str | None) -> bool:
 
 
 def _list_sources(profile: str | None) -> list[Callable[[], Source | None]]:
-    """What is asked for by name comes first, what counts for want of that last."""
     if profile is not None:
         return [partial(_read_profile, profile), _read_environment]
     name = os.environ.get(PROFILE_VARIABLE)

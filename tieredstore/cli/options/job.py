@@ -1,4 +1,4 @@
-"""Options of the verbs that are jobs: who works, where the job keeps its journal, what it tells."""
+"""Options of jobs: workers, journal, report."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import click
 import orjson
 
 from tieredstore.cli.exits import end_of_stopped, say_notes
-from tieredstore.cli.logs.saying import make_line
-from tieredstore.cli.options.collecting import Command, Settings, collect
+from tieredstore.cli.logs.choice import make_line
+from tieredstore.cli.options.collecting import Command, Settings, collect, value
 from tieredstore.cli.options.messages import split_pair
+from tieredstore.cli.output.rows import Output, Tables
 from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Invalid
@@ -37,8 +38,9 @@ _QUIET: Settings = {"flag": "--quiet", "is_flag": True, "help": "No progress on 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """How a job runs. spark_conf: `key=value` settings of the session, which need --spark.
-    received: numbers of the signals that came while it ran."""
+    """Options that set how a job runs. `spark_conf`: `key=value` settings of the Spark session,
+    valid only with --spark. `received`: numbers of the signals that were received during the
+    run."""
 
     workers: int | None = None
     spark: bool = False
@@ -49,13 +51,12 @@ class JobOptions:
     received: list[int] = field(default_factory=list)
 
     def require_staging(self, staging: str | None) -> None:
-        """Raise Invalid when workers on other machines would have no place to meet."""
+        """Raise Invalid if workers on other machines would have no location that they share."""
         if self.spark and staging is None:
             raise Invalid("--spark needs --staging: a place that all its workers reach")
 
-    def write_report(self, report: dict[str, Any]) -> None:
-        """Write the report as a file, if one is wanted. Replaces an older file at once or not at
-        all."""
+    def write_report(self, report: dict[str, object]) -> None:
+        """Write the report to a file, if requested. An existing file is replaced atomically."""
         if self.report is None:
             return
         with wrap_os_errors("write", self.report):
@@ -69,7 +70,7 @@ job_options = collect(
         "workers": {
             **_WORKERS,
             "type": click.IntRange(1, 256),
-            "help": "Processes of this machine that work; all its cores by default.",
+            "help": "Worker processes on this machine. By default one for each core.",
         },
         "spark": {
             "flag": "--spark",
@@ -80,34 +81,35 @@ job_options = collect(
             "flag": "--spark-conf",
             "metavar": "KEY=VALUE",
             "multiple": True,
-            "help": "A setting of the session, such as spark.master=…; repeatable.",
+            "help": "A setting of the session, such as spark.master=…, repeatable.",
         },
         "work": {
             "flag": "--work",
             "metavar": "DIR",
             "type": _PATH,
-            "help": "Where the job notes what it has done, to go on after a kill; by default in "
+            "help": "Folder of the journal, by which a killed job continues. By default in "
             "the user's state directory.",
         },
         "report": _REPORT,
         "quiet": _QUIET,
     },
 )
-"""Adds the options of a job whose tasks run anywhere; the command gets the `JobOptions` `job`."""
+"""Adds the options of a job whose tasks can run in other processes or on Spark. The command
+receives the `JobOptions` as `job`."""
 
 
-def thread_options(**workers: Any) -> Callable[[Command], Command]:
-    """Add the options of a job that works with threads of this process. workers: settings of
+def thread_options(**workers: object) -> Callable[[Command], Command]:
+    """Add the options of a job that uses threads of this process. `workers`: settings of
     --workers."""
     options = {"workers": {**_WORKERS, **workers}, "report": _REPORT, "quiet": _QUIET}
     return collect("job", JobOptions, options)
 
 
-staging_option = click.option(
+staging_option = value(
     "--staging",
-    metavar="URL",
-    help="A place for files between the steps, file:///dir or s3://bucket/prefix, that all workers "
-    "reach; by default a folder beside the journal. Needed with --spark.",
+    "URL",
+    "A place for files between the steps, file:///dir or s3://bucket/prefix, that all workers "
+    "reach. By default a folder beside the journal. Needed with --spark.",
 )
 
 
@@ -115,9 +117,9 @@ staging_option = click.option(
 def task_keywords(
     verb: str, job: JobOptions, *, has_journal: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """Yield what a call of `tieredstore.jobs` takes from the options of `job_options`. A signal
-    ends the run after the tasks in hand, and the verb with that signal's code; has_journal: whether
-    another run goes on then. Raises Invalid."""
+    """Yield the arguments of a `tieredstore.jobs` call from the options of `job_options`. A signal
+    ends the run after the current tasks. The verb then ends with the exit code of the signal.
+    `has_journal`: whether a repeated run would continue the work. Raises Invalid."""
     from tieredstore.cli.output.progress import Display
     from tieredstore.cli.stopping import stop_on_signals
     from tieredstore.jobs.stopping import Stopped, StopSignal
@@ -139,14 +141,31 @@ def task_keywords(
             }
     except Stopped as error:
         say_notes(error)
-        hints = () if has_journal else ("with --work the next run goes on",)
+        hints = () if has_journal else ("with --work the next run continues",)
         raise click.exceptions.Exit(int(end_of_stopped(job.received, *hints))) from None
 
 
+def run_task(
+    verb: str,
+    job: JobOptions,
+    out: Output,
+    tables: Tables,
+    task: Callable[..., dict[str, object]],
+    *args: object,
+    **options: object,
+) -> dict[str, object]:
+    """Call a function of `tieredstore.jobs`, write and print its report, and return the report."""
+    with task_keywords(verb, job) as how:
+        report = task(*args, **{**options, **how})
+    job.write_report(report)
+    out.record(report, tables)
+    return report
+
+
 def _make_stop_sayer() -> Callable[[], None]:
-    """Make what says that it stops in a handler of signals, which must not use what it may have
-    interrupted."""
-    line = make_line("it stops after the tasks in hand; a second signal interrupts them")
+    """Return a function that a signal handler can call to print that the run stops. The function
+    uses no code that the signal may have interrupted."""
+    line = make_line("it stops after the current tasks, a second signal interrupts them")
 
     def say_that_it_stops() -> None:
         os.write(2, (b"\n" if os.isatty(2) else b"") + line.encode() + b"\n")
@@ -156,8 +175,9 @@ def _make_stop_sayer() -> Callable[[], None]:
 
 @contextmanager
 def thread_keywords(verb: str, job: JobOptions, *, only_plan: bool) -> Iterator[dict[str, Any]]:
-    """Yield what a call takes from the options of `thread_options`. A signal stops a run in good
-    order, and interrupts a plan at once."""
+    """Yield the arguments of a `tieredstore.jobs` call from the options of `thread_options`. A
+    signal stops a run in an orderly way. With `only_plan`, a signal interrupts the run
+    immediately."""
     from tieredstore.cli.output.progress import Display
     from tieredstore.cli.stopping import stop_on_signals
     from tieredstore.jobs.stopping import StopSignal
@@ -172,7 +192,7 @@ def thread_keywords(verb: str, job: JobOptions, *, only_plan: bool) -> Iterator[
 
 @contextmanager
 def _runner(job: JobOptions) -> Iterator[Runner | None]:
-    """None for processes of this machine."""
+    """Yield the runner of --spark, or None, which means processes of this machine."""
     if not job.spark:
         if job.spark_conf:
             raise Invalid("--spark-conf needs --spark")
@@ -184,7 +204,7 @@ def _runner(job: JobOptions) -> Iterator[Runner | None]:
     from tieredstore.spark import session, ship
 
     spark = session(conf=conf)
-    from tieredstore.spark.runner import SparkRunner  # PySpark is there: the session says so
+    from tieredstore.spark.runner import SparkRunner  # PySpark is there
 
     ship(spark)
     try:

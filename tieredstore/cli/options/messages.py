@@ -1,33 +1,47 @@
-"""Options that say which messages a verb is about."""
+"""Options that select messages, and options for damage."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tieredstore.cli.help.completing import complete_topics
-from tieredstore.cli.options.collecting import Command
+from tieredstore.cli.exits import ExitCode
+from tieredstore.cli.logs.choice import say
+from tieredstore.cli.options.collecting import Command, choice, value
+from tieredstore.cli.options.completing import complete_topics
+
+if TYPE_CHECKING:
+    from tieredstore.scan.findings import LeftOut
+
 
 MOST_LIMIT: Final = 2**63 - 1
-"""What iterators can count to."""
+"""Maximum value of --limit, because Python's iterators count up to this number."""
 
 
 def time_options(command: Command) -> Command:
-    """Add --since and --until: store times."""
-    command = click.option("--until", metavar="TIME", help="Stored before this time.")(command)
-    return click.option("--since", metavar="TIME", help="Stored at this time or later.")(command)
+    """Add --since and --until, which limit store times."""
+    command = value("--until", "TIME", "Stored before this time.")(command)
+    return value("--since", "TIME", "Stored at this time or later.")(command)
+
+
+def search_times_option(command: Command) -> Command:
+    return choice(
+        "--search-times",
+        ["exact", "sampled"],
+        "How messages of a time are found: each of them, or by samples of large queues.",
+        default="exact",
+    )(command)
 
 
 def tag_option(**settings: Any) -> Callable[[Command], Command]:
-    """Add --tag: an expression as consumers subscribe with. settings: as `click.option` takes
-    them."""
+    """Add --tag, an expression as in subscriptions. `settings`: arguments of `click.option`."""
     return click.option(
         "--tag",
         metavar="T",
         callback=_require_tags,
-        help="Only messages with this tag; `A || B`: both.",
+        help="Only messages with this tag. `A || B` takes both.",
         **settings,
     )
 
@@ -37,32 +51,34 @@ def _require_tags(
     option: click.Parameter,  # noqa: ARG001
     given: str | None,
 ) -> str | None:
-    """Refuse an expression of empty parts, as Java's clients do: it would mean all messages."""
-    if given and not any(part.strip() for part in given.split("||")):
-        raise click.UsageError(f"--tag {given!r}: no tag in it; expected T, `A || B`, or * for all")
+    """Raise a usage error for an expression that has only empty parts, as Java's clients do. Such
+    an expression would select all messages."""
+    if given is not None and not any(part.strip() for part in given.split("||")):
+        raise click.UsageError(f"--tag {given!r}: no tag in it: expected T, `A || B`, or * for all")
     return given
 
 
 def topic_option(**settings: Any) -> Callable[[Command], Command]:
-    """Add --topic, which shells complete with the topics of the tier. settings: as `click.option`
-    takes them."""
+    """Add --topic. Shells complete its value with the topics of the tier. `settings`: arguments of
+    `click.option`."""
     return click.option("--topic", metavar="T", shell_complete=complete_topics, **settings)
 
 
 def topics_option(command: Command) -> Command:
-    """Add --topics: a list of shell patterns, empty for all."""
+    """Add --topics, a list of shell patterns. An empty list selects all topics."""
     return click.option(
         "--topics",
         metavar="T,…",
         multiple=True,
         callback=_split,
         shell_complete=complete_topics,
-        help="Only these topics; shell patterns, comma-separated or repeated.",
+        help="Only these topics: shell patterns, comma-separated or repeated.",
     )(command)
 
 
 def required_topics_option(command: Command) -> Command:
-    """Add --topic, the same list, of one topic at least; the command gets it as `topics`."""
+    """Add --topic, a list of shell patterns with at least one entry. The command receives the list
+    as `topics`."""
     return click.option(
         "--topic",
         "--topics",
@@ -70,28 +86,41 @@ def required_topics_option(command: Command) -> Command:
         metavar="T,…",
         multiple=True,
         required=True,
-        callback=_split_some,
+        callback=_split,
         shell_complete=complete_topics,
-        help="The topics; shell patterns, comma-separated or repeated.",
+        help="The topics: shell patterns, comma-separated or repeated.",
     )(command)
 
 
-def _split_some(
-    context: click.Context, option: click.Parameter, given: tuple[str, ...]
-) -> list[str]:
-    names = _split(context, option, given)
-    if not names and not context.resilient_parsing:
+def _split(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> list[str]:
+    """Split comma-separated lists of topics. Raises a usage error if the option is given without
+    any name, because this does not mean all topics."""
+    names = [name for text in given for name in text.split(",") if name]
+    if given and not names and not context.resilient_parsing:
         raise click.BadParameter("expected a topic", context, option)
     return names
 
 
-def _split(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> list[str]:
-    return [name for text in given for name in text.split(",") if name]
-
-
 def split_pair(option: str, text: str) -> tuple[str, str]:
-    """Split KEY=VALUE. Raises a usage error."""
+    """Split `KEY=VALUE`. Raises a usage error for any other text."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise click.UsageError(f"{option} {key!r}: expected KEY=VALUE")
     return key, value
+
+
+on_damage_option = choice(
+    "--on-damage",
+    ["fail", "skip"],
+    "At damage: end there, or leave the messages out and count them.",
+    name="on_damage",
+    default="fail",
+)
+
+
+def end_with(left_out: LeftOut) -> ExitCode:
+    """Print how many messages were left out, and return the exit code."""
+    if not left_out.count:
+        return ExitCode.OK
+    say(left_out.describe(), "warning")
+    return ExitCode.DAMAGE

@@ -1,16 +1,22 @@
-"""Options that say what a verb prints."""
+"""Options for the output of a verb."""
 
 from __future__ import annotations
 
 import click
 
-from tieredstore.cli.options.collecting import Command, Settings, collect
+from tieredstore.cli.options.collecting import Command, Settings, choice, collect, switch
 from tieredstore.cli.output.rows import Output, OutputFormat
 
 _WIDE: Settings = {
     "flag": "--wide",
     "is_flag": True,
     "help": "Tables with all columns, whole and exact, however wide.",
+}
+
+_DEFUSE: Settings = {
+    "flag": "--defuse-formulas",
+    "is_flag": True,
+    "help": "CSV and TSV: an apostrophe before a text that a spreadsheet takes for a formula.",
 }
 
 output_option = collect(
@@ -34,13 +40,13 @@ output_option = collect(
         },
     },
 )
-"""Adds --output, --wide and --all-rows; the command gets the `Output` `out`."""
+"""Adds --output, --wide and --all-rows. The command receives the `Output` as `out`."""
 
 
-def _make_message_output(*, wide: bool, **given: str | None) -> object:
+def _make_message_output(*, wide: bool, defuse_formulas: bool, **given: str | None) -> object:
     from tieredstore.cli.output.messages import MessageOutput
 
-    return MessageOutput(**given, is_wide=wide)  # type: ignore[arg-type]
+    return MessageOutput(**given, is_wide=wide, defuses=defuse_formulas)  # type: ignore[arg-type]
 
 
 message_output_options = collect(
@@ -57,7 +63,7 @@ message_output_options = collect(
         "columns": {
             "flag": "--columns",
             "metavar": "C,…",
-            "help": "Only these fields; properties.NAME is one property.",
+            "help": "Only these fields, where properties.NAME is one property.",
         },
         "template": {
             "flag": "--format",
@@ -72,28 +78,29 @@ message_output_options = collect(
             "help": "How to print.",
         },
         "wide": _WIDE,
+        "defuse_formulas": _DEFUSE,
     },
 )
-"""Adds --body, --columns, --format, --output and --wide; the command gets the `MessageOutput`
-`out`."""
+"""Adds --body, --columns, --format, --output, --wide and --defuse-formulas. The command receives
+the `MessageOutput` as `out`."""
 
-body_option = click.option(
+body_option = choice(
     "--body",
-    type=click.Choice(["text", "base64", "sha256", "none"]),
+    ["text", "base64", "sha256", "none"],
+    "How to show the body (after decompression).",
     default="text",
-    show_default=True,
-    help="How to show the body (after decompression).",
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what would be copied.")
+yes_option = switch("--yes", "Do it. Without this option it is a dry run.")
+dry_run_option = switch("--dry-run", "Only report the work, and copy nothing.")
 
 
 def rows_output_options(command: Command) -> Command:
-    """Add --output, in all forms of rows, and --wide."""
-    command = click.option("--wide", is_flag=True, help=str(_WIDE["help"]))(command)
-    return click.option(
+    """Add --output with all formats of rows, --wide and --defuse-formulas."""
+    command = switch("--defuse-formulas", str(_DEFUSE["help"]))(command)
+    command = switch("--wide", str(_WIDE["help"]))(command)
+    return choice(
         "--output",
-        type=click.Choice(["table", "json", "ndjson", "csv", "tsv", "vertical"]),
+        ["table", "json", "ndjson", "csv", "tsv", "vertical"],
+        "How to print.",
         default="table",
-        show_default=True,
-        help="How to print.",
     )(command)

@@ -1,4 +1,4 @@
-"""Options that say what a backend costs."""
+"""Options for the prices of a backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEANINGS: Final = {
 
 
 def price_option(names: Sequence[str]) -> Callable[[Command], Command]:
-    """Add --price; the command gets a dictionary as `prices`."""
+    """Add --price. The command receives a dictionary as `prices`."""
     requests = ", ".join(name for name in names if name not in _MEANINGS)
     others = ", ".join(_MEANINGS[name] for name in names if name in _MEANINGS)
 
@@ -35,12 +35,13 @@ def price_option(names: Sequence[str]) -> Callable[[Command], Command]:
         metavar="NAME=USD",
         multiple=True,
         callback=parse,
-        help=f"US dollars a million requests ({requests}), {others}; repeatable.",
+        help=f"US dollars a million requests ({requests}), {others}. Repeatable.",
     )
 
 
 def read_prices(path: Path, names: Sequence[str]) -> dict[str, float]:
-    """Read a TOML file with lines such as `write = 5.0`. Raises a usage error for anything else."""
+    """Read a TOML file with lines such as `write = 5.0`. Raises a usage error for any other
+    content."""
     import tomllib
 
     try:
@@ -65,6 +66,7 @@ def _check_price(origin: str, name: str, price: object, names: Sequence[str]) ->
     is_number = isinstance(price, int | float) and not isinstance(price, bool)
     if name not in names or not is_number or not 0 <= price < float("inf"):  # type: ignore[operator]
         raise click.UsageError(
-            f"{origin}: expected NAME=USD with a number of at least 0; names: " + ", ".join(names)
+            f"{origin}: expected NAME=USD with a number of at least 0 for one of "
+            f"{', '.join(names)}, found {name}={price}"
         )
     return name, float(price)  # type: ignore[arg-type]

@@ -1,18 +1,17 @@
-"""Options that say which tier a verb works on."""
+"""Options for the tier of a verb."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import click
 
-from tieredstore.cli.help.completing import complete_profiles
 from tieredstore.cli.help.suggesting import UnnamedOption
-from tieredstore.cli.logs.saying import say
-from tieredstore.cli.options.collecting import Command, Settings, collect
+from tieredstore.cli.logs.choice import say
+from tieredstore.cli.options.collecting import Command, Settings, collect, switch
+from tieredstore.cli.options.completing import complete_profiles
 from tieredstore.cli.options.defaults import VARIABLES, add_defaults
 
 PLACE = "a folder, file:///dir or s3://bucket/prefix"
@@ -21,9 +20,9 @@ _PATH = click.Path(path_type=Path)
 
 @dataclass(frozen=True, slots=True)
 class TierOptions:
-    """Which tier a verb works on. cluster and broker may be left out where the tier has one.
-    origins: of those that the command line does not have, where they come from. properties:
-    settings of a broker.conf that come with a profile."""
+    """Tier that a verb uses. `cluster` and `broker` may be omitted if the tier has only one.
+    `origins`: sources of the values that are not from the command line. `properties`: settings of a
+    broker.conf, from a profile."""
 
     tier: str
     state: Path | None = None
@@ -35,7 +34,7 @@ class TierOptions:
 
     @property
     def required_state(self) -> Path:
-        """The state directory, of a verb that requires it."""
+        """State directory, for verbs that require it."""
         assert self.state is not None
         return self.state
 
@@ -47,21 +46,22 @@ def tier_options(
     has_defaults: bool = False,
     tier: str = f"Where the tier is: {PLACE}.",
     state: str | None = (
-        "State directory (config/tieredStoreMetadata.json); without it, the tier alone is listed."
+        "State directory (config/tieredStoreMetadata.json). Without it, the tier alone is listed."
     ),
     needs_tier: bool = True,
     needs_state: bool = False,
-    config: str = "A broker.conf; the command line beats it.",
+    config: str = "A broker.conf. The command line overrides it.",
     cluster: str | None = "Cluster name (brokerClusterName).",
     broker: str | None = "Broker name (brokerName).",
 ) -> Callable[[Command], Command]:
-    """Add --tier, --state, --config, --cluster and --broker; the command gets them as the
-    `TierOptions` `name`.
+    """Add --tier, --state, --config, --cluster and --broker. The command receives them as one
+    `TierOptions`, the keyword argument `name`.
 
-    flag: `from` for --from, --from-state and --from-config. has_defaults: whether the environment
-    or a profile may name the tier (`defaults.py`), and so --profile is there: never for a verb that
-    deletes or puts back. needs_tier: whether there has to be one; empty without. The others are the
-    texts of the options, None for one that the verb does not have.
+    `flag`: `from` for --from, --from-state and --from-config. `has_defaults`: whether the
+    environment or a profile may name the tier (`defaults.py`). If so, --profile is added. Verbs
+    that delete or restore do not allow defaults. `needs_tier`: whether a tier is required.
+    `needs_state`: whether a state directory is required. The other arguments are help texts of
+    options, or None if the verb does not have the option.
     """
     prefix = f"--{flag}-" if flag else "--"
     options: dict[str, Settings] = {
@@ -102,9 +102,9 @@ def tier_options(
     return collect(name, lambda **given: _complete(given, required), options)
 
 
-def _complete(given: dict[str, Any], required: Sequence[str]) -> TierOptions:
-    """Take what the command line does not have from its defaults. Raises a usage error for what is
-    in none of them."""
+def _complete(given: dict[str, object], required: Sequence[str]) -> TierOptions:
+    """Add defaults for missing options. Raises a usage error for a required option that has no
+    value."""
     found = add_defaults(given, lambda error: say(f"no default profile: {error}", "warning"))
     for name in required:
         if found.get(name) is None:
@@ -113,12 +113,11 @@ def _complete(given: dict[str, Any], required: Sequence[str]) -> TierOptions:
 
 
 def make_missing_option(name: str) -> click.UsageError:
-    """Make the error of an option that neither the command line nor its defaults have."""
     return UnnamedOption(
         f"Missing option '--{name}' (or set {VARIABLES[name]}, or choose a --profile)"
     )
 
 
-take_over_option = click.option(
-    "--take-over", is_flag=True, help="End another writer's right, where the backend can do that."
+take_over_option = switch(
+    "--take-over", "End another writer's right, where the backend can do that."
 )

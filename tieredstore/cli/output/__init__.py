@@ -1,1 +1,1 @@
-"""What verbs print: rows, records, progress, requests."""
+"""Output of verbs: rows, records, progress."""

@@ -1,22 +1,25 @@
-"""One value of a row as text: on one line, and as wide as there is room."""
+"""Values of a row as text on one line, shortened to the available width. Also the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO, Final
 
 from tieredstore.scan.human import human_size, human_time, is_size, is_time
 from tieredstore.timestamps import format_time
 
 CELL_CHARACTERS: Final = 100
-"""Of a table that no terminal shows."""
+"""Maximum number of characters of a cell if the output is not a terminal."""
 _MOST_CHARACTERS: Final = 1000
-"""Of a value that a terminal may show."""
+"""Maximum number of characters of a cell on a terminal."""
 
 
 def cell(name: str, value: object, most: int | None = CELL_CHARACTERS) -> str:
-    """Return one value on one line: times in ISO 8601, control characters escaped, and no more
-    than so many characters of it."""
+    """Return a value on one line with at most `most` characters (None: no limit). Times are in ISO
+    8601, and control characters are escaped."""
     text = plain_text(name, value)
     if not text.isprintable():
         text = escape(text if most is None else text[: most + 1])
@@ -24,7 +27,7 @@ def cell(name: str, value: object, most: int | None = CELL_CHARACTERS) -> str:
 
 
 def human_cell(name: str, value: object) -> str:
-    """Return one value on one line as people read it: sizes in units, times to the second."""
+    """Return a value on one line as people read it: sizes with units, times in seconds."""
     if isinstance(value, int) and not isinstance(value, bool):
         if is_size(name):
             return human_size(value)
@@ -34,7 +37,7 @@ def human_cell(name: str, value: object) -> str:
 
 
 def plain_text(name: str, value: object) -> str:
-    """Return one value as text: times in ISO 8601, the items of a list behind one another."""
+    """Return a value as text. Times are in ISO 8601, items of a list are separated by blanks."""
     if value is None:
         return ""
     if is_time(name) and isinstance(value, int):
@@ -51,14 +54,14 @@ def plain_text(name: str, value: object) -> str:
 
 
 def escape(text: str) -> str:
-    """Return a text with its control characters escaped, as Python writes them."""
+    """Return a text with its control characters escaped as in Python."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def measure(text: str) -> int:
-    """Return how many cells of a terminal a text takes."""
+    """Return the number of terminal cells of a text."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -66,15 +69,16 @@ def measure(text: str) -> int:
     return cell_len(text)
 
 
-def pad(text: str, width: int, *, to_right: bool = False) -> str:
-    """Return a text with blanks, up to so many cells."""
-    blanks = " " * (width - measure(text))
+def pad(text: str, width: int, size: Callable[[str], int], *, to_right: bool = False) -> str:
+    """Return a text padded with blanks to `width`. `size`: measures a text. `to_right`: whether the
+    blanks come first."""
+    blanks = " " * (width - size(text))
     return blanks + text if to_right else text + blanks
 
 
 def shorten(text: str, width: int, *, in_the_middle: bool) -> str:
-    """Return a text in so many cells: of an id both ends are worth seeing, of another text its
-    begin."""
+    """Shorten a text to `width` terminal cells. `in_the_middle`: whether both ends are kept, as for
+    ids. Otherwise only the beginning is kept."""
     if measure(text) <= width:
         return text
     last = (width - 1) // 2 if in_the_middle else 0
@@ -83,8 +87,8 @@ def shorten(text: str, width: int, *, in_the_middle: bool) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Return a text as lines of so many cells, broken at blanks where a line has one. width: 2 at
-    least."""
+    """Split a text into lines of at most `width` terminal cells (2 or more), at blanks if
+    possible."""
     lines = []
     while len(text) > width or measure(text) > width:
         end = len(_take(text, width))
@@ -96,10 +100,52 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def _take(text: str, width: int) -> str:
-    """The first characters, as many as fit."""
-    if text.isascii():
-        return text[:width]
     taken = text[:width]
     while measure(taken) > width:
         taken = taken[:-1]
     return taken
+
+
+_BOLD: Final = "1"
+_RED: Final = "31"
+_GREEN: Final = "32"
+_YELLOW: Final = "33"
+_STYLES: Final = {
+    **dict.fromkeys(("ok", "up"), _GREEN),
+    **dict.fromkeys(("note", "warning", "degraded", "unknown"), _YELLOW),
+    **dict.fromkeys(("unsafe", "damage", "damaged", "error"), _RED),
+}
+"""Colour of a word, for the columns in `_COLOURED`."""
+_COLOURED: Final = frozenset({"verdict", "severity", "status", "level"})
+_FEWEST_CELLS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Terminal. `width`: number of cells in a line. A Chinese character takes two cells."""
+
+    width: int
+    has_colours: bool = False
+
+    def show_head(self, text: str) -> str:
+        """Return the head of a table in bold."""
+        return self._style(text, _BOLD)
+
+    def show_cell(self, name: str, text: str, padded: str) -> str:
+        """Return a padded cell. If the column `name` has colours, the cell gets the colour for its
+        text."""
+        style = _STYLES.get(text) if name in _COLOURED else None
+        return padded if style is None else self._style(padded, style)
+
+    def _style(self, text: str, style: str) -> str:
+        return f"\x1b[{style}m{text}\x1b[0m" if self.has_colours and text else text
+
+
+def find_screen(stream: BinaryIO) -> Screen | None:
+    """Return the terminal behind a stream, or None. Colours are disabled if NO_COLOR is set or the
+    terminal does not support them."""
+    if not stream.isatty():
+        return None
+    width = max(shutil.get_terminal_size().columns, _FEWEST_CELLS)
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return Screen(width, has_colours=not plain)

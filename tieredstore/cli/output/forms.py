@@ -1,5 +1,4 @@
-"""The forms in which rows are printed: tables and JSON, lines of CSV and TSV, blocks of a line a
-field."""
+"""Formats of rows: tables, JSON, lines of CSV and TSV, and blocks with one line per field."""
 
 from __future__ import annotations
 
@@ -8,15 +7,17 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
+from tieredstore.cli.harmless import defuse_formula, encode
 from tieredstore.cli.output.cells import escape, plain_text
-from tieredstore.cli.output.rows import Output, OutputFormat, encode
+from tieredstore.cli.output.rows import Output, OutputFormat
 from tieredstore.cli.output.table import Row
 
+_LINE_ENDS = "\r\n"
 _TSV_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
 class Form(enum.StrEnum):
-    """`--output` of verbs that print messages, or rows made of them."""
+    """Values of `--output` for verbs that print messages, or rows derived from messages."""
 
     TABLE = "table"
     JSON = "json"
@@ -28,7 +29,6 @@ class Form(enum.StrEnum):
 
 
 def make_output(form: Form, stream: BinaryIO | None = None, *, is_wide: bool = False) -> Output:
-    """Make the output of rows in a form."""
     formats = {Form.TABLE: OutputFormat.TABLE, Form.JSON: OutputFormat.JSON}
     return Output(formats.get(form, OutputFormat.NDJSON), stream, is_wide=is_wide)
 
@@ -41,13 +41,16 @@ def write_form(
     *,
     keeps_all: bool = False,
     is_live: bool = False,
+    defuses: bool = False,
 ) -> int:
-    """Write rows in any form but RAW; the last two as of `Output.rows`. Returns their number."""
+    """Write rows in any format except RAW. Returns the number of rows. `keeps_all`, `is_live`: as
+    in `Output.rows`. `defuses`: whether texts in CSV and TSV are changed so that a spreadsheet does
+    not interpret them as formulas."""
     match form:
         case Form.CSV:
-            return out.lines(csv_lines(columns, rows), heads=1, is_live=is_live)
+            return out.lines(csv_lines(columns, rows, defuses=defuses), heads=1, is_live=is_live)
         case Form.TSV:
-            return out.lines(tsv_lines(columns, rows), heads=1, is_live=is_live)
+            return out.lines(tsv_lines(columns, rows, defuses=defuses), heads=1, is_live=is_live)
         case Form.VERTICAL:
             return out.lines(blocks(columns, rows), is_live=is_live)
         case _:
@@ -55,42 +58,58 @@ def write_form(
 
 
 def show_value(name: str, value: object) -> str:
-    """Return a value as a template has it: times in ISO 8601, properties as JSON."""
+    """Return a value as text for a template: times in ISO 8601, properties as JSON."""
     return encode(value).decode() if isinstance(value, Mapping) else plain_text(name, value)
 
 
 def _show_exactly(value: object) -> str:
-    """A value as CSV and TSV have it: times stay numbers, as in JSON."""
+    """Return a value as text for CSV and TSV. Times stay numbers, as in JSON."""
     return show_value("", value)
 
 
+def _show_defused(value: object) -> str:
+    """Return a value as text for a spreadsheet. Texts that look like formulas are escaped, numbers
+    stay unchanged."""
+    text = _show_exactly(value)
+    return text if isinstance(value, int | float) else defuse_formula(text)
+
+
 class _Echo:
-    """A file that gives back what is written, which is what csv's writers return."""
+    """File whose `write` returns the text. With this file, the `writerow` of a csv writer returns
+    the line."""
 
     def write(self, text: str) -> str:
         return text
 
 
-def csv_lines(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[bytes]:
-    """Yield the names of the columns and a record for each row, by RFC 4180. A line break within a
-    value is in quotes."""
-    writer = csv.writer(_Echo(), lineterminator="")
-    yield to_bytes(str(writer.writerow(columns)))
+def csv_lines(
+    columns: Sequence[str], rows: Iterable[Row], *, defuses: bool = False
+) -> Iterator[bytes]:
+    """Yield the column names and one record for each row, as in RFC 4180. A line break within a
+    value is quoted."""
+    # The writer quotes a value with a line break only if its own lines end with that one.
+    writer = csv.writer(_Echo(), lineterminator=_LINE_ENDS)
+    show = _show_defused if defuses else _show_exactly
+    yield to_bytes(str(writer.writerow([show(name) for name in columns])).removesuffix(_LINE_ENDS))
     for row in rows:
-        line = writer.writerow([_show_exactly(row[name]) for name in columns])
-        yield to_bytes(str(line))
+        line = writer.writerow([show(row[name]) for name in columns])
+        yield to_bytes(str(line).removesuffix(_LINE_ENDS))
 
 
-def tsv_lines(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[bytes]:
-    """Yield the names of the columns and a line for each row; tabs and line breaks are escaped."""
-    yield to_bytes("\t".join(columns))
+def tsv_lines(
+    columns: Sequence[str], rows: Iterable[Row], *, defuses: bool = False
+) -> Iterator[bytes]:
+    """Yield the column names and one line for each row. Tabs and line breaks are escaped."""
+    show = _show_defused if defuses else _show_exactly
+    yield to_bytes("\t".join(show(name) for name in columns))
     for row in rows:
-        cells = (_show_exactly(row[name]).translate(_TSV_ESCAPES) for name in columns)
+        cells = (show(row[name]).translate(_TSV_ESCAPES) for name in columns)
         yield to_bytes("\t".join(cells))
 
 
 def blocks(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[bytes]:
-    """Yield each row as a line a field; further lines of a value stand under its first."""
+    """Yield each row as lines, one per field. Continuation lines of a value are indented below its
+    first line."""
     width = max(map(len, columns))
     for number, row in enumerate(rows, 1):
         lines = [f"-[ {number} ]".ljust(width + 20, "-")]
@@ -102,5 +121,5 @@ def blocks(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[bytes]:
 
 
 def to_bytes(text: str) -> bytes:
-    """Return a text as UTF-8; what is no valid Unicode is escaped."""
+    """Return a text as UTF-8. Invalid Unicode is escaped."""
     return text.encode(errors="backslashreplace")

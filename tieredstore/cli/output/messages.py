@@ -1,4 +1,4 @@
-"""How messages are printed: rows of some fields, bodies alone, or a template."""
+"""Output of messages: rows with selected fields, bodies only, or a template."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from tieredstore.cli.output.forms import Form, make_output, show_value, to_bytes
 from tieredstore.cli.output.table import Row
 from tieredstore.cli.output.template import Template
 from tieredstore.errors import Invalid
-from tieredstore.scan.rows import COLUMNS, BodyForm
+from tieredstore.scan.rows import ALL_COLUMNS, BODY_ERROR, COLUMNS, BodyForm
 
 PROPERTY = "properties."
-"""In front of the name of a property, where a field is asked for."""
+"""Prefix of a property's name when the property is requested as a field."""
 
 
 class MessageOutput:
-    """Writes messages to standard output as they come, with bounded memory.
-
-    columns: comma-separated fields, None for those of the form; template: of `--format`, in place
-    of a form. Raises Invalid for a field that messages do not have, and for options that exclude
-    each other.
-    """
+    """Writes messages to standard output as they arrive, with bounded memory. `columns`:
+    comma-separated fields, or None for the default fields of the format. `template`: text of
+    `--format`, which replaces a format. `defuses`: as in `write_form`. Raises Invalid for a field
+    that messages do not have, and for options that exclude each other."""
 
     def __init__(
         self,
@@ -33,6 +31,7 @@ class MessageOutput:
         stream: BinaryIO | None = None,
         *,
         is_wide: bool = False,
+        defuses: bool = False,
     ) -> None:
         self.form = Form(output)
         self._template = None if template is None else Template(template)
@@ -45,11 +44,12 @@ class MessageOutput:
         self.body = BodyForm(body)
         if self.form is Form.RAW and self.body is BodyForm.TEXT:
             self.body = BodyForm.BYTES
+        self._defuses = defuses
         self._out = make_output(self.form, stream, is_wide=is_wide)
 
     def fields(self, table_columns: Sequence[str]) -> tuple[str, ...]:
-        """Return the fields of `scan.rows.COLUMNS` that rows have to have. table_columns: those of
-        a table where none are asked for."""
+        """Return the fields of `scan.rows.COLUMNS` that rows must have. `table_columns`: columns of
+        a table, used if no columns are requested."""
         if self._template is not None:
             names: Sequence[str] = self._template.names or ("queue_offset",)
         elif self.form is Form.RAW:
@@ -59,7 +59,7 @@ class MessageOutput:
         return tuple(dict.fromkeys(name.partition(".")[0] for name in names))
 
     def require_live(self) -> None:
-        """Raise Invalid for a form that is not whole before its last message."""
+        """Raise Invalid for a format that is valid only when its last message is written."""
         if self.form is Form.JSON:
             raise Invalid(
                 "--output json is one array, which has no end here; ndjson is a line each"
@@ -68,8 +68,8 @@ class MessageOutput:
     def write(
         self, table_columns: Sequence[str], rows: Iterable[Row], *, is_live: bool = False
     ) -> int:
-        """Write the rows of messages. is_live: each is to be seen when it comes. Returns their
-        number."""
+        """Write the rows of messages, and return the number of rows. `is_live`: whether each row is
+        flushed when it arrives."""
         columns = self._columns_of(table_columns)
         if self._template is not None:
             return self._out.lines(self._fill(self._template, rows), is_live=is_live)
@@ -78,7 +78,15 @@ class MessageOutput:
         if self._columns is not None or self.form in (Form.CSV, Form.TSV):
             rows = (_pick(row, columns) for row in rows)
         keeps_all = self._columns is not None
-        return write_form(self._out, self.form, columns, rows, keeps_all=keeps_all, is_live=is_live)
+        return write_form(
+            self._out,
+            self.form,
+            columns,
+            rows,
+            keeps_all=keeps_all,
+            is_live=is_live,
+            defuses=self._defuses,
+        )
 
     def _columns_of(self, table_columns: Sequence[str]) -> Sequence[str]:
         if self._columns is not None:
@@ -99,8 +107,9 @@ def _split_columns(text: str) -> tuple[str, ...]:
 
 def _check_fields(names: Iterable[str]) -> None:
     for name in names:
-        if name not in COLUMNS and not (name.startswith(PROPERTY) and name != PROPERTY):
-            hint = hint_at(name, COLUMNS) or f"; there are {', '.join(COLUMNS)}, {PROPERTY}NAME"
+        if name not in ALL_COLUMNS and not (name.startswith(PROPERTY) and name != PROPERTY):
+            there = f"; there are {', '.join(ALL_COLUMNS)}, {PROPERTY}NAME"
+            hint = hint_at(name, ALL_COLUMNS) or there
             raise Invalid(f"no field {name!r} in a message{hint}")
 
 
@@ -110,7 +119,7 @@ def _pick(row: Row, columns: Sequence[str]) -> dict[str, object]:
 
 def _value(row: Row, name: str) -> object:
     if not name.startswith(PROPERTY):
-        return row[name]
+        return row.get(name) if name == BODY_ERROR else row[name]
     properties = row["properties"]
     assert isinstance(properties, Mapping)
     return properties.get(name.removeprefix(PROPERTY))

@@ -1,12 +1,12 @@
-"""Progress of a verb that takes long: a live bar on a terminal, plain lines elsewhere, or lines of
-JSON."""
+"""Progress of a long-running verb: a live bar on a terminal, otherwise plain lines or JSON
+lines."""
 
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TextIO
 
+from tieredstore.cli.harmless import make_harmless
 from tieredstore.cli.logs.choice import LogFormat, find_choice
 from tieredstore.cli.logs.lines import make_json_line, stamp
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 LINE_SECONDS: Final = 2.0
 BAR_SECONDS: Final = 0.1
 _FIELDS: Final = ("stage", "unit", "done", "total", "done_bytes", "total_bytes", "seconds")
-"""Of a progress, in JSON; its details besides."""
+"""Fields of a progress report in JSON. The report's details follow them."""
 
 
 def rate_text(size_bytes: int, seconds: float) -> str:
-    """Return the megabytes a second as text."""
+    """Return the rate in megabytes per second as text."""
     return f"{size_bytes / seconds / 1e6 if seconds else 0.0:,.1f} MB/s"
 
 
 class Display:
-    """Shows the progress of `verb` on `stream`. A context manager; its calls come one at a time."""
+    """Context manager that shows the progress of `verb` on `stream`. Calls must not overlap."""
 
     def __init__(self, verb: str, stream: TextIO, *, quiet: bool = False) -> None:
         self._verb = verb
@@ -43,18 +43,13 @@ class Display:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
     def show_progress(self, progress: JobProgress) -> None:
-        """Show how far a job is, not more often than somebody can read. A job without an end has a
-        line each time, with the time."""
+        """Show the progress of a job, not more often than a person can read. A job without a known
+        end prints one line per call, with the time."""
         if self._quiet:
             return
         if progress.total is None:
@@ -87,8 +82,7 @@ class Display:
         )
 
     def _write(self, progress: JobProgress, text: str, time: str = "") -> None:
-        """Write a line. time: in front of a plain one."""
-        line = f"{time}{self._verb}: {text}"
+        line = make_harmless(f"{time}{self._verb}: {text}")
         if self._is_json:
             fields = {name: getattr(progress, name) for name in _FIELDS} | progress.details
             line = make_json_line(f"tieredstore.{self._verb}", "info", text, fields)
@@ -103,11 +97,12 @@ class Display:
             self._bar = Progress(
                 TextColumn(self._verb),
                 BarColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 TimeRemainingColumn(),
                 console=Console(file=self._stream),
             )
             self._bar.start()
             self._task = self._bar.add_task(text, total=total)
         assert self._task is not None
+        text = make_harmless(text)
         self._bar.update(self._task, completed=done, total=total, description=text)

@@ -1,15 +1,17 @@
-"""What `ls` and `stat` say about a queue."""
+"""Rows of queues for `ls` and `stat`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles
-from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.expired import open_queue
 from tieredstore.scan.plan import store_time
+from tieredstore.scan.read.tail import find_committed_end
 
 QUEUE_COLUMNS = (
     "broker",
@@ -26,8 +28,9 @@ QUEUE_COLUMNS = (
 
 
 def queue_rows(provider: SegmentProvider, queues: list[QueueFiles]) -> Iterator[dict[str, object]]:
-    """Yield one row a queue; over a network, several are looked at together. min_offset and the
-    times are null where damage hides them."""
+    """Yield one row per queue. Over a network, several queues are read concurrently. The end of a
+    queue is the offset up to which readers can read. The times are those of the first and last
+    message. The times and `min_offset` are null if damage hides them."""
     return map_ahead(provider, lambda queue: _make_row(provider, queue), queues)
 
 
@@ -35,14 +38,15 @@ def _make_row(provider: SegmentProvider, queue: QueueFiles) -> dict[str, object]
     low: int | None = None
     first: int | None = None
     last: int | None = None
-    with QueueReader(provider, queue) as reader:
+    with open_queue(provider, queue) as reader:
         high = reader.max_offset()
-        try:
+        with suppress(Corrupt):
             low = reader.min_offset()
+            high = find_committed_end(reader)
             if low < high:
-                first, last = store_time(reader, low), store_time(reader, high - 1)
-        except Corrupt:
-            pass
+                first = store_time(reader, low)
+                last = store_time(reader, high - 1)
+                first, last = min(first, last), max(first, last)  # if a clock was set back
     return {
         "broker": queue.broker,
         "topic": queue.topic,

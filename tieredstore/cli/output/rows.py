@@ -1,4 +1,4 @@
-"""What verbs print: rows or one record, as a table, JSON or newline-delimited JSON."""
+"""Output of rows or one record, as a table, JSON or newline-delimited JSON."""
 
 from __future__ import annotations
 
@@ -8,21 +8,39 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import BinaryIO, Final
 
-import orjson
-
-from tieredstore.cli.exits import OutputClosed
-from tieredstore.cli.logs.saying import say
-from tieredstore.cli.output.screen import find_screen
+from tieredstore.cli.harmless import encode, make_harmless_bytes
+from tieredstore.cli.logs.choice import say
+from tieredstore.cli.output.cells import find_screen
 from tieredstore.cli.output.table import Row, Table, field_lines
 from tieredstore.errors import TieredStoreError
 
+Tables = dict[str, tuple[str, ...]]
+STAGES_TABLE: Tables = {"stages": ("stage", "tasks", "resumed", "size_bytes", "seconds")}
+USAGE_TABLE: Tables = {
+    "requests_by_operation": (
+        "operation",
+        "file_type",
+        "requests",
+        "failed",
+        "sent_bytes",
+        "received_bytes",
+        "cost_usd",
+    )
+}
+
+
 MOST_ROWS: Final = 50
-"""Of a table that may have one for each queue of a tier; what is behind them is said in a line."""
+"""Maximum number of rows in a table with one row per queue of a tier. A last line reports the
+number of omitted rows."""
 _WIDTH_SAMPLE_ROWS = 200
 
 
+class OutputClosed(Exception):
+    """Raised if the reader of the output has stopped (`| head`). This is no error of the verb."""
+
+
 class OutputFormat(enum.StrEnum):
-    """`--output`."""
+    """Values of `--output`."""
 
     TABLE = "table"
     JSON = "json"
@@ -30,9 +48,10 @@ class OutputFormat(enum.StrEnum):
 
 
 class Output:
-    """Writes to standard output; rows go out as they come, with bounded memory. is_wide: tables
-    are not made to fit the terminal, and nothing in them is cut. has_all_rows: tables have all
-    their rows, however many."""
+    """Writer to standard output. Rows are written as they arrive, with bounded memory. On a
+    terminal, control characters are escaped in every format. `is_wide`: whether tables may exceed
+    the width of the terminal, so that nothing is shortened. `has_all_rows`: whether tables show all
+    rows."""
 
     def __init__(
         self,
@@ -47,6 +66,7 @@ class Output:
         self._is_wide = is_wide
         self._has_all_rows = has_all_rows
         self._screen = None if is_wide else find_screen(self._stream)
+        self._is_terminal = self._stream.isatty()
 
     def rows(
         self,
@@ -57,10 +77,10 @@ class Output:
         is_live: bool = False,
         total: int | None = None,
     ) -> int:
-        """Write all rows; a table shows `columns` only, JSON every field. keeps_all: none of them
-        is left out where there is little room. is_live: each row is to be seen when it comes, not
-        when those behind it are known. total: how many rows there are, of which a table may leave
-        out those behind the first MOST_ROWS. Returns the number of rows that were written."""
+        """Write all rows, and return the number of rows. A table shows only `columns`, JSON shows
+        every field. `keeps_all`: whether all columns are kept even if space is short. `is_live`:
+        whether each row is flushed immediately. `total`: number of all rows. If it is given, a
+        table may show only the first MOST_ROWS."""
         match self.format:
             case OutputFormat.TABLE:
                 return self._table(columns, rows, keeps_all=keeps_all, is_live=is_live, total=total)
@@ -70,8 +90,8 @@ class Output:
                 return self._write_each(rows, b"[\n", b",\n", b"\n]\n")
 
     def record(self, record: Row, lists: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Write one record. A table shows one line a field, and the fields named in `lists` (lists
-        of rows) as tables of the columns given there."""
+        """Write one record. A table shows one line per field. `lists`: fields that are lists of
+        rows, each with the columns of its table."""
         if self.format is not OutputFormat.TABLE:
             self._write(encode(record) + b"\n")
             self.flush()
@@ -81,14 +101,14 @@ class Output:
         for line in field_lines(plain, self._screen, is_whole=self._is_wide):
             self.line(line)
         for name, columns in tables.items():
-            rows = record[name]
+            rows = record.get(name)
             if isinstance(rows, list) and rows:
                 self.line("")
                 self._table(columns, rows, total=len(rows))
         self.flush()
 
     def lines(self, lines: Iterable[bytes], *, heads: int = 0, is_live: bool = False) -> int:
-        """Write lines. Returns their number without the first `heads`."""
+        """Write lines. Returns the number of lines, not counting the first `heads`."""
         count = -heads
         for line in lines:
             self._write(line + b"\n")
@@ -99,7 +119,7 @@ class Output:
         return count
 
     def line(self, text: str) -> None:
-        self._write(text.encode(errors="backslashreplace") + b"\n")
+        self._write(text.encode(errors="backslashreplace") + b"\n", is_styled=True)
 
     def flush(self) -> None:
         try:
@@ -107,7 +127,9 @@ class Output:
         except OSError as error:
             raise _explain(error) from None
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, *, is_styled: bool = False) -> None:
+        if self._is_terminal:
+            data = make_harmless_bytes(data, keeps_styles=is_styled)
         try:
             self._stream.write(data)
         except OSError as error:
@@ -135,7 +157,7 @@ class Output:
                     self.flush()
                 count += 1
         except TieredStoreError:
-            # What was found so far is whole JSON; the exit code says that it is not all.
+            # The rows so far are whole JSON. The exit code reports that some are missing.
             self._write(end)
             self.flush()
             raise
@@ -167,25 +189,13 @@ class Output:
         self.flush()
         if table.left_out:
             names = ", ".join(table.left_out)
-            say(f"no room for {names}; --wide shows all")
+            say(f"no room for {names}: --wide shows all")
         elif table.is_too_wide:
-            say("wider than the terminal; fewer columns fit")
+            say("wider than the terminal: choose fewer columns")
         return max(count - table.head_lines, 0)
 
 
-def encode(value: object) -> bytes:
-    """Return a value as JSON; strings that are no valid Unicode (foreign file names) are
-    escaped."""
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        import json
-
-        return json.dumps(value, separators=(",", ":")).encode()
-
-
 def _explain(error: OSError) -> Exception:
-    """What a failed write to the output means: nothing, or an error that says where it was."""
     if isinstance(error, BrokenPipeError):
         return OutputClosed()
     error.filename = "output"

@@ -1,13 +1,14 @@
-"""Rows as the lines of a table, and the fields of a record as lines."""
+"""Tables and records as lines that fit into a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tieredstore.cli.output.cells import (
     CELL_CHARACTERS,
+    Screen,
     cell,
     human_cell,
     measure,
@@ -15,8 +16,6 @@ from tieredstore.cli.output.cells import (
     shorten,
     wrap,
 )
-from tieredstore.cli.output.fitting import Column, fit, is_long_text, measure_columns
-from tieredstore.cli.output.screen import Screen
 from tieredstore.scan.human import human_age, human_size, is_size, is_time
 
 Row: TypeAlias = Mapping[str, object]
@@ -33,13 +32,55 @@ _USUAL_WIDTHS: Final = {
     "msg_id": 32,
     "body": 60,
 }
-"""Of columns whose rows are not known when the head is written."""
+"""Default widths of columns, used if the head of a table is written before any row is known."""
 _EXACT_TIME: Final = 24
+_LONG_TEXTS: Final = frozenset(
+    {"body", "found", "meaning", "problem", "problems", "error", "message", "value", "target"}
+)
+"""Columns with texts that may be shortened. The last of these columns in a table gets the remaining
+width."""
+_LEAST_OF_LONG: Final = 20
+_STEPS: Final = (
+    (12, (None, "segments", "min_store_timestamp", "msg_id", "begin_timestamp")),
+    (8, (None, "max_store_timestamp", "end_timestamp")),
+)
+"""Steps that narrow a table, in order. Each has the minimum width of ids and names, and the columns
+that are then omitted one by one (None: no column)."""
+
+
+class _Column(NamedTuple):
+    """Column of a table. `place`: position in the row. `width`: number of terminal cells.
+    `is_right`: whether values are aligned to the right. `is_text`: whether values may be
+    shortened."""
+
+    place: int
+    name: str
+    width: int
+    is_right: bool
+    is_text: bool
+    head: tuple[str, ...] = ()
+
+    def with_head(self, *, is_broken: bool) -> _Column:
+        """Return the column with its head. With `is_broken`, a head that is wider than the values
+        is broken into two lines."""
+        head: tuple[str, ...] = (self.name,)
+        if is_broken and len(self.name) > self.width:
+            words = self.name.split("_")
+            halves = [("_".join(words[:i]), "_".join(words[i:])) for i in range(1, len(words))]
+            head = min(halves, key=lambda lines: max(map(len, lines)), default=head)
+        return self._replace(head=head, width=max(self.width, *map(len, head)))
+
+    def narrow(self, cells: int, least: int) -> _Column:
+        """Return the column narrowed by a number of cells, as far as its head and its minimum width
+        (`least`) allow."""
+        least = max(min(least, self.width), *map(len, self.head))
+        return self._replace(width=max(self.width - max(cells, 0), least))
 
 
 class Table:
-    """Lays rows out in columns. screen: the terminal that it is made to fit; without one times and
-    sizes are exact, and cells cut at `CELL_CHARACTERS` unless `is_whole`."""
+    """Rows in columns that fit a terminal. Without a terminal, times and sizes are exact, and cells
+    are shortened to `CELL_CHARACTERS` unless `is_whole`. `left_out`: columns that did not fit.
+    `is_too_wide`: whether lines are wider than the terminal."""
 
     def __init__(
         self,
@@ -51,94 +92,120 @@ class Table:
     ) -> None:
         self._names = tuple(names)
         self._screen = screen
+        self._measure = len if screen is None else measure
         self._most = None if is_whole else CELL_CHARACTERS
         self._keeps_all = keeps_all
         self.left_out: list[str] = []
-        """Columns for which there was no room."""
         self.head_lines = 0
         self.is_too_wide = False
-        """Whether lines go on in the next one of the terminal."""
-        self._texts: frozenset[str] = frozenset()
 
     def lines(self, rows: Iterable[Row], *, sample_rows: int) -> Iterator[str]:
-        """Yield the head and a line for each row, nothing without a row. sample_rows: so many are
-        looked at for the widths; of 0 these are the usual ones."""
+        """Yield the head and a line for each row. Without rows, yields nothing. `sample_rows`:
+        number of first rows from which the widths are chosen. 0 means default widths."""
         rows = iter(rows)
         first = list(islice(rows, max(sample_rows, 1)))
         if not first:
             return
-        sample = [[self._text(name, row.get(name)) for name in self._names] for row in first]
-        to_right = [_is_number_column(name, first, place, sample) for place, name in self._places()]
-        columns = self._choose_columns(first, sample, is_known=bool(sample_rows))
-        yield from self._head(columns, to_right)
-        texts = chain(
-            sample, ([self._text(name, row.get(name)) for name in self._names] for row in rows)
-        )
-        for line in texts:
-            yield self._line(columns, line, to_right)
-
-    def _places(self) -> Iterable[tuple[int, str]]:
-        return enumerate(self._names)
-
-    def _text(self, name: str, value: object) -> str:
-        return cell(name, value, self._most) if self._screen is None else human_cell(name, value)
-
-    def _choose_columns(
-        self, rows: Sequence[Row], sample: Sequence[Sequence[str]], *, is_known: bool
-    ) -> list[Column]:
-        size = len if self._screen is None else measure
-        widths = [max(map(size, column)) for column in zip(*sample, strict=True)]
-        if not is_known:
-            for place, name in self._places():
-                is_long_time = is_time(name) and self._screen is None
-                usual = _EXACT_TIME if is_long_time else _USUAL_WIDTHS.get(name, 0)
-                widths[place] = max(widths[place], usual)
-        if self._screen is None:
-            return [
-                Column(place, (name,), max(widths[place], len(name)))
-                for place, name in self._places()
+        sample = [self._texts(row) for row in first]
+        columns = [
+            self._make_column(place, name, [row.get(name) for row in first], texts)
+            for place, (name, texts) in enumerate(
+                zip(self._names, zip(*sample, strict=True), strict=True)
+            )
+        ]
+        if not sample_rows:
+            columns = [
+                column._replace(width=max(column.width, self._usual_width(column.name)))
+                for column in columns
             ]
-        self._texts = frozenset(name for name in self._names if _is_text_column(name, rows))
-        found = fit(self._names, widths, self._texts, self._screen.width, keeps_all=self._keeps_all)
+        columns = self._fit(columns)
+        self.head_lines = max(len(column.head) for column in columns)
+        heads = [("",) * (self.head_lines - len(column.head)) + column.head for column in columns]
+        for texts in zip(*heads, strict=True):
+            cells = zip(columns, texts, strict=True)
+            line = _GAP.join(pad(text, c.width, len, to_right=c.is_right) for c, text in cells)
+            yield line.rstrip() if self._screen is None else self._screen.show_head(line.rstrip())
+        for row in chain(sample, map(self._texts, rows)):
+            yield self._line(columns, row)
+
+    def _texts(self, row: Row) -> list[str]:
+        if self._screen is None:
+            return [cell(name, row.get(name), self._most) for name in self._names]
+        return [human_cell(name, row.get(name)) for name in self._names]
+
+    def _make_column(
+        self, place: int, name: str, values: Sequence[object], texts: Sequence[str]
+    ) -> _Column:
+        if is_size(name):
+            is_right = all(value is None or isinstance(value, int) for value in values)
+        else:
+            digits = (text.lstrip("-").replace(".", "", 1) for text in texts if text)
+            is_right = all(text.isdigit() for text in digits)
+        # An id of digits alone is no number, and a time is never cut.
+        has_text = any(isinstance(value, str | list | Mapping) for value in values)
+        width = max(map(self._measure, texts))
+        return _Column(place, name, width, is_right, has_text and not is_time(name))
+
+    def _usual_width(self, name: str) -> int:
+        is_long = is_time(name) and self._screen is None
+        return _EXACT_TIME if is_long else _USUAL_WIDTHS.get(name, 0)
+
+    def _fit(self, columns: Sequence[_Column]) -> list[_Column]:
+        """Return the columns that fit, with their widths. The following steps are taken in this
+        order, until the table fits: break heads into two lines, shorten the last long text, shorten
+        the widest texts, omit some columns. Numbers and times are never shortened, so a table may
+        still be too wide."""
+        whole = [column.with_head(is_broken=False) for column in columns]
+        if self._screen is None or _measure_line(whole) <= self._screen.width:
+            return whole
+        room = self._screen.width
+        columns = [column.with_head(is_broken=True) for column in columns]
+        for least, leaving in ((least, name) for least, names in _STEPS for name in names):
+            if leaving is not None and not self._keeps_all:
+                columns = [column for column in columns if column.name != leaving]
+            found = _shrink(columns, room, least)
+            if _measure_line(found) <= room:
+                break
         shown = {column.place for column in found}
-        self.left_out = [name for place, name in self._places() if place not in shown]
-        self.is_too_wide = measure_columns(found) > self._screen.width
+        self.left_out = [name for place, name in enumerate(self._names) if place not in shown]
+        self.is_too_wide = _measure_line(found) > room
         return found
 
-    def _head(self, columns: Sequence[Column], to_right: Sequence[bool]) -> Iterator[str]:
-        self.head_lines = max(len(column.head) for column in columns)
-        for number in range(self.head_lines):
-            cells = []
-            for column in columns:
-                above = self.head_lines - len(column.head)
-                text = column.head[number - above] if number >= above else ""
-                cells.append(pad(text, column.width, to_right=to_right[column.place]))
-            line = _GAP.join(cells).rstrip()
-            yield line if self._screen is None else self._screen.show_head(line)
-
-    def _line(
-        self, columns: Sequence[Column], texts: Sequence[str], to_right: Sequence[bool]
-    ) -> str:
-        if self._screen is None:
-            cells = (
-                text.rjust(column.width) if to_right[column.place] else text.ljust(column.width)
-                for column, text in zip(columns, texts, strict=True)
-            )
-            return _GAP.join(cells).rstrip()
+    def _line(self, columns: Sequence[_Column], texts: Sequence[str]) -> str:
         shown = []
         for column in columns:
-            name, text = self._names[column.place], texts[column.place]
-            is_right = to_right[column.place]
-            if name in self._texts:
-                text = shorten(text, column.width, in_the_middle=not is_long_text(name))
-            padded = pad(text, column.width, to_right=is_right)
-            shown.append(self._screen.show_cell(name, text, padded))
+            text = texts[column.place]
+            if self._screen is not None and column.is_text:
+                text = shorten(text, column.width, in_the_middle=column.name not in _LONG_TEXTS)
+            padded = pad(text, column.width, self._measure, to_right=column.is_right)
+            if self._screen is not None:
+                padded = self._screen.show_cell(column.name, text, padded)
+            shown.append(padded)
         return _GAP.join(shown).rstrip()
 
 
+def _measure_line(columns: Sequence[_Column]) -> int:
+    return sum(column.width + len(_GAP) for column in columns) - len(_GAP)
+
+
+def _shrink(columns: Sequence[_Column], room: int, least: int) -> list[_Column]:
+    found = list(columns)
+    able = [number for number, column in enumerate(found) if column.is_text]
+    long = [number for number in able if found[number].name in _LONG_TEXTS]
+    if long:
+        found[long[-1]] = found[long[-1]].narrow(_measure_line(found) - room, _LEAST_OF_LONG)
+    while _measure_line(found) > room:
+        able = [number for number in able if found[number].narrow(1, least) != found[number]]
+        if not able:
+            break
+        widest = max(able, key=lambda number: found[number].width)
+        found[widest] = found[widest].narrow(1, least)
+    return found
+
+
 def field_lines(fields: Row, screen: Screen | None, *, is_whole: bool = False) -> Iterator[str]:
-    """Yield a line for each field of a record. On a terminal a long value goes on below itself, and
-    one that is null or an empty list has no line."""
+    """Yield a line for each field of a record. On a terminal a long value continues on the next
+    lines, and a null or an empty list is omitted."""
     head = max(map(len, fields), default=0)
     for name, value in fields.items():
         if screen is None:
@@ -152,23 +219,7 @@ def field_lines(fields: Row, screen: Screen | None, *, is_whole: bool = False) -
             text = f"{value:,} ({human_size(value)})"
         elif name.endswith("seconds") and isinstance(value, int | float) and value >= 120:
             text = f"{text} ({human_age(int(value * 1000))})"
-        room = max(screen.width - head - len(_GAP), 20)
-        for number, part in enumerate(wrap(text, room)):
-            start = screen.show_head(name) + " " * (head - len(name)) if not number else " " * head
+        start = screen.show_head(name) + " " * (head - len(name))
+        for part in wrap(text, max(screen.width - head - len(_GAP), 20)):
             yield f"{start}{_GAP}{screen.show_cell(name, text, part)}"
-
-
-def _is_text_column(name: str, rows: Sequence[Row]) -> bool:
-    """Whether values may be cut; an id of digits alone is no number, and a time is whole."""
-    values = (row.get(name) for row in rows)
-    return not is_time(name) and any(isinstance(value, str | list | Mapping) for value in values)
-
-
-def _is_number_column(
-    name: str, rows: Sequence[Row], place: int, sample: Sequence[Sequence[str]]
-) -> bool:
-    values = [row.get(name) for row in rows]
-    if is_size(name):
-        return all(value is None or isinstance(value, int) for value in values)
-    texts = (line[place] for line in sample)
-    return all(text == "" or text.lstrip("-").replace(".", "", 1).isdigit() for text in texts)
+            start = " " * head

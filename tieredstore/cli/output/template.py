@@ -1,4 +1,4 @@
-"""Templates of `--format`: text with fields in braces."""
+"""Templates of `--format`: text with field names in braces."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from string import Formatter
 from tieredstore.errors import Invalid
 
 _WIDTH = re.compile(r"\d{5,}")
-"""In a format: more cells than anyone looks at, and maybe than memory has."""
+"""Pattern for a width in a format that is too large. It would give more cells than anyone reads,
+and might exceed the memory."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
 class Template:
-    r"""A text such as `{queue_id}@{queue_offset}\t{body}`. `\n`, `\t`, `\r`, `\0` and `\\` in it
-    are what they are in Python, `{{` and `}}` braces. names: the fields, in their order. Raises
-    Invalid for a text that is none."""
+    r"""A text such as `{queue_id}@{queue_offset}\t{body}`. `\n`, `\t`, `\r`, `\0` and `\\` mean the
+    same characters as in Python. `{{` and `}}` mean braces. `names`: the fields in the order of the
+    text. Raises Invalid for a text that is no template."""
 
     def __init__(self, text: str) -> None:
         self._parts: list[tuple[str, str | None, str]] = []
@@ -32,9 +33,9 @@ class Template:
         self.names = tuple(name for _, name, _ in self._parts if name is not None)
 
     def fill(self, values: Mapping[str, object], show: Callable[[str, object], str]) -> str:
-        """Return the text with the values of one message. show: makes text of a field and its value
-        where the template gives no format. Raises Invalid for a format that a value does not
-        take."""
+        """Return the text with the values of one message. `show`: converts a field and its value to
+        text if the template has no format for the field. Raises Invalid for a format that does not
+        suit the value."""
         found = []
         for literal, name, spec in self._parts:
             found.append(literal)

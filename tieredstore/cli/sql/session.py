@@ -1,49 +1,62 @@
-"""A session of DuckDB in which each topic of a tier is a table."""
+"""SQL over the topics of a tier, by DuckDB: the session and its values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.help.suggesting import hint_at
 from tieredstore.cli.sql.statement import read_statement
 from tieredstore.errors import Invalid, make_missing_error
-from tieredstore.scan.rows import COLUMNS
+from tieredstore.scan.findings import LeftOut, OnDamage, make_on_finding
+from tieredstore.scan.rows import ALL_COLUMNS, show_body
 
 if TYPE_CHECKING:
     import duckdb
 
     from tieredstore.scan.arrow.dataset import ScanDataset
     from tieredstore.scan.catalogue import TierCatalogue
+    from tieredstore.scan.rows import BodyForm
     from tieredstore.table import Tier
 
+
 _FETCHED_ROWS: Final = 1024
+_RESULT: Final = "tieredstore result"
 _SETTINGS: Final = (
     "SET TimeZone = 'UTC'",
-    "SET python_enable_replacements = false",  # no name means a variable of this program
-    "SET autoinstall_known_extensions = false",  # nothing is downloaded unasked
+    "SET python_enable_replacements = false",  # no name refers to a variable of this program
+    "SET autoinstall_known_extensions = false",  # no download without a request
     "CREATE MACRO text(bytes) AS try(decode(bytes))",
 )
 
 
 class SqlSession:
-    """Runs statements over a tier, each of which reads it anew. Raises Invalid when the extra
-    `duckdb` is not installed."""
+    """Runs SQL statements over a tier. Each statement reads the tier again. `search_times`:
+    argument of `Tier.scan`. The constructor raises Invalid without the extra `duckdb`."""
 
-    def __init__(self, tier: Tier) -> None:
+    def __init__(self, tier: Tier, search_times: str = "exact", on_damage: str = "fail") -> None:
         try:
             import duckdb
             import pyarrow as pa  # noqa: F401
         except ImportError as error:
             raise make_missing_error("sql", error, "duckdb") from error
         self._tier = tier
+        self._search_times = search_times
+        self.left_out = LeftOut()
+        """Messages that `on_damage="skip"` omitted."""
+        self._on_finding = make_on_finding(OnDamage(on_damage), self.left_out)
         self._errors: type[Exception] = duckdb.Error
         self._connection: duckdb.DuckDBPyConnection = duckdb.connect()
-        for setting in _SETTINGS:
+        for setting in (*_SETTINGS, f"SET temp_directory = '{_find_temporary_folder()}'"):
             self._connection.execute(setting)
 
     def close(self) -> None:
-        """End the session."""
         self._connection.close()
 
     def list_tables(self) -> Iterator[dict[str, object]]:
@@ -60,32 +73,60 @@ class SqlSession:
                 "bytes": sum(queue.size_bytes for queue in queues),
             }
 
-    def run(self, query: str) -> tuple[Sequence[str], Iterator[tuple[Any, ...]]]:
-        """Run a SELECT; returns the columns, and the rows as they come. Raises Invalid for a
-        statement that cannot be run, what reading the tier raises, and both from the rows too."""
+    def run(self, query: str) -> tuple[Sequence[str], Iterator[tuple[object, ...]]]:
+        """Run a SELECT and return its columns and rows. Data beyond the memory limit is written to
+        a temporary folder. Raises Invalid for an invalid statement, and the errors of reads from
+        the tier."""
+        try:
+            query.encode()
+        except UnicodeEncodeError:
+            raise Invalid("sql: expected a statement in UTF-8") from None
         statement = read_statement(self._connection, query)
         catalogue = self._tier.catalogue()
         datasets = []
         for name, topic in _find_topics(catalogue, statement.tables).items():
             keys = statement.keys.get(name)
-            scan = self._tier.scan(topic, columns=COLUMNS, keys=keys)
+            scan = self._tier.scan(
+                topic,
+                columns=ALL_COLUMNS,
+                keys=keys,
+                search_times=self._search_times,
+                on_finding=self._on_finding,
+            )
             datasets.append(scan.to_dataset())
             self._connection.register(name, datasets[-1])
         try:
-            found = self._connection.execute(query)
-            names = _make_distinct(str(column[0]) for column in found.description or ())
+            # A statement prints all rows or none, so they are collected first.
+            relation = self._connection.sql(self._cut_end(query))
+            names = _make_distinct(map(str, relation.columns))
+            self._connection.execute(f'DROP TABLE IF EXISTS "{_RESULT}"')
+            relation.create(_RESULT)
+            found = self._connection.execute(f'FROM "{_RESULT}"')
         except (self._errors, RuntimeError) as error:
             raise self._explain(error, datasets, statement.tables, catalogue) from error
         return names, self._fetch(found, datasets)
 
+    def _cut_end(self, query: str) -> str:
+        """Return the statement without its final semicolon, because DuckDB's relations do not allow
+        a semicolon."""
+        import duckdb
+
+        data = query.encode()  # the places are those of bytes
+        for place, kind in reversed(duckdb.tokenize(query)):
+            if data[place : place + 1] == b";":
+                data = data[:place]
+            elif kind != duckdb.token_type.comment:
+                break
+        return data.decode()
+
     def _find_keywords(self) -> frozenset[str]:
-        """The words that name a table only when they are quoted."""
+        """Return the words that must be quoted if they are used as table names."""
         query = "select keyword_name from duckdb_keywords() where keyword_category <> 'unreserved'"
         return frozenset(str(name) for (name,) in self._connection.execute(query).fetchall())
 
     def _fetch(
         self, found: duckdb.DuckDBPyConnection, datasets: Sequence[ScanDataset]
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[object, ...]]:
         while True:
             try:
                 rows = found.fetchmany(_FETCHED_ROWS)
@@ -102,7 +143,8 @@ class SqlSession:
         tables: Iterable[str] = (),
         catalogue: TierCatalogue | None = None,
     ) -> BaseException:
-        """The error that ended a read, else what DuckDB says, with topics that may be meant."""
+        """Return the error to raise for a failed statement: the error of a read from the tier, or
+        DuckDB's error with suggested topics."""
         for dataset in datasets:
             if dataset.failure is not None:
                 return dataset.failure
@@ -124,10 +166,19 @@ class SqlSession:
         return Invalid(f"sql: {text}{hint}")
 
 
+def _find_temporary_folder() -> str:
+    """Return DuckDB's temporary folder as SQL text, or an empty text if no folder is writable."""
+    try:
+        folder = Path(tempfile.gettempdir()) / f"tieredstore-sql-{os.getpid()}"
+    except FileNotFoundError:
+        return ""
+    return str(folder).replace("'", "''")
+
+
 def _find_topics(catalogue: TierCatalogue, tables: Iterable[str]) -> dict[str, str]:
-    """Each table that is a topic, and that topic: case does not count, as in SQL, where no topic
-    has that very name. To DuckDB it never counts, so a name is there once, in one of its
-    spellings. Raises Invalid where that would be two topics."""
+    """Return the topic of each table in the statement that is a topic. Names are compared without
+    case, as in SQL, unless a topic has exactly the name. DuckDB ignores case, so a name appears
+    once, in one spelling. Raises Invalid if a name is ambiguous."""
     topics = catalogue.topic_names()
     found: dict[str, tuple[str, str]] = {}
     for name in sorted(tables):
@@ -145,7 +196,7 @@ def _find_topics(catalogue: TierCatalogue, tables: Iterable[str]) -> dict[str, s
 
 
 def _make_distinct(names: Iterable[str]) -> list[str]:
-    """The names of columns, each once: a row is a mapping."""
+    """Return column names in which equal names got numbers, because each row is a mapping."""
     found: list[str] = []
     for name in names:
         number, distinct = 1, name
@@ -154,3 +205,40 @@ def _make_distinct(names: Iterable[str]) -> list[str]:
             distinct = f"{name}_{number}"
         found.append(distinct)
     return found
+
+
+def plain_value(value: object, body: BodyForm, *, is_json: bool) -> object:
+    """Return a value for JSON. Without `is_json`, some types become text, because text is more
+    exact: times in ISO 8601, numbers with all their digits, bytes in the format of bodies."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            if is_json:
+                return value if math.isfinite(value) else None
+            return repr(value)
+        case Decimal():
+            return float(value) if is_json else str(value)
+        case bytes() | bytearray() | memoryview():
+            return show_body(bytes(value), body)
+        case datetime():
+            return _show_moment(value)
+        case date() | time():
+            return value.isoformat()
+        case timedelta():
+            return str(value)
+        case list() | tuple():
+            return [plain_value(one, body, is_json=is_json) for one in value]
+        case Mapping():
+            return {str(key): plain_value(one, body, is_json=is_json) for key, one in value.items()}
+        case _:
+            return str(value)
+
+
+def _show_moment(moment: datetime) -> str:
+    """Format a time with milliseconds, or with microseconds if needed. `Z` is added if the value
+    has a time zone."""
+    precision = "microseconds" if moment.microsecond % 1000 else "milliseconds"
+    if moment.tzinfo is None:
+        return moment.isoformat(timespec=precision)
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=precision) + "Z"

@@ -1,8 +1,6 @@
-"""What a statement reads: its tables, and the keys that it asks of one of them.
-
-DuckDB says it as JSON, whose shape differs between its releases: what is not understood narrows
-nothing, and DuckDB compares every row in any case.
-"""
+"""Tables of a SQL statement, and the message keys to which its conditions restrict it. DuckDB
+describes the statement as JSON, whose structure differs between DuckDB's releases. Parts of unknown
+structure do not restrict the read, because DuckDB checks every row anyway."""
 
 from __future__ import annotations
 
@@ -24,15 +22,15 @@ _CONTAINS: Final = frozenset(
 
 
 class Statement(NamedTuple):
-    """tables: names as they are written, also those of the statement's own (WITH). keys: of tables
-    from which only messages with one of these are wanted."""
+    """Parsed SELECT. `tables`: names as written, including names defined by WITH. `keys`: for each
+    table that a condition restricts by key, the keys that its messages must have."""
 
     tables: frozenset[str]
     keys: Mapping[str, tuple[str, ...]]
 
 
 def read_statement(connection: duckdb.DuckDBPyConnection, query: str) -> Statement:
-    """Read one SELECT. Raises Invalid for anything else."""
+    """Parse one SELECT. Raises Invalid for any other statement."""
     rows = connection.execute("select json_serialize_sql(?::varchar)", [query]).fetchall()
     found = orjson.loads(rows[0][0])
     if found["error"]:
@@ -68,7 +66,8 @@ def _walk(value: object) -> Iterator[_Node]:
 
 
 def _find_keys(select: _Node) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The table of a SELECT from one table alone, with a key that every row of it has to have."""
+    """Yield the table of a SELECT from one table, with the keys that every row of the result must
+    have."""
     table, condition = select.get("from_table"), select.get("where_clause")
     if not isinstance(table, dict) or not isinstance(condition, dict):
         return
@@ -85,7 +84,6 @@ def _find_keys(select: _Node) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _terms(condition: _Node) -> Iterator[_Node]:
-    """What has to be true at once."""
     if condition.get("type") != "CONJUNCTION_AND":
         yield condition
         return
@@ -94,7 +92,6 @@ def _terms(condition: _Node) -> Iterator[_Node]:
 
 
 def _find_key(term: _Node, tables: set[str]) -> str | None:
-    """The text of `list_contains(keys, 'text')`."""
     if term.get("function_name") not in _CONTAINS:
         return None
     arguments = [

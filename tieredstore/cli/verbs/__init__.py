@@ -1,1 +1,1 @@
-"""One module a verb: its options, one call of the layers below, its output."""
+"""One module per verb: its options, one call of the layers below, its output."""

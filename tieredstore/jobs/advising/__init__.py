@@ -1,1 +1,1 @@
-"""Which settings suit a workload: a replay over a model with the rules of the store itself."""
+"""Advice on settings: the workload is replayed over a model that follows the store's rules."""

@@ -1,67 +1,58 @@
-"""The advice: a workload weighed over all choices, and the best of them as people use them."""
+"""Advice job: weigh all choices of settings for a workload, and report the best."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tieredstore import registry
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.request_model import ModelledProvider, RequestModel
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.contracts.usage import Prices
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Invalid
-from tieredstore.jobs.advising.loads.classes import classify
-from tieredstore.jobs.advising.loads.gathering import gather_workload
-from tieredstore.jobs.advising.local_disk import LocalRates
-from tieredstore.jobs.advising.reads.backend import Backend
-from tieredstore.jobs.advising.reads.costs import ReadCosts
-from tieredstore.jobs.advising.report import (
-    describe_option,
-    describe_weight,
-    list_requests,
-    make_fragment,
-)
+from tieredstore.jobs.advising.gathering import gather_workload
+from tieredstore.jobs.advising.read_costs import ReadCosts
 from tieredstore.jobs.advising.settings import (
     Settings,
     list_read_settings,
     list_upload_settings,
     read_settings,
 )
-from tieredstore.jobs.advising.uploads.costs import UploadCosts, model_upload_costs
+from tieredstore.jobs.advising.timeline import Backend
+from tieredstore.jobs.advising.upload_costs import model_upload_costs
 from tieredstore.jobs.advising.weighing import (
     Limits,
+    LocalRates,
     Option,
     Scales,
     choose,
     find_topic_levels,
 )
+from tieredstore.jobs.advising.workload import Observed, Workload, classify
 from tieredstore.local.read_only import open_read_only
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.opening import open_location
 from tieredstore.tier.fetch.memory_limit import usable_memory_bytes
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier_url import show_url
 
-if TYPE_CHECKING:
-    from tieredstore.contracts.segment import SegmentProvider
-    from tieredstore.contracts.usage import Prices
-    from tieredstore.jobs.advising.loads.observed import Observed
-    from tieredstore.jobs.advising.loads.workload import Workload
-    from tieredstore.scan.location import TierLocation
-
-
 FILE_TIMES_MS: Final = (0.1, 1.0)
-"""Of a read of a file, the middle and the 99th percentile."""
+"""Median and 99th percentile of a read of a file."""
 TIERED_LEVELS: Final = tuple(level for level in StorageLevel if level is not StorageLevel.DISABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class AdviceOptions:
-    """What is asked for. backend: None for what such a backend takes, about. prices: None for
-    requests and bytes alone. memory_bytes: of the broker's machine, 0 for this one's.
-    is_object_store: as if the tier were on one. most: choices shown."""
+    """Options of the advice. `backend`: None for typical response times. `prices`: None to compare
+    requests and bytes instead of costs. `memory_bytes`: memory of the broker's machine, 0 for this
+    machine's. `is_object_store`: give advice as if the tier were in an object store. `most`:
+    maximum number of choices in the report."""
 
     backend: Backend | None = None
     prices: Prices | None = None
@@ -74,8 +65,8 @@ class AdviceOptions:
 def advise_store(
     store: Path, location: TierLocation, observed: Observed, options: AdviceOptions
 ) -> dict[str, object]:
-    """Look at a store, its tier and what was observed, and give the JSON report
-    (`docs/tuning.md`). Writes nothing. Raises Invalid, Corrupt, Unavailable."""
+    """Return the JSON report for a store, its tier and an observation (`docs/tuning.md`). Writes
+    nothing. Raises Invalid, Corrupt, Unavailable."""
     config = location.config
     with ExitStack() as stack:
         tier = stack.enter_context(open_location(location))
@@ -98,18 +89,15 @@ def advise_store(
 def advise(
     workload: Workload, config: StoreConfig, model: RequestModel, options: AdviceOptions
 ) -> dict[str, object]:
-    """Weigh all choices for a workload. Raises Invalid when nothing is within the limits."""
-    capabilities = model.capabilities
+    """Weigh all choices for a workload. Raises Invalid when no choice is within the limits."""
+    capabilities, limits = model.capabilities, options.limits
     now = read_settings(config, capabilities, model.groups)
-    upload_choices = list_upload_settings(now.uploads, has_groups=model.groups is not None)
     classes = classify(workload)
-    uploads: dict[object, UploadCosts] = {
+    uploads = {
         chosen: model_upload_costs(
-            classes,
-            chosen.apply(config, capabilities),
-            model.with_group_bytes(chosen.group_bytes),
+            classes, chosen.apply(config, capabilities), model.with_group_bytes(chosen.group_bytes)
         )
-        for chosen in upload_choices
+        for chosen in list_upload_settings(now.uploads, has_groups=model.groups is not None)
     }
     backend = options.backend or (Backend() if model.is_metered else Backend(*FILE_TIMES_MS))
     reads = ReadCosts(workload, uploads[now.uploads].stored, config, model, backend)
@@ -123,33 +111,32 @@ def advise(
         model.is_metered,
         memory_bytes * config.access_message_in_memory_max_ratio // 100,
     )
+
+    def weigh(settings: Settings) -> Option:
+        return scales.weigh(settings, uploads[settings.uploads], reads)
+
     tier_hours = max((load.retention_hours for load in workload.queues), default=0)
-    read_choices = list(list_read_settings(now.reads, tier_hours, tuple(StorageLevel)))
-    weighed = [
-        scales.weigh(Settings(chosen, read_choice), uploads[chosen], reads)
-        for read_choice in read_choices
-        for chosen in (
-            upload_choices if read_choice.level is not StorageLevel.DISABLE else [now.uploads]
-        )
-    ]
-    today = scales.weigh(now, uploads[now.uploads], reads)
-    tiered = [one for one in weighed if one.settings.reads.level is not StorageLevel.DISABLE]
-    best = choose(tiered, options.limits, options.most)
+    by_level: dict[StorageLevel, list[Option]] = {level: [] for level in StorageLevel}
+    for choice in list_read_settings(now.reads, tier_hours, tuple(StorageLevel)):
+        has_uploads = choice.level is not StorageLevel.DISABLE
+        for chosen in uploads if has_uploads else [now.uploads]:
+            by_level[choice.level].append(weigh(Settings(chosen, choice)))
+    tiered = [option for level in TIERED_LEVELS for option in by_level[level]]
+    best = choose(tiered, limits, options.most)
     if not best:
         raise Invalid(
-            "no settings are within these limits; the nearest: "
+            "no settings are within these limits. The nearest: "
             + ", ".join(f"{name} {value}" for name, value in _find_nearest(tiered).items())
         )
-    chosen = best[0].settings
+    settings = best[0].settings
     beside = [
-        scales.weigh(
-            replace(chosen, reads=replace(chosen.reads, level=level)),
-            uploads[chosen.uploads],
-            reads,
-        )
+        weigh(Settings(settings.uploads, replace(settings.reads, level=level)))
         for level in TIERED_LEVELS
     ]
-    levels = find_topic_levels(best[0], beside, options.limits)
+    levels = find_topic_levels(best[0], beside, limits)
+    # Without the tier a lost disk loses everything.
+    without = {StorageLevel.DISABLE: replace(limits, loss_ms=None)}
+    shown = [("now", weigh(now)), *((str(n), option) for n, option in enumerate(best, 1))]
     return {
         "from_ms": int(workload.begin_ms),
         "until_ms": int(workload.end_ms),
@@ -160,40 +147,32 @@ def advise(
         "readings": len(workload.readings),
         "assumed": list(workload.assumed),
         "is_priced": options.prices is not None,
-        "choices": [
-            {"choice": name, **describe_option(option)}
-            for name, option in [("now", today), *((str(n), o) for n, o in enumerate(best, 1))]
+        "choices": [{"choice": name, **option.describe()} for name, option in shown],
+        "levels": [
+            option.describe()
+            for level, of_level in by_level.items()
+            for option in choose(of_level, without.get(level, limits), 1)
         ],
-        "levels": [describe_option(option) for option in _best_of_levels(weighed, options.limits)],
         "topics": [
-            {"topic": name, **describe_weight(weight)}
-            for name, weight in sorted(best[0].topics.items())
+            {"topic": name, **weight.describe()} for name, weight in sorted(best[0].topics.items())
         ],
-        "requests_by_operation": list_requests(best[0].whole),
-        "broker_conf": make_fragment(best[0].settings, now, config, model),
+        "requests_by_operation": [
+            {"operation": operation, "file_type": file_type, "requests": round(count)}
+            for (operation, file_type), count in sorted(best[0].whole.requests.items())
+        ],
+        "broker_conf": settings.make_fragment(now, config, model),
         "topic_attributes": {
             topic: f"+tiered.storage.level={level.name}" for topic, level in levels.items()
         },
     }
 
 
-def _best_of_levels(weighed: Sequence[Option], limits: Limits) -> list[Option]:
-    """The best of each storage level; without the tier a lost disk loses everything."""
-    without = replace(limits, loss_ms=None)
-    found = []
-    for level in StorageLevel:
-        of_level = [option for option in weighed if option.settings.reads.level is level]
-        found += choose(of_level, limits if level in TIERED_LEVELS else without, 1)
-    return found
-
-
-def _find_nearest(weighed: Sequence[Option]) -> dict[str, object]:
-    """The least that there is of what can be limited."""
-    losses = [option.whole.loss_ms or 0.0 for option in weighed]
+def _find_nearest(options: Sequence[Option]) -> dict[str, object]:
+    losses = [option.whole.loss_ms or 0.0 for option in options]
     return {
         "loss_s": round(min(losses) / 1000, 1),
-        "read_p99_ms": round(min(option.whole.read_p99_ms for option in weighed), 1),
-        "disk_bytes": round(min(option.whole.disk_bytes for option in weighed)),
+        "read_p99_ms": round(min(option.whole.read_p99_ms for option in options), 1),
+        "disk_bytes": round(min(option.whole.disk_bytes for option in options)),
     }
 
 
@@ -204,16 +183,15 @@ def _find_model(provider: SegmentProvider, *, is_object_store: bool) -> RequestM
     found = find_layer(provider, ModelledProvider)
     if found is None:
         raise Invalid(
-            "the provider of this tier does not tell what it asks its backend for; with "
-            "--object-store the advice is as for one"
+            "the provider of this tier has no model of its requests: pass --object-store to get "
+            "the advice for an object store"
         )
     return found.make_request_model()
 
 
 def _share_topics(workload: Workload) -> Mapping[str, float]:
-    sizes: dict[str, float] = {}
+    sizes: defaultdict[str, float] = defaultdict(float)
     for load in workload.queues:
-        size = load.arrivals.messages_per_s * load.arrivals.record_bytes
-        sizes[load.key.topic] = sizes.get(load.key.topic, 0.0) + size
+        sizes[load.key.topic] += load.arrivals.messages_per_s * load.arrivals.record_bytes
     total = sum(sizes.values())
     return {topic: size / total if total else 0.0 for topic, size in sizes.items()}

@@ -1,25 +1,23 @@
-"""Settings: one choice of all that is weighed, and the choices there are."""
+"""Settings that the advice weighs, and the choices among them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Final, NamedTuple
 
 import msgspec
 
-from tieredstore.config import StorageLevel, StoreConfig
+from tieredstore.config import FIELDS_BY_KEY, StorageLevel, StoreConfig
+from tieredstore.contracts.request_model import GroupRules, RequestModel
+from tieredstore.contracts.segment import Capabilities
 from tieredstore.tier.fetch.memory_limit import usable_memory_bytes
-
-if TYPE_CHECKING:
-    from tieredstore.contracts.request_model import GroupRules
-    from tieredstore.contracts.segment import Capabilities
 
 _MIB: Final = 1 << 20
 INTERVALS_MS: Final = (30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000, 3_600_000)
 LOCAL_HOURS: Final = (1, 3, 6, 12, 24, 48, 72)
 BATCHES: Final = ((4096, 4 * _MIB), (10_000, 8 * _MIB), (1024, _MIB))
-"""Messages and bytes of one."""
+"""Choices for the messages and bytes of a batch."""
 GROUPS_BYTES: Final = (0, 16 * _MIB)
 SEGMENTS_BYTES: Final = (1024 * _MIB, 256 * _MIB)
 CACHES_BYTES: Final = (64 * _MIB, 256 * _MIB, 1024 * _MIB)
@@ -27,8 +25,8 @@ CACHES_BYTES: Final = (64 * _MIB, 256 * _MIB, 1024 * _MIB)
 
 @dataclass(frozen=True, slots=True)
 class UploadSettings:
-    """What decides over uploads. interval_ms: longest time that messages wait for others;
-    group_bytes: of objects that many queues share, 0: of none."""
+    """Settings of uploads. `interval_ms`: longest time that messages wait for others.
+    `group_bytes`: size of objects that many queues share, 0 for none."""
 
     interval_ms: int
     batch_messages: int
@@ -37,20 +35,19 @@ class UploadSettings:
     group_bytes: int = 0
 
     def apply(self, config: StoreConfig, capabilities: Capabilities) -> StoreConfig:
-        """Return the configuration with these settings."""
+        """Return a configuration with these upload settings."""
         return msgspec.structs.replace(config, **self.fields(config, capabilities))
 
     def fields(self, config: StoreConfig, capabilities: Capabilities) -> dict[str, int]:
-        """Return the attributes of the configuration that stand for these settings."""
-        times = {"group_commit_timeout_ms": self.interval_ms}
+        """Return these settings by name of the configuration's attribute."""
+        shortest_ms = self.interval_ms
+        times = {}
         if capabilities.preferred_batch_bytes:
-            shortest_ms = min(self.interval_ms, config.group_commit_timeout_ms)
+            shortest_ms = min(shortest_ms, config.group_commit_timeout_ms)
             longest_ms = self.interval_ms if self.interval_ms > shortest_ms else 0
-            times = {
-                "group_commit_timeout_ms": shortest_ms,
-                "adaptive_commit_max_interval_ms": longest_ms,
-            }
+            times = {"adaptive_commit_max_interval_ms": longest_ms}
         return {
+            "group_commit_timeout_ms": shortest_ms,
             **times,
             "group_commit_count": self.batch_messages,
             "group_commit_size_bytes": self.batch_bytes,
@@ -60,14 +57,14 @@ class UploadSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """What decides over reads, and over the local disk."""
+    """Settings of reads and of the local disk."""
 
     level: StorageLevel
     local_hours: int
     cache_bytes: int
 
     def fields(self) -> dict[str, object]:
-        """Return the attributes of the configuration that stand for these settings."""
+        """Return these settings by name of the configuration's attribute."""
         return {
             "storage_level": self.level,
             "local_file_reserved_time_hours": self.local_hours,
@@ -75,18 +72,45 @@ class ReadSettings:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """One choice."""
+class Settings(NamedTuple):
+    """One choice of upload and read settings."""
 
     uploads: UploadSettings
     reads: ReadSettings
+
+    def describe(self) -> dict[str, object]:
+        """Return the fields for a report."""
+        uploads = asdict(self.uploads)
+        return {
+            "level": self.reads.level.name,
+            "local_hours": self.reads.local_hours,
+            "interval_s": round(uploads.pop("interval_ms") / 1000),
+            **uploads,
+            "cache_bytes": self.reads.cache_bytes,
+        }
+
+    def make_fragment(self, now: Settings, config: StoreConfig, model: RequestModel) -> str:
+        """Return the lines of a broker.conf that differ from `now`, the present settings."""
+        fields: dict[str, object] = {
+            **self.uploads.fields(config, model.capabilities),
+            **self.reads.fields(),
+        }
+        keys = {info.name: key for key, info in FIELDS_BY_KEY.items()}
+        lines = []
+        for name, value in fields.items():
+            if getattr(config, name) != value:
+                shown = value.name if isinstance(value, StorageLevel) else value
+                lines.append(f"{keys[name]}={shown}\n")
+        group_bytes = self.uploads.group_bytes
+        if model.groups is not None and group_bytes != now.uploads.group_bytes:
+            lines.append(f"{model.groups.setting}={group_bytes}\n")
+        return "".join(lines)
 
 
 def read_settings(
     config: StoreConfig, capabilities: Capabilities, groups: GroupRules | None
 ) -> Settings:
-    """Return what a configuration has."""
+    """Return the settings of a configuration."""
     interval_ms = config.group_commit_timeout_ms
     if capabilities.preferred_batch_bytes:
         interval_ms = max(interval_ms, config.adaptive_commit_max_interval_ms)
@@ -106,13 +130,13 @@ def read_settings(
 
 
 def list_upload_settings(now: UploadSettings, *, has_groups: bool) -> list[UploadSettings]:
-    """List the choices: each interval with what there is, then with the usual batches and segments;
-    other batches and segments with the interval that there is. has_groups: objects that queues
-    share are a choice too, in which no interval is longer than a minute."""
+    """List the choices of upload settings. Each interval is combined with the present batches and
+    segments, then with the first of BATCHES and of SEGMENTS_BYTES. The other values of BATCHES and
+    SEGMENTS_BYTES are combined with the present interval. `has_groups`: objects that queues share
+    are a choice too. With such objects no interval is longer than a minute."""
     messages, size = BATCHES[0]
     usual = replace(now, batch_messages=messages, batch_bytes=size, segment_bytes=SEGMENTS_BYTES[0])
-    found = [replace(now, interval_ms=interval_ms) for interval_ms in INTERVALS_MS]
-    found += [replace(usual, interval_ms=interval_ms) for interval_ms in INTERVALS_MS]
+    found = [replace(one, interval_ms=ms) for one in (now, usual) for ms in INTERVALS_MS]
     found += [replace(now, batch_messages=count, batch_bytes=size) for count, size in BATCHES]
     found += [replace(now, segment_bytes=size) for size in SEGMENTS_BYTES]
     if has_groups:
@@ -123,14 +147,13 @@ def list_upload_settings(now: UploadSettings, *, has_groups: bool) -> list[Uploa
 def list_read_settings(
     now: ReadSettings, tier_hours: int, levels: Sequence[StorageLevel]
 ) -> Iterator[ReadSettings]:
-    """List the choices. tier_hours: how long the history is to be; without a tier the local disk
-    must keep all of it."""
-    hours = sorted({*(one for one in LOCAL_HOURS if one <= max(tier_hours, now.local_hours)),
-                    now.local_hours})  # fmt: skip
+    """List the choices of read settings. `tier_hours`: wanted age of the history."""
+    longest = max(tier_hours, now.local_hours)
+    hours = sorted({*(one for one in LOCAL_HOURS if one <= longest), now.local_hours})
     caches = sorted({*CACHES_BYTES, now.cache_bytes})
     for level in levels:
         if level is StorageLevel.DISABLE:
-            yield ReadSettings(level, max(tier_hours, now.local_hours), now.cache_bytes)
+            yield ReadSettings(level, longest, now.cache_bytes)
             continue
         for local_hours in hours:
             for cache_bytes in caches:

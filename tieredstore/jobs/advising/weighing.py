@@ -1,28 +1,106 @@
-"""Weighs settings against each other: what each costs, loses and makes wait."""
+"""Comparison of settings by cost, possible loss, read times and local disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import Final
 
-from tieredstore.config import StorageLevel
-from tieredstore.jobs.advising.local_disk import LocalRates, disk_bytes, make_leaving
-from tieredstore.jobs.advising.reads.costs import NO_READS, MeasuredReads, TopicReads
-from tieredstore.jobs.advising.uploads.costs import Monthly, TopicUploads, add_requests
+from tieredstore.config import StorageLevel, StoreConfig
+from tieredstore.contracts.usage import Prices
+from tieredstore.jobs.advising.read_costs import NO_READS, MeasuredReads, ReadCosts, TopicReads
+from tieredstore.jobs.advising.settings import ReadSettings, Settings
+from tieredstore.jobs.advising.upload_costs import Monthly, TopicUploads, UploadCosts, add_requests
+from tieredstore.jobs.advising.workload import HOUR_MS, LeavesAt, Workload
+from tieredstore.message.consume_queue import UNIT_SIZE
 
-if TYPE_CHECKING:
-    from tieredstore.config import StoreConfig
-    from tieredstore.contracts.usage import Prices
-    from tieredstore.jobs.advising.reads.costs import ReadCosts
-    from tieredstore.jobs.advising.settings import ReadSettings, Settings
-    from tieredstore.jobs.advising.uploads.costs import UploadCosts
+_DAY_MS: Final = 24 * HOUR_MS
+INDEX_BYTES: Final = 40
+"""Approximate bytes in the local key index for a message with two keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRates:
+    """Write rates of the local store, including the topics that are not tiered."""
+
+    log_bytes_per_s: float
+    messages_per_s: float
+
+    @classmethod
+    def of(cls, workload: Workload) -> LocalRates:
+        """Return the rates of a workload."""
+        windows = [workload.window_of(load) for load in workload.queues]
+        return cls(
+            sum(window.messages_per_s * window.record_bytes for window in windows),
+            sum(window.messages_per_s for window in windows),
+        )
+
+
+def find_deletion_hours(config: StoreConfig) -> list[int]:
+    """Return the hours of the day at which expired files are deleted (`deleteWhen`)."""
+    hours = {int(part) % 24 for part in config.delete_when.split(";") if part.strip().isdigit()}
+    return sorted(hours) or [4]
+
+
+def find_longest_gap_hours(config: StoreConfig) -> int:
+    """Return the longest wait of an expired file for a deletion hour, in hours."""
+    hours = find_deletion_hours(config)
+    return max(after - before for before, after in pairwise([*hours, hours[0] + 24]))
+
+
+def disk_bytes(config: StoreConfig, rates: LocalRates, local_hours: int) -> float:
+    """Compute the disk size of a store that keeps messages for the given hours. The disk is filled
+    to `diskMaxUsedSpaceRatio`. Above that ratio the store deletes at any hour."""
+    kept_s = (local_hours + find_longest_gap_hours(config)) * 3600
+    kept = (
+        kept_s * (rates.log_bytes_per_s + rates.messages_per_s * (UNIT_SIZE + INDEX_BYTES))
+        + 2 * config.mapped_file_size_commit_log_bytes
+    )
+    return kept * 100 / min(max(config.disk_max_used_space_ratio, 10), 95)
+
+
+def make_leaving(
+    level: StorageLevel,
+    config: StoreConfig,
+    rates: LocalRates,
+    local_hours: int,
+    memory_bytes: int,
+    upload_ms: float,
+) -> LeavesAt:
+    """Return a function that computes when the tier begins to answer for a message. `memory_bytes`:
+    log bytes that the system keeps in memory. `upload_ms`: latest age of a message at its
+    upload."""
+    per_ms = rates.log_bytes_per_s / 1000
+    in_memory_ms = memory_bytes / per_ms if per_ms > 0 else float("inf")
+    file_ms = config.mapped_file_size_commit_log_bytes / per_ms if per_ms > 0 else 0.0
+    hours = find_deletion_hours(config)
+
+    def leaves_disk_ms(stored_ms: float) -> float:
+        # A file is deleted as a whole, after its last message has expired.
+        expired_ms = stored_ms + local_hours * HOUR_MS + file_ms / 2
+        day = datetime.fromtimestamp(expired_ms / 1000).astimezone()
+        midnight = day.replace(hour=0, minute=0, second=0, microsecond=0).timestamp() * 1000
+        due = (midnight + turn * _DAY_MS + hour * HOUR_MS for turn in (0, 1) for hour in hours)
+        # Files are deleted during that whole hour.
+        return next(max(at, expired_ms) for at in due if at + HOUR_MS > expired_ms)
+
+    match level:
+        case StorageLevel.DISABLE:
+            return lambda _: float("inf")
+        case StorageLevel.FORCE:
+            return lambda stored_ms: stored_ms + upload_ms
+        case StorageLevel.NOT_IN_MEM:
+            memory_ms = max(in_memory_ms, upload_ms)
+            return lambda stored_ms: min(stored_ms + memory_ms, leaves_disk_ms(stored_ms))
+        case _:
+            return leaves_disk_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is not to be had, whatever it saves: a loss window, a p99 of cold reads (ms), a disk
-    (bytes). None: any."""
+    """Upper limits of a choice: loss window, p99 of cold reads, local disk. None means no limit."""
 
     loss_ms: float | None = None
     read_p99_ms: float | None = None
@@ -31,11 +109,9 @@ class Limits:
 
 @dataclass(slots=True)
 class Weight:
-    """What settings come to in a month, of a topic or of all.
-
-    loss_ms: what is lost at most when the local disk dies; None: everything. disk_bytes: what the
-    local store needs. cost_usd: None without prices. reads: what the tier answers.
-    """
+    """Monthly figures of settings, for one topic or for all. `loss_ms`: age of the messages that
+    would be lost if the local disk failed, None if all would be lost. `disk_bytes`: disk of the
+    local store. `cost_usd`: None without prices. `reads`: reads that the tier answers."""
 
     requests: Monthly = field(default_factory=dict)
     stored_bytes: float = 0.0
@@ -45,56 +121,82 @@ class Weight:
     cost_usd: float | None = None
 
     @property
-    def request_count(self) -> float:
-        return sum(self.requests.values())
-
-    @property
     def read_p99_ms(self) -> float:
-        """0 where the tier answers nothing."""
+        """99th percentile of cold read times, 0 without cold reads."""
         return self.reads.percentile(0.99) or 0.0
 
+    def add(self, uploads: TopicUploads) -> None:
+        """Add the uploads of a topic."""
+        add_requests(self.requests, uploads.requests, 1.0)
+        self.stored_bytes += uploads.stored_bytes
+        self.loss_ms = max(self.loss_ms or 0.0, uploads.loss_ms)
+
     def price(self, prices: Prices | None, *, is_metered: bool) -> None:
-        """Set the cost."""
+        """Compute and set the cost."""
         if prices is None:
             return
         requests = 0.0
         if is_metered:
-            requests = sum(
-                count * prices.price_request(operation)
-                for (operation, _), count in self.requests.items()
+            requests = prices.price_requests(
+                (operation, count) for (operation, _), count in self.requests.items()
             ) + prices.price_bytes(round(self.reads.read_bytes))
         stored = prices.price_storage(self.stored_bytes)
         self.cost_usd = requests + stored + prices.price_disk(self.disk_bytes)
 
     def fits(self, limits: Limits) -> bool:
-        """Tell whether it is within limits."""
-        loss_ms = float("inf") if self.loss_ms is None else self.loss_ms
-        return (
-            (limits.loss_ms is None or loss_ms <= limits.loss_ms)
-            and (limits.read_p99_ms is None or self.read_p99_ms <= limits.read_p99_ms)
-            and (limits.disk_bytes is None or self.disk_bytes <= limits.disk_bytes)
+        """Return whether the figures are within the limits."""
+        return all(
+            limit is None or figure <= limit
+            for limit, figure in zip(astuple(limits), self.rank()[1:], strict=True)
         )
 
     def rank(self) -> tuple[float, ...]:
-        """Return what to sort by, the best first."""
-        cost = self.request_count if self.cost_usd is None else self.cost_usd
+        """Return the sort key: cost first, then the limited figures. The best choice has the lowest
+        key."""
+        cost = sum(self.requests.values()) if self.cost_usd is None else self.cost_usd
         loss_ms = float("inf") if self.loss_ms is None else self.loss_ms
         return cost, loss_ms, self.read_p99_ms, self.disk_bytes
+
+    def describe(self) -> dict[str, object]:
+        """Return the fields for a report."""
+        reads = self.reads
+        return {
+            "cost_usd": _round(self.cost_usd, 4),
+            "requests": round(sum(self.requests.values())),
+            "stored_bytes": round(self.stored_bytes),
+            "disk_bytes": round(self.disk_bytes),
+            "loss_s": None if self.loss_ms is None else round(self.loss_ms / 1000, 1),
+            "cold_messages": round(reads.messages),
+            "read_bytes": round(reads.read_bytes),
+            "read_p50_ms": _round(reads.percentile(0.5), 2),
+            "read_p99_ms": _round(reads.percentile(0.99), 2),
+            "waiting_share": round(reads.waiting_share, 4),
+            "waiting_p50_ms": _round(reads.percentile(0.5, waiting=True), 2),
+            "waiting_p99_ms": _round(reads.percentile(0.99, waiting=True), 2),
+        }
+
+
+def _round(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Settings, what they come to as a whole, and of each topic."""
+    """One choice of settings and its figures, for all topics together and for each topic."""
 
     settings: Settings
     whole: Weight
     topics: Mapping[str, Weight]
 
+    def describe(self) -> dict[str, object]:
+        """Return the fields for a report."""
+        return {**self.settings.describe(), **self.whole.describe()}
+
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """All that options are weighed with. topic_share: each topic's share of the bytes that come to
-    the local store; memory_bytes: what of the log the system keeps in memory."""
+    """Inputs of every comparison. `topic_share`: share of each topic in the bytes of the local
+    store. `memory_bytes`: log bytes that the system keeps in memory."""
 
     config: StoreConfig
     rates: LocalRates
@@ -104,62 +206,41 @@ class Scales:
     memory_bytes: int
 
     def weigh(self, settings: Settings, uploads: UploadCosts, reads: ReadCosts) -> Option:
-        """Weigh one choice. uploads: of its settings of uploads."""
-        level, hours = settings.reads.level, settings.reads.local_hours
-        has_tier = level is not StorageLevel.DISABLE
-        disk = disk_bytes(self.config, self.rates, hours)
+        """Weigh one choice. `uploads`: costs of its upload settings."""
+        has_tier = settings.reads.level is not StorageLevel.DISABLE
+        disk = disk_bytes(self.config, self.rates, settings.reads.local_hours)
         found = self._measure(settings.reads, uploads, reads) if has_tier else NO_READS
         topics: dict[str, Weight] = {}
-        whole = Weight(disk_bytes=disk, loss_ms=0.0 if has_tier else None)
+        loss_ms = 0.0 if has_tier else None
+        whole = Weight(disk_bytes=disk, loss_ms=loss_ms, reads=found.whole)
         for name, uploaded in uploads.topics.items():
-            topic = topics[name] = Weight(disk_bytes=disk * self.topic_share.get(name, 0.0))
-            topic.loss_ms = uploaded.loss_ms if has_tier else None
+            share = self.topic_share.get(name, 0.0)
+            topic = topics[name] = Weight(disk_bytes=disk * share, loss_ms=loss_ms)
             if has_tier:
-                self._add(topic, uploaded, found.topics.get(name))
-                self._add(whole, uploaded, None)
-                whole.loss_ms = max(whole.loss_ms or 0.0, uploaded.loss_ms)
+                topic.add(uploaded)
+                whole.add(uploaded)
+                topic.reads = found.topics.get(name, topic.reads)
+                add_requests(topic.requests, topic.reads.requests, 1.0)
             topic.price(self.prices, is_metered=self.is_metered)
         if has_tier:
             add_requests(whole.requests, uploads.shared, 1.0)
             add_requests(whole.requests, found.whole.requests, 1.0)
-            whole.reads = found.whole
         whole.price(self.prices, is_metered=self.is_metered)
         return Option(settings, whole, topics)
 
     def _measure(
         self, settings: ReadSettings, uploads: UploadCosts, reads: ReadCosts
     ) -> MeasuredReads:
-        level = settings.level
-        # Of what leaves the disk long after its upload, the upload's time is nothing.
+        level, hours = settings.level, settings.local_hours
+        # Messages leave the disk long after their upload, so its time does not count there.
         upload_ms = 0.0 if level is StorageLevel.NOT_IN_DISK else uploads.loss_ms
-        return reads.measure(
-            (level, settings.local_hours, upload_ms),
-            self._make_leaving(settings, upload_ms),
-            settings.cache_bytes,
-        )
-
-    def _make_leaving(self, settings: ReadSettings, upload_ms: float) -> Callable[[float], float]:
-        return make_leaving(
-            settings.level,
-            self.config,
-            self.rates,
-            settings.local_hours,
-            self.memory_bytes,
-            upload_ms,
-        )
-
-    @staticmethod
-    def _add(weight: Weight, uploads: TopicUploads, reads: TopicReads | None) -> None:
-        add_requests(weight.requests, uploads.requests, 1.0)
-        weight.stored_bytes += uploads.stored_bytes
-        if reads is not None:
-            add_requests(weight.requests, reads.requests, 1.0)
-            weight.reads = reads
+        leaving = make_leaving(level, self.config, self.rates, hours, self.memory_bytes, upload_ms)
+        return reads.measure((level, hours, upload_ms), leaving, settings.cache_bytes)
 
 
 def choose(options: Iterable[Option], limits: Limits, most: int) -> list[Option]:
-    """Choose the best within limits, the best first: those than which no other is better in one
-    thing and as good in all others."""
+    """Return the best options within the limits, the best first. An option is omitted if an option
+    in the result is at least as good in every figure."""
     ranked = sorted(
         (option for option in options if option.whole.fits(limits)),
         key=lambda option: option.whole.rank(),
@@ -168,25 +249,20 @@ def choose(options: Iterable[Option], limits: Limits, most: int) -> list[Option]
     for option in ranked:
         if len(chosen) == most:
             break
-        if not any(_is_as_good(other, option) for other in chosen):
+        rank = option.whole.rank()
+        # As good is within one percent.
+        pairs = (zip(other.whole.rank(), rank, strict=True) for other in chosen)
+        if not any(all(mine <= theirs * 1.01 for mine, theirs in pair) for pair in pairs):
             chosen.append(option)
     return chosen
-
-
-def _is_as_good(other: Option, option: Option) -> bool:
-    """In all things; a percent is no difference."""
-    return all(
-        mine <= theirs * 1.01
-        for mine, theirs in zip(other.whole.rank(), option.whole.rank(), strict=True)
-    )
 
 
 def find_topic_levels(
     best: Option, others: Sequence[Option], limits: Limits
 ) -> Mapping[str, StorageLevel]:
-    """Find the topics that another storage level suits better than the broker's, at its other
-    settings: it costs them less, within the limits. Without the tier (DISABLE) a topic's messages
-    are on one disk alone, which is left to people."""
+    """Find the topics for which another storage level costs less, within the limits. `others` have
+    the settings of `best` with other levels. DISABLE is not offered, because such a topic would be
+    on one disk alone. Only an operator can decide that."""
     found: dict[str, StorageLevel] = {}
     for topic, weight in best.topics.items():
         ranked = [

@@ -1,5 +1,5 @@
-"""The first pass over a table: which queue each row goes to, in which order, and how large its
-record will be. Bodies are not read where the table has their lengths."""
+"""The first pass over a table. It finds the queue, the order and the record size of each row.
+Bodies are not read if the table has their lengths."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from tieredstore.scan.arrow.encode import record_sizes
 
 @dataclass(frozen=True, slots=True)
 class MeasureTask:
-    """Some row groups of a table: of each file, which."""
+    """Task that measures some row groups of a table. `files`: each file, with the numbers of its
+    row groups."""
 
     url: str
     files: tuple[tuple[TableFile, tuple[int, ...]], ...]
@@ -44,8 +45,8 @@ class MeasureTask:
 
 
 class QueueRows(msgspec.Struct):
-    """Rows of one queue, in their order in the table: row numbers, queue offsets (-1 where none is
-    given), store times (ms), record sizes (bytes); each as `pack_numbers`."""
+    """The rows of one queue in table order, as four columns: row numbers, queue offsets (-1 for
+    none), store times (ms), record sizes (bytes). Each column is packed by `pack_numbers`."""
 
     topic: str
     queue_id: int
@@ -56,23 +57,23 @@ class QueueRows(msgspec.Struct):
 
 
 class Measured(msgspec.Struct):
-    """What a task found. brokers: that its rows name."""
+    """Result of a task. `brokers`: broker names in the rows."""
 
     queues: list[QueueRows]
     brokers: list[str]
 
 
 def pack_numbers(values: Int64s) -> bytes:
-    """Pack numbers that mostly follow each other into few bytes."""
+    """Pack numbers that are mostly consecutive into few bytes."""
     steps = np.diff(values, prepend=0)
     low, high = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
-    # Signed: of an unsigned and a negative number numpy would make floats, which lose bits.
+    # Signed: from an unsigned and a negative number numpy would make floats, which lose bits.
     dtype = np.min_scalar_type(min(low, -1 - high))
     return dtype.char.encode() + zlib.compress(steps.astype(dtype).tobytes(), 1)
 
 
 def unpack_numbers(data: bytes) -> Int64s:
-    """Return the numbers that `pack_numbers` packed."""
+    """Unpack numbers packed by `pack_numbers`."""
     steps = np.frombuffer(zlib.decompress(data[1:]), np.dtype(data[:1].decode()))
     return np.cumsum(steps, dtype=np.int64)
 
@@ -80,7 +81,7 @@ def unpack_numbers(data: bytes) -> Int64s:
 def measure_tasks(
     url: str, files: list[TableFile], rules: RowRules, task_bytes: int
 ) -> list[MeasureTask]:
-    """Cut a table into tasks, in its order."""
+    """Cut a table into tasks, in table order."""
     groups = [(file, group) for file in files for group, rows in enumerate(file.group_rows) if rows]
     tasks = []
     for part in gather_groups(groups, lambda item: item[0].group_bytes[item[1]], task_bytes):
@@ -94,7 +95,7 @@ def measure_tasks(
 
 
 def measure(task: MeasureTask) -> Measured:
-    """Measure the rows of a task. Raises Invalid for rows that are no messages, Unavailable."""
+    """Measure the rows of a task. Raises Invalid for rows that are not messages, Unavailable."""
     table = Table(task.url)
     queues: dict[tuple[str, int], list[tuple[Int64s, Int64s, Int64s, Int64s]]]
     queues = defaultdict(list)

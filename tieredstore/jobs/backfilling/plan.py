@@ -1,4 +1,4 @@
-"""Which messages a table becomes: the order of each queue, and its segments of commit log."""
+"""Plan of a backfill: the order of messages in each queue, and its commit log segments."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from tieredstore.scan.arrow.buffers import Int64s
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """The messages of one queue, in their order.
-
-    first_offset: queue offset of the first one, None where the table gives none; rows: their
-    numbers in the table; times: store times, ms; sizes: bytes of their records.
-    """
+    """The messages of one queue, in order. `first_offset`: queue offset of the first message, None
+    if the table has no offsets. `rows`: row numbers in the table. `times`: store times, ms.
+    `sizes`: sizes of the records, bytes."""
 
     topic: str
     queue_id: int
@@ -38,8 +36,8 @@ class QueuePlan:
 
 @dataclass(frozen=True, slots=True)
 class QueueStart:
-    """Where the messages of a queue begin: queue offset, and byte of the queue's commit log.
-    newest_ms: newest store time of the messages before them, -1 for none."""
+    """Start of the new messages of a queue: queue offset, and byte offset in the queue's commit
+    log. `newest_ms`: newest store time of the messages before the start, -1 for none."""
 
     queue_offset: int
     physical_offset: int
@@ -48,8 +46,9 @@ class QueueStart:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The messages of one commit log segment. queue_offset: of the first one; physical_offset:
-    where the segment begins; rows: numbers in the table, `packed`."""
+    """The messages of one commit log segment. `queue_offset`: offset of the first message.
+    `physical_offset`: start of the segment. `rows`: row numbers in the table, packed by
+    `pack_numbers`."""
 
     path: str
     topic: str
@@ -62,9 +61,8 @@ class Piece:
 
 
 def queue_plans(found: Sequence[Measured], files: Sequence[TableFile]) -> list[QueuePlan]:
-    """Return the queues of a table, by topic and queue id. Raises Invalid for rows that make no
-    queue: offsets that are missing, there twice or not given for all, store times that step back,
-    several brokers."""
+    """Return the queues of a table, by topic and queue id. Raises Invalid for offsets that are
+    missing, duplicate or incomplete, store times that go backwards, and several brokers."""
     brokers = sorted({broker for part in found for broker in part.brokers})
     if len(brokers) > 1:
         raise Invalid(
@@ -81,10 +79,10 @@ def queue_plans(found: Sequence[Measured], files: Sequence[TableFile]) -> list[Q
 def _order_queue(
     topic: str, queue_id: int, parts: Sequence[QueueRows], files: Sequence[TableFile]
 ) -> QueuePlan:
-    rows = np.concatenate([unpack_numbers(part.rows) for part in parts])
-    offsets = np.concatenate([unpack_numbers(part.offsets) for part in parts])
-    times = np.concatenate([unpack_numbers(part.times) for part in parts])
-    sizes = np.concatenate([unpack_numbers(part.sizes) for part in parts])
+    rows, offsets, times, sizes = (
+        np.concatenate([unpack_numbers(getattr(part, name)) for part in parts])
+        for name in ("rows", "offsets", "times", "sizes")
+    )
     missing = offsets < 0
     name = f"queue {topic}/{queue_id}"
     if missing.any() and not missing.all():
@@ -97,7 +95,17 @@ def _order_queue(
     order = np.lexsort((rows, times if missing.any() else offsets))
     rows, offsets, times, sizes = rows[order], offsets[order], times[order], sizes[order]
     if not missing.any():
-        _check_contiguous(name, rows, offsets, files)
+        wrong = np.flatnonzero(np.diff(offsets) != 1)
+        if len(wrong):
+            at = int(wrong[0]) + 1
+            found = f"found {offsets[at]}"
+            if offsets[at] == offsets[at - 1]:
+                found = f"it is in {place_of(files, int(rows[at - 1]))} as well"
+            raise Invalid(
+                f"{place_of(files, int(rows[at]))}, column queue_offset: expected "
+                f"{offsets[at - 1] + 1} in {name}: {found}",
+                offset=int(offsets[at]),
+            )
         back = np.flatnonzero(np.diff(times) < 0)
         if len(back):
             at = int(back[0]) + 1
@@ -112,27 +120,11 @@ def _order_queue(
     return QueuePlan(topic, queue_id, first, rows, times, sizes.astype(np.int32))
 
 
-def _check_contiguous(name: str, rows: Int64s, offsets: Int64s, files: Sequence[TableFile]) -> None:
-    wrong = np.flatnonzero(np.diff(offsets) != 1)
-    if not len(wrong):
-        return
-    at = int(wrong[0]) + 1
-    if offsets[at] == offsets[at - 1]:
-        what = f"it is in {place_of(files, int(rows[at - 1]))} as well"
-    else:
-        what = f"found {offsets[at]}"
-    raise Invalid(
-        f"{place_of(files, int(rows[at]))}, column queue_offset: expected "
-        f"{offsets[at - 1] + 1} in {name}: {what}",
-        offset=int(offsets[at]),
-    )
-
-
 def pieces_of(
     plan: QueuePlan, broker: str, start: QueueStart, segment_bytes: int
 ) -> Iterator[Piece]:
-    """Cut a queue into segments as a dispatcher cuts them: full ones, no message over two of them,
-    a message that is larger than a segment alone."""
+    """Cut a queue into segments as a dispatcher does. Segments are full, no message spans two
+    segments, and a message larger than a segment has a segment of its own."""
     ends = np.cumsum(plan.sizes, dtype=np.int64)
     at = begin = 0
     while at < len(ends):
@@ -154,8 +146,8 @@ def pieces_of(
 def starts_of(
     plans: Sequence[QueuePlan], ends: Mapping[str, QueueStart], broker: str
 ) -> list[QueueStart]:
-    """Find where the messages of each queue begin. ends: of the queues that the tier has, by path.
-    Raises Invalid where the table does not begin at the end."""
+    """Return the start of the new messages of each queue. `ends`: end offsets of the tier's queues,
+    by path. Raises Invalid if the table does not begin at the end of a queue."""
     starts = []
     for plan in plans:
         end = ends.get(queue_path(broker, plan.topic, plan.queue_id))

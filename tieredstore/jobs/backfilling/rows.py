@@ -1,4 +1,4 @@
-"""Rows of a table as messages: types, defaults, queues. What is wrong is named with its place."""
+"""Conversion of table rows to messages: types, defaults, queues. Errors name the row."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import Invalid
-from tieredstore.jobs.backfilling.maps import is_map_like, is_text, map_of
 from tieredstore.jobs.backfilling.table_files import Place, Rows
 from tieredstore.message.encoding import DEFAULT_MAX_BODY_BYTES
 from tieredstore.message.hashes import java_string_hashes
@@ -24,7 +22,6 @@ from tieredstore.scan.arrow.schema import TYPES
 _TIMES = ("store_timestamp", "born_timestamp")
 _NUMBERS = {"queue_id": pa.int32(), "queue_offset": pa.int64(), "body_length": pa.int32()}
 _NUMBERS |= {name: pa.int32() for name in ("sys_flag", "flag", "reconsume_times")}
-_TEXTS = ("topic", "broker", "tags", "msg_id", "born_host", "store_host")
 _REQUIRED = ("topic", "queue_id", "body", "body_length")
 _NAMES_OF_PROPERTIES = ("keys", "msg_id", "tags")
 _MADE_ID_LENGTH = 32
@@ -33,9 +30,9 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """How rows become messages. topic: of tables that do not name one; queues: over how many the
-    messages of a table without queue ids are spread; now_ms: store time of messages that have
-    none; broker and cluster: those of the tier, after which no topic may be named."""
+    """Rules for the conversion of rows to messages. `topic`: topic for tables without topics.
+    `queues`: number of queues for messages without queue ids. `now_ms`: store time for messages
+    without a time. `cluster`, `broker`: names in the tier, which no topic may have."""
 
     topic: str | None
     queues: int
@@ -46,8 +43,8 @@ class RowRules:
 
 
 def columns_of(names: Sequence[str], *, lengths_only: bool) -> list[str]:
-    """Choose the columns to read of a file. With `lengths_only`, bodies are not read where their
-    lengths are known."""
+    """Return the columns of a file to read. `lengths_only`: leave out the bodies if the file has
+    their lengths."""
     wanted = ["topic", "queue_id", "queue_offset", "broker", "body_length", *_TIMES]
     wanted += ["sys_flag", "flag", "reconsume_times", "born_host", "store_host"]
     wanted += ["properties"] if "properties" in names else _NAMES_OF_PROPERTIES
@@ -58,11 +55,9 @@ def columns_of(names: Sequence[str], *, lengths_only: bool) -> list[str]:
 
 def messages_of(rows: Rows, rules: RowRules) -> pa.RecordBatch:
     """Return the rows with the columns and types that `encode_batch` takes, and topic, queue_id,
-    queue_offset (null where it is to be given) and body_length.
-
-    Times become epoch ms; a missing store time is the time of birth, or that of the job, and a
-    missing time of birth the store time. Raises Invalid, with file, row group, row and column.
-    """
+    queue_offset (null if it is to be assigned) and body_length. Times become epoch ms. A missing
+    store time becomes the birth time, or the time of the job. A missing birth time becomes the
+    store time. Raises Invalid, with file, row group, row and column."""
     batch, place = rows.batch, rows.place
     if "body" not in batch.schema.names and "body_length" not in batch.schema.names:
         raise Invalid(f"{place.file}: expected a column body, found none")
@@ -94,8 +89,8 @@ def messages_of(rows: Rows, rules: RowRules) -> pa.RecordBatch:
 def add_message_ids(
     batch: pa.RecordBatch, topic: str, queue_id: int, queue_offset: int | None
 ) -> pa.RecordBatch:
-    """Give consecutive messages of a queue ids where they have none: of topic, queue and offset, so
-    that a second attempt makes the same. Without an offset only their length is right."""
+    """Add missing ids to consecutive messages of a queue. The same topic, queue and offset give the
+    same id. Without an offset only the length of the id is right."""
     if "properties" in batch.schema.names:
         return batch
     ids = batch.column("msg_id")
@@ -111,7 +106,7 @@ def add_message_ids(
 
 
 def topic_fault(topic: str, rules: RowRules) -> str | None:
-    """Say why no message of a topic can be in a tier; None when a tier can have the topic."""
+    """Return the reason why a tier cannot hold messages of a topic, or None if it can."""
     if _TOPIC.fullmatch(topic) is None:
         return (
             "expected 1 to 255 letters, digits, '%', '|', '_' and '-', found "
@@ -124,8 +119,11 @@ def topic_fault(topic: str, rules: RowRules) -> str | None:
     return None
 
 
-def first_failing(place: Place, batch: pa.RecordBatch, action: Callable[[Any], object]) -> Invalid:
-    """Return why `action` refuses a batch, as an error of the first row that it refuses alone."""
+def first_failing(
+    place: Place, batch: pa.RecordBatch, action: Callable[[object], object]
+) -> Invalid:
+    """Apply `action` to the rows of a batch one by one. Return the error of the first row for which
+    it fails."""
     low, high = 0, batch.num_rows
     while high - low > 1:
         middle = (low + high) // 2
@@ -138,7 +136,7 @@ def first_failing(place: Place, batch: pa.RecordBatch, action: Callable[[Any], o
     return Invalid(f"{where}: {error}", path=place.file)
 
 
-def _refusal(batch: pa.RecordBatch, action: Callable[[Any], object]) -> Invalid | None:
+def _refusal(batch: pa.RecordBatch, action: Callable[[object], object]) -> Invalid | None:
     try:
         action(batch)
     except Invalid as error:
@@ -207,7 +205,6 @@ def _bad_value(name: str, column: pa.Array, wanted: pa.DataType, place: Place) -
 
 
 def _check_lengths(said: pa.Array, lengths: pa.Array, place: Place) -> None:
-    """What the plan went by has to be so."""
     differs = pc.not_equal(said, lengths)
     if pc.any(differs).as_py():
         row = int(pc.index(differs, True).as_py())
@@ -215,8 +212,8 @@ def _check_lengths(said: pa.Array, lengths: pa.Array, place: Place) -> None:
 
 
 def _queue_ids(found: dict[str, pa.Array], first_row: int, count: int, queues: int) -> pa.Array:
-    """By the hash of the first key, as Java's SelectMessageQueueByHash does; messages without keys
-    take turns."""
+    """Compute queue ids by the hash of the first key, like Java's SelectMessageQueueByHash.
+    Messages without keys are spread round robin."""
     ids: Int64s = (first_row + np.arange(count)) % queues
     texts = _first_keys(found)
     if texts is not None:
@@ -227,7 +224,7 @@ def _queue_ids(found: dict[str, pa.Array], first_row: int, count: int, queues: i
 
 
 def _first_keys(found: dict[str, pa.Array]) -> pa.Array | None:
-    """string[n]: the first key of each message, null for none; None if no message has any."""
+    """Return the first key of each message as string[n], or None if no message has a key."""
     if "properties" in found:
         joined = pc.map_lookup(found["properties"], pa.scalar("KEYS"), "first")
         keys = pc.split_pattern(joined, " ")
@@ -244,3 +241,48 @@ def _first_keys(found: dict[str, pa.Array]) -> pa.Array | None:
 def _error(place: Place, row: int, column: str, expected: str, found: str) -> Invalid:
     where = Place(place.file, place.group, place.row + row)
     return Invalid(f"{where}, column {column}: expected {expected}, found {found}", path=place.file)
+
+
+_MAP = pa.map_(pa.string(), pa.string())
+
+
+def is_text(type: pa.DataType) -> bool:
+    """Return whether a type is one of Arrow's types for texts."""
+    kinds = pa.types
+    return bool(kinds.is_string(type) or kinds.is_large_string(type) or kinds.is_string_view(type))
+
+
+def is_map_like(type: pa.DataType) -> bool:
+    """Return whether a column of this type maps names to texts."""
+    kinds = pa.types
+    if kinds.is_map(type):
+        return is_text(type.key_type) and is_text(type.item_type)
+    if kinds.is_list(type) or kinds.is_large_list(type):
+        pair = type.value_type
+        return (
+            bool(kinds.is_struct(pair))
+            and pair.num_fields == 2
+            and all(is_text(pair.field(index).type) for index in range(2))
+        )
+    return bool(kinds.is_struct(type)) and all(
+        is_text(field.type) or kinds.is_null(field.type) for field in type
+    )
+
+
+def map_of(column: pa.Array, place: Place) -> pa.Array:
+    """Return a column for which `is_map_like` is true as a map. Null members of a struct are left
+    out. Raises Invalid for a pair without a name."""
+    if pa.types.is_struct(column.type):
+        rows = [
+            None if row is None else [pair for pair in row.items() if pair[1] is not None]
+            for row in column.to_pylist()
+        ]
+        return pa.array(rows, _MAP)
+    if pa.types.is_map(column.type) or pa.types.is_null(column.type):
+        return column
+    names, values = column.values.flatten()
+    if names.null_count and pc.list_flatten(column).flatten()[0].null_count:
+        raise Invalid(f"{place}, column properties: expected a name of each, found null")
+    names = pc.fill_null(names.cast(pa.string()), "")
+    offsets = pa.array(column.offsets.to_numpy().astype("int32"), pa.int32())
+    return pa.MapArray.from_arrays(offsets, names, values.cast(pa.string()), mask=column.is_null())

@@ -1,4 +1,4 @@
-"""The Parquet files of a table, as they were when the job began."""
+"""The Parquet files of a table at the start of the job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import orjson
@@ -21,7 +20,7 @@ from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.tier_url import parse_tier_url, show_url
 
 BATCH_BYTES = 16 << 20
-"""About what a batch of rows that is read from a file takes in memory."""
+"""Approximate memory of a batch of rows that is read from a file."""
 _FOOTER_THREADS = 16
 _MOST_ROWS = 1 << 18
 _PARTITION = re.compile(r"(?:^|/)topic=([^/]+)/")
@@ -29,9 +28,10 @@ _PARTITION = re.compile(r"(?:^|/)topic=([^/]+)/")
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """One file. path: in its file system; name: below the table; first_row: its first row's number
-    in the whole table; group_rows and group_bytes: of its row groups, before compression; columns:
-    their names; topic: of the folder `topic=…` that it is in."""
+    """One file of a table. `path`: path in its file system. `name`: path below the table.
+    `first_row`: number of the file's first row in the whole table. `group_rows`, `group_bytes`:
+    rows and uncompressed bytes of the row groups. `columns`: column names. `topic`: topic in the
+    folder name `topic=…`."""
 
     path: str
     name: str
@@ -46,7 +46,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a table rows are, for messages to people. row: number in the row group."""
+    """Position of rows in a table, for error messages. `row`: row number in the row group."""
 
     file: str
     group: int
@@ -58,8 +58,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one row group as they are read: the number of the first one in the table, and
-    where it is."""
+    """Consecutive rows of one row group. `first_row`: number of their first row in the whole table.
+    `place`: position of that row in its file. `topic`: as in `TableFile`."""
 
     first_row: int
     place: Place
@@ -77,7 +77,7 @@ def filesystem(url: str) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), place.path
     if place.scheme not in {"s3", "s3a"}:
         raise Invalid(f"table {place}: expected a path, file:// or s3://")
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     if "region" in place.query:
         options["region"] = place.query["region"]
     if "endpoint" in place.query:
@@ -90,8 +90,9 @@ def filesystem(url: str) -> tuple[fs.FileSystem, str]:
 
 
 def list_table(url: str) -> list[TableFile]:
-    """List all Parquet files of a table, by name; names that begin with `_` or `.` are left out.
-    Raises Invalid for a place without any and for a file that is no Parquet file, Unavailable."""
+    """List all Parquet files of a table, by name. Names that begin with `_` or `.` are left out.
+    Raises Invalid for a location without Parquet files and for a file that is not Parquet,
+    Unavailable."""
     system, root = filesystem(url)
     try:
         found = system.get_file_info(root)
@@ -132,7 +133,7 @@ def list_table(url: str) -> list[TableFile]:
 
 
 def fingerprint(files: Sequence[TableFile]) -> str:
-    """Return a text that differs when a file was added, taken away or changed."""
+    """Return a text that changes when a file is added, removed or modified."""
     named = [[file.name, file.size_bytes, file.changed_ms] for file in files]
     return hashlib.sha256(orjson.dumps(named)).hexdigest()
 
@@ -166,7 +167,7 @@ def _footer(system: fs.FileSystem, path: str) -> pq.FileMetaData:
 
 
 class Table:
-    """Reads rows of a table that `list_table` saw."""
+    """Reader for rows of a table that `list_table` has listed."""
 
     def __init__(self, url: str) -> None:
         self._system, _ = filesystem(url)
@@ -174,12 +175,18 @@ class Table:
     def read(
         self, file: TableFile, groups: Sequence[int], columns: Sequence[str]
     ) -> Iterator[Rows]:
-        """Read rows of row groups in their order, with some of their columns. Raises Invalid for a
-        file that is not the one that was seen, Unavailable."""
+        """Read rows of row groups in order, with the given columns. Raises Invalid if the file has
+        changed since the listing, Unavailable."""
         path = file.path
         try:
             info = self._system.get_file_info(path)
-            self._check_same(file, info)
+            changed_ms = (info.mtime_ns or 0) // 1_000_000
+            if (info.size, changed_ms) != (file.size_bytes, file.changed_ms):
+                raise Invalid(
+                    f"table: {path}: changed while the job ran: expected {file.size_bytes} bytes "
+                    f"of {file.changed_ms} ms, found {info.size} of {changed_ms}",
+                    path=path,
+                )
             with self._system.open_input_file(path) as opened:
                 parquet = pq.ParquetFile(opened)
                 for group in groups:
@@ -204,19 +211,9 @@ class Table:
             yield Rows(first + row, Place(file.name, group, row), file.topic, batch)
             row += batch.num_rows
 
-    @staticmethod
-    def _check_same(file: TableFile, info: fs.FileInfo) -> None:
-        found = info.size, (info.mtime_ns or 0) // 1_000_000
-        if found != (file.size_bytes, file.changed_ms):
-            raise Invalid(
-                f"table: {info.path}: changed while the job ran: expected {file.size_bytes} bytes "
-                f"of {file.changed_ms} ms, found {info.size} of {found[1]}",
-                path=info.path,
-            )
-
 
 def place_of(files: Sequence[TableFile], row: int) -> Place:
-    """Find where a row of the table is."""
+    """Return the position of a row in the table."""
     file = max((file for file in files if file.first_row <= row), key=lambda file: file.first_row)
     row -= file.first_row
     for group, count in enumerate(file.group_rows):

@@ -1,10 +1,12 @@
-"""The second pass over a table: its rows become segments of commit log, written where the plan
-says. A second attempt at a task, also beside the first, finds the same bytes and leaves them."""
+"""The second pass over a table: it writes the rows into commit log segments at planned offsets.
+Repeated and concurrent attempts at a task write the same bytes, so an attempt keeps existing
+bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -23,14 +25,14 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.tier.sure_writes import write_surely
 
 WRITE_BYTES = 16 << 20
-"""Of one write, at least, where a segment has that much."""
+"""Minimum bytes of one write, except in a smaller segment."""
 _WRITE_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Segments to write. files: all that their rows are in. epoch: number of the writer epoch for
-    which they are written, None where nothing is fenced by one."""
+    """Segments to write. `files`: all files that contain the rows. `epoch`: number of the writer
+    epoch of the writes, None without fencing."""
 
     url: str
     files: tuple[TableFile, ...]
@@ -50,7 +52,8 @@ class WriteTask:
 
 
 class WrittenPiece(msgspec.Struct):
-    """tags_codes: of the messages, int64, `packed`: what their units need besides the plan."""
+    """A written piece. `tags_codes`: hash codes of the message tags, int64, packed by
+    `pack_numbers`."""
 
     tags_codes: bytes
 
@@ -63,7 +66,7 @@ def write_task(
     pieces: Sequence[Piece],
     epoch: int | None = None,
 ) -> WriteTask:
-    """Make a task, with the files that it needs alone."""
+    """Create a task with only the needed files."""
     first_rows = [file.first_row for file in files]
     needed: set[int] = set()
     for piece in pieces:
@@ -74,36 +77,30 @@ def write_task(
 
 
 def write(task: WriteTask) -> list[WrittenPiece]:
-    """Write the pieces of a task. Raises Invalid for rows that are not what they were at first and
-    for a segment that has other bytes, Fenced when the epoch was taken over, Unavailable."""
+    """Write the pieces of a task. Raises Invalid for rows that have changed and for a segment that
+    already has different bytes, Fenced if the epoch was taken over, Unavailable."""
     wanted = [unpack_numbers(piece.rows) for piece in task.pieces]
     messages = _messages(task, np.sort(np.concatenate(wanted)))
     numbers = messages.column("row").to_numpy()
-    provider = task.tier.connect()
-    try:
+    with closing(task.tier.connect()) as provider:
         helper = find_layer(provider, WriterHelper)
         if helper is not None and task.epoch is not None:
             helper.help_writer(task.tier.config.broker_name, task.epoch)
         found = []
         for piece, rows in zip(task.pieces, wanted, strict=True):
             name = SegmentId(piece.path, FileSegmentType.COMMIT_LOG, piece.physical_offset)
-            segment = provider.open(name)
-            try:
+            with closing(provider.open(name)) as segment:
                 at = np.searchsorted(numbers, rows)
                 rewritable = provider.capabilities.rewritable
                 least = max(WRITE_BYTES, provider.capabilities.preferred_batch_bytes)
                 writer = SegmentWriter(segment, rewritable, least)
                 found.append(_write_piece(writer, piece, messages, at, task.rules))
-            finally:
-                segment.close()
         return found
-    finally:
-        provider.close()
 
 
 def _messages(task: WriteTask, wanted: Int64s) -> pa.Table:
-    """The rows wanted (ascending), in that order, each with its number. What a row group has
-    besides is let go as it is read."""
+    """Return the wanted rows (ascending) in order, each with its number. Other rows of a row group
+    are discarded when they are read."""
     table = Table(task.url)
     parts = []
     for file in task.files:
@@ -151,45 +148,45 @@ def _write_piece(
 
 
 def _batches(messages: pa.Table, at: Int64s, size_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The messages at these places in their order, about BATCH_BYTES of records at a time."""
+    """Yield the messages at these positions in order, about BATCH_BYTES at a time."""
     step = max(len(at) * BATCH_BYTES // max(size_bytes, 1), 1)
     for first in range(0, len(at), step):
         its = at[first : first + step]
-        if (np.diff(its) == 1).all():
-            part = messages.slice(int(its[0]), len(its))
-        else:
-            part = messages.take(pa.array(its))
+        is_run = (np.diff(its) == 1).all()
+        part = messages.slice(int(its[0]), len(its)) if is_run else messages.take(pa.array(its))
         yield part.combine_chunks().to_batches()[0]
 
 
+@dataclass
 class SegmentWriter:
-    """Writes a segment from its beginning, over or beside another attempt at the same bytes."""
+    """Writer of a whole segment. Earlier or concurrent attempts may write the same bytes."""
 
-    def __init__(self, segment: FileSegment, rewritable: bool, least_bytes: int) -> None:
-        self._segment = segment
-        self._rewritable = rewritable
-        self._least_bytes = least_bytes
-        self._position = 0
-        self._there = segment.size()
-        self._waiting: list[memoryview] = []
+    segment: FileSegment
+    rewritable: bool
+    least_bytes: int
+    _position: int = 0
+    _waiting: list[memoryview] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._there = self.segment.size()
 
     def write(self, data: memoryview) -> None:
-        """Write the next bytes of the segment. Raises Invalid when other bytes are there that
-        cannot be replaced, Unavailable."""
+        """Write the next bytes. Raises Invalid if the segment durably has different bytes at their
+        position, Unavailable."""
         self._waiting.append(data)
-        if sum(part.nbytes for part in self._waiting) >= self._least_bytes:
+        if sum(part.nbytes for part in self._waiting) >= self.least_bytes:
             self._flush()
 
     def finish(self) -> None:
-        """End the segment here. Raises as `write`."""
+        """End the segment after the bytes written so far. Raises the errors of `write`."""
         self._flush()
-        size = self._segment.size()
+        size = self.segment.size()
         if size < self._position:
             raise self._make_shorter_error(size)
         if size > self._position:
-            if not self._rewritable:
+            if not self.rewritable:
                 raise self._differs(self._position)
-            self._segment.write(self._position, [])
+            self.segment.write(self._position, [])
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -197,14 +194,14 @@ class SegmentWriter:
         parts, self._waiting = self._waiting, []
         length = sum(part.nbytes for part in parts)
         outcome = write_surely(
-            self._segment,
+            self.segment,
             self._position,
             parts,
-            rewritable=self._rewritable,
+            rewritable=self.rewritable,
             attempts=_WRITE_ATTEMPTS,
             shared=True,
-            # A write would cut off what another attempt has put behind it.
-            look_first=self._rewritable or self._there > self._position,
+            # A write would cut off bytes that another attempt has appended.
+            look_first=self.rewritable or self._there > self._position,
         )
         position = self._position + outcome.sure_bytes
         if outcome.sure_bytes == length:
@@ -215,23 +212,23 @@ class SegmentWriter:
             raise self._make_shorter_error(outcome.size_bytes)
         else:
             raise Unavailable(
-                f"{self._segment.id}: {length} bytes at {self._position} cannot be written: "
+                f"{self.segment.id}: {length} bytes at {self._position} cannot be written: "
                 f"{outcome.reason}",
-                path=str(self._segment.id),
+                path=str(self.segment.id),
                 offset=self._position,
             )
 
     def _differs(self, position: int) -> Invalid:
         return Invalid(
-            f"{self._segment.id}: at {position} are other bytes than this job's: something else "
+            f"{self.segment.id}: at {position} are other bytes than this job's: something else "
             "wrote here",
-            path=str(self._segment.id),
+            path=str(self.segment.id),
             offset=position,
         )
 
     def _make_shorter_error(self, size: int) -> Unavailable:
         return Unavailable(
-            f"{self._segment.id}: expected at least {self._position} bytes, found {size}",
-            path=str(self._segment.id),
+            f"{self.segment.id}: expected at least {self._position} bytes, found {size}",
+            path=str(self.segment.id),
             offset=size,
         )

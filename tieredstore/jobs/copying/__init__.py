@@ -1,1 +1,1 @@
-"""The job `copy`: a tier, or some of its topics, from one provider to another."""
+"""The job `copy`: copy a tier, or some of its topics, from one provider to another."""

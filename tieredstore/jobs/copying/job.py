@@ -1,8 +1,7 @@
-"""Copies a broker's part of a tier: metadata first, then queues side by side, then the index.
-
-For each queue commit log before consume queue, each segment announced before its first byte. At
-any moment the target is a tier of its own, which a run that goes on makes longer.
-"""
+"""The copy job: it copies metadata first, then queues in parallel, then the index of a broker's
+part of a tier. In each queue the commit log is copied before the consume queue, and each segment is
+registered before its first byte. The target is consistent at any moment, and a later run extends
+it."""
 
 from __future__ import annotations
 
@@ -11,18 +10,23 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import InitVar, dataclass, field, replace
 
+from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
+from tieredstore.jobs.copying.backups import BackupCopy
 from tieredstore.jobs.copying.origin import CopyOrigin, load_origin
-from tieredstore.jobs.copying.plan import PathPlan, SegmentCopy, TargetSegment
+from tieredstore.jobs.copying.plan import PathPlan, SegmentCopy
 from tieredstore.jobs.copying.planner import CopyPlanner
-from tieredstore.jobs.copying.report import CopyOptions, CopyReport, PathSummary
-from tieredstore.jobs.copying.segment import PIECE_BYTES, SegmentCopier, Stopped
-from tieredstore.jobs.copying.target import CopyTarget
+from tieredstore.jobs.copying.report import CopyReport, PathSummary
+from tieredstore.jobs.copying.segment import PIECE_BYTES, SegmentCopier, Stopped, TargetDiffers
+from tieredstore.jobs.copying.target import CopyTarget, TimesCopy
+from tieredstore.jobs.options import CopyOptions
 from tieredstore.jobs.run import JobProgress, ProgressCallback
-from tieredstore.scan.catalogue import QueueFiles, list_again
+from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.listing import list_again
 from tieredstore.scan.segments.times import index_times, segment_times
 from tieredstore.tier.writing import TierWriter, begin_stop
 
@@ -37,8 +41,7 @@ def plan_copy(
     broker: str,
     options: CopyOptions,
 ) -> list[PathSummary]:
-    """Return what a run would copy and delete, by path. Writes nothing and takes no writer
-    epoch."""
+    """Return the copies and deletions of a run, by path. Writes nothing, takes no epoch."""
     tier = load_origin(origin, origin_metadata, broker)
     target.load()
     _refuse_other_ids(target, tier)
@@ -60,16 +63,16 @@ def copy_tier(
     *,
     loaded: CopyOrigin | None = None,
     stop: threading.Event | None = None,
+    config: StoreConfig | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> CopyReport:
-    """Copy what the origin has and the target lacks. origin_metadata: None for a tier without
-    state. loaded: the origin, where `load_origin` was called before. Interrupted anywhere, it can
-    be run again and ends like one run. The target's provider is of no use for anything but `close`
-    after it.
-
-    Raises Invalid when the target holds something else (before anything is written there), Fenced
-    when another writer has it, Corrupt, Unavailable. What fails for one queue is in the report.
-    """
+    """Copy data of the origin that the target lacks. An interrupted run can be repeated and has the
+    same result as one run. Afterwards the target's provider can only be closed. `origin_metadata`:
+    None for a tier without state. `loaded`: the origin, if `load_origin` was called before.
+    `config`: configuration of the target, for its backups. Without a configuration the target gets
+    no backups. Raises Invalid if the target has other content (before anything is written to it),
+    Fenced if another writer owns it, Corrupt, Unavailable. Failures of single queues are in the
+    report."""
     start = time.monotonic()
     tier = loaded or load_origin(origin, origin_metadata, broker)
     with TierWriter.acquire(
@@ -77,11 +80,17 @@ def copy_tier(
     ) as writer:
         try:
             target.load()
+            if target.take_over_deletions(writer, tier.deleted, is_told=options.replace):
+                target.load()
             _refuse_other_ids(target, tier)
             job = _Job(
                 origin, target, tier, options, writer, stop or threading.Event(), progress, start
             )
             report = job.run(piece_bytes)
+            if config is not None and not report.stopped:
+                backups = BackupCopy(origin, origin_metadata, tier, target, config, options.topics)
+                if (problem := backups.copy(writer)) is not None:
+                    report.notes.append(problem)
         finally:
             begin_stop(target.provider)
     report.seconds = time.monotonic() - start
@@ -90,44 +99,39 @@ def copy_tier(
 
 def _refuse_other_ids(target: CopyTarget, tier: CopyOrigin) -> None:
     if (conflict := target.topic_conflict(tier.topics)) is not None:
-        raise Invalid(f"{target.provider.url}: {conflict}; copy to an empty place")
+        raise Invalid(f"{target.provider.url}: {conflict}. Copy to an empty place")
 
 
+@dataclass
 class _Job:
-    def __init__(
-        self,
-        origin: SegmentProvider,
-        target: CopyTarget,
-        tier: CopyOrigin,
-        options: CopyOptions,
-        writer: TierWriter,
-        stop: threading.Event,
-        progress: ProgressCallback | None,
-        start: float,
-    ) -> None:
-        self._origin = origin
-        self._target = target
-        self._tier = tier
-        self._options = options
+    origin: SegmentProvider
+    target: CopyTarget
+    tier: CopyOrigin
+    options: CopyOptions
+    writer: InitVar[TierWriter]
+    stop: threading.Event
+    progress: ProgressCallback | None
+    start: float
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _total_bytes: int = 0
+    _total_segments: int = 0
+    _copier: SegmentCopier = field(init=False)
+
+    def __post_init__(self, writer: TierWriter) -> None:
         self._check_writer = writer.check
         self._confirm_writer = writer.confirm
-        self._stop = stop
-        self._progress = progress
-        self._start = start
-        self._planner = CopyPlanner(origin, target, tier, options)
-        self._report = CopyReport(queues=len(self._planner.chosen), damage=list(tier.damage))
-        self._lock = threading.Lock()
-        self._total_bytes = self._total_segments = 0
-        self._copier: SegmentCopier
+        self._times = TimesCopy(self.origin, self.target.provider, self.target.broker)
+        self._planner = CopyPlanner(self.origin, self.target, self.tier, self.options)
+        self._report = CopyReport(queues=len(self._planner.chosen), damage=list(self.tier.damage))
 
     def run(self, piece_bytes: int) -> CopyReport:
         self._copier = SegmentCopier(
-            self._origin,
-            self._target.provider,
-            self._target.back,
+            self.origin,
+            self.target.provider,
+            self.target.back,
             self._check_writer,
-            self._stop,
-            self._on_bytes,
+            self.stop,
+            self._count,
             piece_bytes=piece_bytes,
         )
         plans = self._plan_all()
@@ -139,7 +143,7 @@ class _Job:
         self._total_segments = sum(len(plan.segments) for plan in (*plans, index))
         self._report.there_bytes = sum(plan.bytes_there for plan in (*plans, index))
         self._do_each(plans, self._copy_queue)
-        if self._stop.is_set():
+        if self.stop.is_set():
             self._report.stopped = True
         elif self._report.failed:
             self._report.index_left_out = "not all queues could be copied"
@@ -156,47 +160,49 @@ class _Job:
             try:
                 plan = self._planner.queue(queue)
             except Corrupt:
-                plan = self._planner.queue(queue, fresh=True)  # segments have gone since
+                plan = self._planner.queue(queue, fresh=True)  # segments have expired
             with self._lock:
                 plans.append(plan)
 
-        with ThreadPoolExecutor(self._options.workers, "copy-plan") as pool:
+        with ThreadPoolExecutor(self.options.workers, "copy-plan") as pool:
             for done in [pool.submit(work, queue) for queue in self._planner.chosen]:
                 done.result()
         return sorted(plans, key=lambda plan: plan.path)
 
     def _refuse_or_replace(self, plans: list[PathPlan], index: PathPlan) -> None:
-        """Nothing is written when the target holds something else."""
+        """Raise Invalid if the target has other content. With `replace`, delete the foreign paths
+        instead."""
         foreign = self._planner.find_foreign_paths()
         wrong = [p.conflict for p in (*plans, index) if p.conflict is not None and not p.is_gap]
         wrong += foreign.values()
-        if wrong and not self._options.replace:
+        if wrong and not self.options.replace:
             raise Invalid(
-                f"{self._target.provider.url}: holds something else ({len(wrong)} paths; the "
-                f"first: {wrong[0]}); give another place, or have these replaced with --force"
+                f"{self.target.provider.url}: holds something else ({len(wrong)} paths, the "
+                f"first: {wrong[0]}). Give another place, or have these replaced with --force"
             )
-        self._target.finish_removals()
+        self.target.finish_removals()
         for path in foreign:
-            self._target.remove(self._target.segments(path))
+            self.target.remove(self.target.segments(path))
             self._report.replaced.append(path)
 
     def _announce_all(self, plans: list[PathPlan]) -> None:
-        """All topics (index items name them by id), the queues, and the first new segment of each
-        file, in one write: what follows is announced when its turn comes."""
+        """Register all topics (index items refer to topics by id), the queues, and the first new
+        segment of each file, in one write. Later segments are registered just before they are
+        copied."""
         first: dict[tuple[str, int], SegmentCopy] = {}
         for plan in plans:
             for item in plan.segments:
                 first.setdefault((plan.path, item.id.type), item)
         names = {queue.topic for queue in self._planner.chosen}
         queues = {(queue.topic, queue.queue_id) for queue in self._planner.chosen}
-        queues |= {key for key in self._tier.catalogue.known_queues or () if key[0] in names}
+        queues |= {key for key in self.tier.catalogue.known_queues or () if key[0] in names}
         self._check_writer()
-        self._target.announce(self._tier.topics, sorted(queues), first.values())
+        self.target.announce(self.tier.topics, sorted(queues), first.values())
 
     # Copying
 
     def _do_each(self, plans: list[PathPlan], action: Callable[[PathPlan], None]) -> None:
-        pool = ThreadPoolExecutor(self._options.workers, "copy")
+        pool = ThreadPoolExecutor(self.options.workers, "copy")
         try:
             tasks = [
                 pool.submit(self._do_guarded, p, action) for p in plans if p.segments or p.conflict
@@ -204,15 +210,15 @@ class _Job:
             for task in tasks:
                 task.result()
         except BaseException:
-            self._stop.set()
-            begin_stop(self._target.provider)
+            self.stop.set()
+            begin_stop(self.target.provider)
             raise
         finally:
             pool.shutdown(cancel_futures=True)
 
     def _do_guarded(self, plan: PathPlan, action: Callable[[PathPlan], None]) -> None:
-        """Keep what fails for one path from ending the others."""
-        if self._stop.is_set():
+        """Run the copy of one path. Its failure is recorded, and copies of other paths continue."""
+        if self.stop.is_set():
             return
         try:
             action(plan)
@@ -221,34 +227,43 @@ class _Job:
         except Fenced:
             raise
         except TieredStoreError as error:
-            if isinstance(error, Unavailable) and self._stop.is_set():
-                return  # what is under way ends with the stop
+            if isinstance(error, Unavailable) and self.stop.is_set():
+                return  # The stop ends running copies.
             with self._lock:
                 self._report.failed.append((plan.path, error))
 
     def _copy_queue(self, plan: PathPlan) -> None:
-        # What this run made, and what no unit names, may go again: it has served nobody.
+        # A segment of this run that no unit refers to may be deleted again. No reader has seen it.
         is_ours = not plan.has_units
         plan = self._resolve_conflict(plan, is_ours=is_ours)
+        if not any(segment.real_bytes for segment in plan.target):
+            self._times.forget(plan.path)
         for attempt in range(_REPLANS):
             try:
                 self._copy_segments(plan)
+            except TargetDiffers as error:
+                if not self.options.replace or attempt + 1 == _REPLANS:
+                    raise
+                plan = self._resolve_conflict(replace(plan, conflict=str(error), is_gap=False))
             except (Corrupt, Unavailable):
                 again = self._plan_again(plan, is_ours=is_ours)
                 if again is None or attempt + 1 == _REPLANS:
                     raise
                 plan = again
             else:
+                if plan.origin is not None:
+                    self._check_writer()
+                    self._times.copy(plan.origin)
                 return
 
     def _resolve_conflict(self, plan: PathPlan, *, is_ours: bool = False) -> PathPlan:
-        """A plan without conflict, after what stood in its way was deleted. Raises Invalid."""
+        """Return a plan without conflict: conflicting segments are deleted. Raises Invalid."""
         if plan.conflict is None:
             return plan
-        if not self._options.replace and not (plan.is_gap and is_ours):
-            raise Invalid(f"{plan.conflict}; --force replaces the target's", path=plan.path)
+        if not self.options.replace and not (plan.is_gap and is_ours):
+            raise Invalid(f"{plan.conflict}. --force replaces the target's", path=plan.path)
         self._check_writer()
-        self._target.remove(plan.target)
+        self.target.remove(plan.target)
         if not is_ours:
             with self._lock:
                 self._report.replaced.append(plan.path)
@@ -257,9 +272,9 @@ class _Job:
         return self._planner.queue(plan.origin, fresh=True)
 
     def _plan_again(self, plan: PathPlan, *, is_ours: bool) -> PathPlan | None:
-        """After a failure: a plan for what the origin has now, None when that is what it had."""
+        """Plan the same path again. Return None if the origin is unchanged."""
         assert plan.origin is not None
-        now = list_again(self._origin, plan.origin, with_new=False)
+        now = list_again(self.origin, plan.origin, with_new=False)
         sizes = {extent.id: extent.size_bytes for extent in (*now.commit_log, *now.consume_queue)}
         before = (*plan.origin.commit_log, *plan.origin.consume_queue)
         if all(sizes.get(extent.id, -1) >= extent.size_bytes for extent in before):
@@ -272,7 +287,7 @@ class _Job:
             with self._lock:
                 self._report.vanished.append(plan.path)
             if is_ours:
-                self._target.remove(again.target)
+                self.target.remove(again.target)
         return again
 
     def _copy_segments(self, plan: PathPlan) -> None:
@@ -281,66 +296,50 @@ class _Job:
         for item in plan.segments:
             if item.is_new:
                 self._check_writer()
-                self._target.announce((), (), [item])
+                self.target.announce((), (), [item])
             self._copier.copy(item)
             self._confirm_writer()
             times = segment_times(
-                self._origin,
+                self.origin,
                 queue,
                 item.extent,
-                self._tier.entry(item.id),
-                self._target.metadata.segment(item.id),
+                self.tier.entry(item.id),
+                self.target.metadata.segment(item.id),
             )
-            self._target.complete(item.id, item.end, times)
-            self._on_segment()
+            self.target.complete(item.id, item.end, times)
+            self._count(segments=1)
 
     def _copy_index(self, plan: PathPlan) -> None:
         for item in self._resolve_conflict(plan).segments:
             self._check_writer()
-            self._target.announce((), (), [item])
+            self.target.announce((), (), [item])
             try:
                 self._copier.copy(item)
                 self._confirm_writer()
-                times = index_times(self._origin, item.extent)
+                times = index_times(self.origin, item.extent)
             except Corrupt:
-                if self._origin.open(item.id).size():
+                if self.origin.open(item.id).size():
                     raise
-                # It has expired, and so have the messages that it names.
-                self._target.remove(self._find_segment(item))
+                # It has expired, and so have the messages that it refers to.
+                segments = self.target.list_segments_again(item.id.path)
+                self.target.remove(s for s in segments if s.id == item.id)
                 again = self._planner.index(fresh=True)
                 if again.segments and again.segments[0].id == item.id:
                     raise
                 self._copy_index(again)
                 return
-            self._target.complete(item.id, item.end, times)
-            self._on_segment(is_index=True)
-
-    def _find_segment(self, item: SegmentCopy) -> list[TargetSegment]:
-        return [s for s in self._target.list_segments_again(item.id.path) if s.id == item.id]
+            self.target.complete(item.id, item.end, times)
+            self._count(segments=1, is_index=True)
 
     # Progress
 
-    def _on_bytes(self, count_bytes: int) -> None:
+    def _count(self, size_bytes: int = 0, segments: int = 0, *, is_index: bool = False) -> None:
         with self._lock:
-            self._report.copied_bytes += count_bytes
-            self._tell()
-
-    def _on_segment(self, *, is_index: bool = False) -> None:
-        with self._lock:
-            self._report.segments += 1
-            self._report.index_segments += is_index
-            self._tell()
-
-    def _tell(self) -> None:
-        if self._progress is not None:
-            self._progress(
-                JobProgress(
-                    "copy",
-                    "segments",
-                    self._report.segments,
-                    self._total_segments,
-                    self._report.copied_bytes,
-                    self._total_bytes,
-                    time.monotonic() - self._start,
-                )
-            )
+            report = self._report
+            report.copied_bytes += size_bytes
+            report.segments += segments
+            report.index_segments += is_index
+            if self.progress is not None:
+                done = (report.segments, self._total_segments, report.copied_bytes)
+                seconds = time.monotonic() - self.start
+                self.progress(JobProgress("copy", "segments", *done, self._total_bytes, seconds))

@@ -1,38 +1,34 @@
-"""What of the origin of a copy can be copied now: a consistent prefix of each queue, and its index.
+"""The part of an origin that can be copied: a consistent prefix of each queue, and its index.
 
-A writer may be at work there. It writes commit log, then consume queue, then index, so what was
-listed first names only bytes that a later look finds: index segments are listed before queues, and
-a queue's commit log is looked at again where its consume queue names more than was listed.
+The origin may have an active writer. That writer writes commit log, then consume queue, then index,
+so later listings include all bytes that earlier listings refer to. Index segments are therefore
+listed before queues, and a queue's commit log is listed again if its consume queue refers to bytes
+beyond the listing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tieredstore.contracts.metadata_store import (
-    FileSegmentMetadata,
-    MetadataStore,
-    TopicMetadata,
-)
+from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataStore, TopicMetadata
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.jobs.metadata.index import find_topic_ids
 from tieredstore.message.index.tiered import HEADER_SIZE
 from tieredstore.message.names import index_path
-from tieredstore.scan.catalogue import (
-    QueueFiles,
-    SegmentExtent,
-    TierCatalogue,
-    load_catalogue,
-)
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Severity
-from tieredstore.scan.segments.topic_ids import find_topic_ids
+from tieredstore.scan.listing import load_catalogue
+from tieredstore.tier.deleted.records import DeletedTopic, find_known_records
 from tieredstore.tier.index.uploaded_file import check_whole, header_of
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOrigin:
-    """One broker's part of a tier. metadata: what the state knows; None without state. topics: as
-    they are to be in the target. damage: what cannot be copied, a line each."""
+    """One broker's part of a tier. `metadata`: metadata of the state, None without a state.
+    `topics`: topics as they will be in the target. `damage`: reasons why data cannot be copied, one
+    line each. `deleted`: records of deleted topics."""
 
     broker: str
     catalogue: TierCatalogue
@@ -40,6 +36,7 @@ class CopyOrigin:
     index: tuple[SegmentExtent, ...]
     topics: tuple[TopicMetadata, ...]
     damage: tuple[str, ...]
+    deleted: Mapping[str, DeletedTopic]
 
     def entry(self, id: SegmentId) -> FileSegmentMetadata | None:
         known = self.catalogue.metadata
@@ -49,8 +46,8 @@ class CopyOrigin:
 def load_origin(
     provider: SegmentProvider, metadata: MetadataStore | None, broker: str
 ) -> CopyOrigin:
-    """List the broker's part of a tier. Raises Invalid when there is none, or the metadata is that
-    of another tier, Unavailable, Corrupt."""
+    """List the broker's part of a tier. Raises Invalid if none exists, or the metadata belongs to
+    another tier, Unavailable, Corrupt."""
     listed = {listing.id: listing for listing in provider.list(index_path(broker))}
     catalogue = load_catalogue(provider, metadata, broker=broker)
     catalogue.require_own_state()
@@ -76,17 +73,15 @@ def load_origin(
     if not queues and not index and not topics:
         found = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})
         known_brokers = ", ".join(found) or "none"
-        raise Invalid(
-            f"{provider.url}: no broker {broker!r} in the tier; there are: {known_brokers}"
-        )
+        raise Invalid(f"{provider.url}: no broker {broker!r} in the tier. It has: {known_brokers}")
     damage = tuple(
         str(finding) for finding in catalogue.findings if finding.severity is Severity.DAMAGE
     )
-    return CopyOrigin(broker, catalogue, queues, tuple(index), topics, damage)
+    deleted = find_known_records(provider, broker)
+    return CopyOrigin(broker, catalogue, queues, tuple(index), topics, damage, deleted)
 
 
 def _is_whole_index(provider: SegmentProvider, extent: SegmentExtent) -> bool:
-    """Without state, an upload in progress shows by its contents only."""
     if extent.size_bytes <= HEADER_SIZE:
         return False
     segment = provider.open(extent.id, extent.listing)

@@ -1,11 +1,10 @@
-"""Compares one path of an origin with the same path of a target: what is to be copied, and whether
-what is there already is a part of the origin at all.
-"""
+"""Comparison of one path of an origin with the same path of a target. It finds missing bytes, and
+existing bytes that the origin does not have."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing
 from tieredstore.jobs.copying.report import PathSummary
@@ -14,7 +13,8 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 
 @dataclass(frozen=True, slots=True)
 class TargetSegment:
-    """A segment of the target: bytes that its state has as copied and checked, and real bytes."""
+    """Segment of the target. `recorded_bytes`: bytes that were copied and checked. `real_bytes`:
+    bytes that exist."""
 
     id: SegmentId
     recorded_bytes: int
@@ -32,10 +32,8 @@ class TargetSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCopy:
-    """Bytes [start, end) of one segment are to be copied; nothing but a seal when it is empty.
-
-    seal: no byte will follow in this segment.
-    """
+    """Bytes [start, end) of one segment to copy. If the range is empty, the segment is only sealed.
+    `seal`: seal the segment, because no byte will follow in it."""
 
     extent: SegmentExtent
     start: int
@@ -57,14 +55,12 @@ class SegmentCopy:
 
 @dataclass(frozen=True, slots=True)
 class PathPlan:
-    """What is to be done for one path: a queue (commit log first), or the index.
-
-    origin: the part of the queue that is to be in the target; None for the index. bytes_there:
-    what needs no copying. conflict: why nothing may be done as long as the target has what it has;
-    is_gap: because the origin has lost what should follow it, not because it is something else.
-    has_units: whether the target serves anything of the queue. damage: what the origin has lost of
-    it, a line each.
-    """
+    """Plan for one path: a queue (commit log first), or the index. `origin`: the part of the queue
+    to copy. None for the index. `bytes_there`: bytes that the target already has. `conflict`:
+    reason why nothing may be copied before the target is cleared. `is_gap`: the conflict is that
+    the origin lost the bytes after the target's end, not different content. `has_units`: whether
+    readers find messages of the queue in the target. `damage`: losses of the origin, one line
+    each."""
 
     path: str
     origin: QueueFiles | None
@@ -81,7 +77,7 @@ class PathPlan:
         return sum(segment.size_bytes for segment in self.segments)
 
     def summary(self) -> PathSummary:
-        """Sum up for people what would be done, or what stands in the way."""
+        """Summary of the planned work, or of the conflict."""
         if self.conflict is None:
             return PathSummary(self.path, self.size_bytes, self.bytes_there, len(self.segments))
         whole = 0 if self.origin is None else self.origin.size_bytes
@@ -92,22 +88,16 @@ class PathPlan:
 def plan_queue(
     queue: QueueFiles, target: Sequence[TargetSegment], *, seals: bool, rewritable: bool
 ) -> PathPlan:
-    """Plan the copy of a queue. queue: the consistent prefix that can be copied; target: all its
-    segments there.
-
-    seals: whether a seal changes anything in the target's backend.
-    """
+    """Plan the copy of a queue. `queue`: the consistent prefix that can be copied. `target`: all
+    segments of the queue in the target. `seals`: whether a seal changes data in the target's
+    backend."""
+    log, units = (
+        [segment for segment in target if segment.id.type is kind]
+        for kind in (FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE)
+    )
     parts = [
-        _FilePlanner(
-            queue.commit_log, _select_type(target, FileSegmentType.COMMIT_LOG), seals, rewritable
-        ),
-        _FilePlanner(
-            queue.consume_queue,
-            _select_type(target, FileSegmentType.CONSUME_QUEUE),
-            seals,
-            rewritable,
-            may_have_holes=True,
-        ),
+        _FilePlanner(queue.commit_log, log, seals, rewritable),
+        _FilePlanner(queue.consume_queue, units, seals, rewritable, may_have_holes=True),
     ]
     return _plan(queue.path, queue, target, parts)
 
@@ -120,13 +110,9 @@ def plan_index(
     seals: bool,
     rewritable: bool,
 ) -> PathPlan:
-    """Plan the copy of an index. index: whole index segments."""
+    """Plan the copy of an index. `index`: complete index segments."""
     parts = [_FilePlanner(index, list(target), seals, rewritable, is_index=True)]
     return _plan(path, None, target, parts)
-
-
-def _select_type(target: Sequence[TargetSegment], type: FileSegmentType) -> list[TargetSegment]:
-    return [segment for segment in target if segment.id.type is type]
 
 
 def _plan(
@@ -154,65 +140,65 @@ def _plan(
     )
 
 
+@dataclass
 class _FilePlanner:
-    """One file: its segments in the origin and in the target, by base offset."""
+    """Planner of one file: its segments in the origin and in the target, by base offset."""
 
-    def __init__(
-        self,
-        origin: Sequence[SegmentExtent],
-        target: Sequence[TargetSegment],
-        seals: bool,
-        rewritable: bool,
-        *,
-        may_have_holes: bool = False,
-        is_index: bool = False,
-    ) -> None:
-        self._origin = origin
+    origin: Sequence[SegmentExtent]
+    target: InitVar[Sequence[TargetSegment]]
+    seals: bool
+    rewritable: bool
+    may_have_holes: bool = False
+    is_index: bool = False
+
+    def __post_init__(self, target: Sequence[TargetSegment]) -> None:
         self._target = {s.id.base_offset: s for s in target}
         self._filled = [s for s in target if s.recorded_bytes or s.real_bytes]
-        self._seals = seals
-        self._rewritable = rewritable
-        self._may_have_holes = may_have_holes
-        self._is_index = is_index
 
     def conflict(self) -> str | None:
-        """Say why the target's file is not a part of the origin's; None when it is."""
-        if not self._filled or not self._origin:
-            return None  # all that the target has may have expired in the origin
-        first = self._origin[0].base_offset
-        ends = {extent.base_offset: extent.size_bytes for extent in self._origin}
+        """Return why the target's file is not a part of the origin's file. None if it is a part."""
+        if not self._filled or not self.origin:
+            return None  # All segments of the target may have expired in the origin.
+        first = self.origin[0].base_offset
+        ends = {extent.base_offset: extent.size_bytes for extent in self.origin}
         for segment in self._filled:
             base = segment.id.base_offset
+            if base < first < segment.end_offset:
+                return f"{segment.id}: ends at {segment.end_offset}, the origin begins at {first}"
             if base < first:
-                continue  # history that the origin has no more
+                continue  # History that has expired in the origin.
             end = ends.get(base)
             if end is None:
                 return f"{segment.id}: the origin has no such segment"
-            most = segment.recorded_bytes if self._rewritable else segment.end_offset - base
+            most = segment.recorded_bytes if self.rewritable else segment.end_offset - base
             if most > end:
                 return f"{segment.id}: {most} bytes, in the origin {end} can be copied"
         return None
 
     def gap(self) -> str | None:
-        """Say what the origin has lost between the target's end and its own beginning."""
-        if not self._filled or not self._origin or self._may_have_holes:
+        """Describe the bytes that the origin lost between the target's end and the origin's
+        start."""
+        if not self._filled or not self.origin or self.may_have_holes:
             return None
         last = max(self._filled, key=lambda segment: segment.id.base_offset)
-        first = self._origin[0].base_offset
+        first = self.origin[0].base_offset
         if last.end_offset >= first:
             return None
         return (
             f"{last.id}: the target ends at offset {last.end_offset} and the origin begins at "
-            f"{first}: what was between them has expired before it was copied"
+            f"{first}: the data between them has expired before it was copied"
         )
 
     def segments(self) -> list[SegmentCopy]:
         result = []
-        for index, extent in enumerate(self._choose_extents()):
+        # From the target's first segment on.
+        first = min((segment.id.base_offset for segment in self._filled), default=0)
+        chosen = [extent for extent in self.origin if extent.base_offset >= first]
+        for index, extent in enumerate(chosen):
             there = self._target.get(extent.base_offset)
             start = 0 if there is None else min(there.recorded_bytes, there.real_bytes)
-            seal = self._is_index or index + 1 < len(self._choose_extents())
-            needs_seal = seal and self._seals and not (there is not None and there.is_sealed)
+            seal = self.is_index or index + 1 < len(chosen)
+            needs_seal = seal and self.seals and not (there is not None and there.is_sealed)
             is_longer = there is not None and there.real_bytes > extent.size_bytes
             if start < extent.size_bytes or needs_seal or is_longer:
                 result.append(SegmentCopy(extent, start, seal, there is None))
@@ -221,13 +207,6 @@ class _FilePlanner:
     def count_bytes(self) -> int:
         return sum(
             min(there.recorded_bytes, there.real_bytes, extent.size_bytes)
-            for extent in self._origin
+            for extent in self.origin
             if (there := self._target.get(extent.base_offset)) is not None
         )
-
-    def _choose_extents(self) -> Sequence[SegmentExtent]:
-        """Without what has expired in the target: copies begin with the first segment."""
-        if not self._filled:
-            return self._origin
-        first = min(segment.id.base_offset for segment in self._filled)
-        return [extent for extent in self._origin if extent.base_offset >= first]

@@ -1,30 +1,19 @@
-"""What a copy is asked to do, what it would do, and what it did."""
+"""Plan summary and report of a copy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from tieredstore.contracts.usage import Usage
 from tieredstore.errors import TieredStoreError
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOptions:
-    """topics: only these (shell patterns), all when empty. workers: queues copied at a time.
-    replace: delete queues (and an index) of the target that are not the origin's, and copy them
-    anew. take_over: end the right of another writer where the backend can."""
-
-    topics: Sequence[str] = ()
-    workers: int = 4
-    replace: bool = False
-    take_over: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class PathSummary:
-    """One path of a plan: bytes to be copied and those there already. conflict: why it cannot be
-    copied as it is; deletes_bytes: what would be deleted in the target to do so all the same."""
+    """One path of a plan: bytes to copy and bytes already in the target. `conflict`: reason why the
+    path cannot be copied unchanged. `deletes_bytes`: bytes of the target that `replace` would
+    delete."""
 
     path: str
     copy_bytes: int
@@ -34,15 +23,10 @@ class PathSummary:
     deletes_bytes: int = 0
 
     def row(self) -> dict[str, object]:
-        """Return the fields in a JSON report."""
-        return {
-            "path": self.path,
-            "copy_bytes": self.copy_bytes,
-            "there_bytes": self.there_bytes,
-            "segments": self.segments,
-            "deletes_bytes": self.deletes_bytes,
-            "conflict": self.conflict,
-        }
+        """Return the fields for a JSON report."""
+        row = asdict(self)
+        row["conflict"] = row.pop("conflict")  # the last column
+        return row
 
 
 def plan_fields(plan: Sequence[PathSummary]) -> dict[str, object]:
@@ -59,13 +43,14 @@ def plan_fields(plan: Sequence[PathSummary]) -> dict[str, object]:
 
 @dataclass(slots=True)
 class CopyReport:
-    """What a run did. queues: those chosen; segments: made or extended; copied_bytes: written or,
-    after a run that was cut off, compared; there_bytes: already there. index_segments: of
-    `segments`. replaced, vanished: paths deleted first, and those that the origin no longer had
-    when their turn came. failed: path and error. damage: what the origin's listing and state
-    disagree on, and is therefore not copied, and what is missing between its segments. notes: what
-    else is not. index_left_out: why no index was copied. origin_usage, target_usage:
-    requests, of providers that count them."""
+    """Result of a run. `queues`: number of chosen queues. `segments`: number of created or extended
+    segments. `copied_bytes`: bytes written or, after an interrupted run, compared. `there_bytes`:
+    bytes already in the target. `index_segments`: number of index segments among `segments`.
+    `replaced`: paths that were deleted first. `vanished`: paths that expired in the origin before
+    they were copied. `failed`: path and error. `damage`: parts that were not copied, because of
+    contradictions between the origin's listing and state or losses between segments. `notes`: other
+    parts that were not copied. `index_left_out`: reason why no index was copied. `origin_usage`,
+    `target_usage`: requests, if the provider counts them."""
 
     queues: int = 0
     segments: int = 0
@@ -86,6 +71,8 @@ class CopyReport:
     def fields(self) -> dict[str, object]:
         """Return the fields of the JSON report (`docs/cli.md`)."""
         rate = self.copied_bytes / self.seconds if self.seconds > 0 else 0.0
+        origin, target = self.origin_usage, self.target_usage
+        counted = [usage.cost_usd for usage in (origin, target) if usage is not None]
         return {
             "queues": self.queues,
             "segments": self.segments,
@@ -101,16 +88,7 @@ class CopyReport:
             "damage": self.damage,
             "notes": self.notes,
             "stopped": self.stopped,
-            "source_requests": _requests(self.origin_usage),
-            "target_requests": _requests(self.target_usage),
-            "cost_usd": _cost(self.origin_usage, self.target_usage),
+            "source_requests": None if origin is None else origin.requests_by_operation,
+            "target_requests": None if target is None else target.requests_by_operation,
+            "cost_usd": round(sum(counted), 6) if counted else None,
         }
-
-
-def _requests(usage: Usage | None) -> dict[str, int] | None:
-    return None if usage is None else usage.requests_by_operation
-
-
-def _cost(*usages: Usage | None) -> float | None:
-    counted = [usage.cost_usd for usage in usages if usage is not None]
-    return round(sum(counted), 6) if counted else None

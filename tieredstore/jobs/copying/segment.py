@@ -1,16 +1,16 @@
-"""Copies the bytes of one segment, piece by piece, and reads them back."""
+"""Copier of one segment: it copies the bytes piece by piece and reads them back."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
 
-from tieredstore.contracts.segment import (
-    FencedWrite,
-    FileSegment,
-    SegmentProvider,
-)
-from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
+import numpy as np
+
+from tieredstore.contracts.segment import FileSegment, SegmentProvider
+from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
 from tieredstore.jobs.copying.plan import SegmentCopy
 from tieredstore.message.crc import crc32
 from tieredstore.tier.sure_writes import write_surely
@@ -20,53 +20,38 @@ WRITE_ATTEMPTS = 3
 
 
 class TargetDiffers(Invalid):
-    """The target has other bytes than the origin where it should have the same."""
+    """Error: the target has other bytes than the origin."""
 
 
 class Stopped(Exception):
-    """The run was asked to stop; what was copied stays."""
+    """Error: the run was asked to stop. Copied bytes stay."""
 
 
+@dataclass
 class SegmentCopier:
-    """Copies between two providers. Thread-safe. Memory: two pieces of 8 MiB for each call.
+    """Copier between two providers. Thread-safe. Memory: two pieces of 8 MiB for each call. `back`:
+    the target, opened a second time for reading back. A provider that keeps its writes in memory
+    would read only from memory. `check_writer`: raises Fenced once epoch ownership is lost.
+    `on_bytes`: receives the size of each copied piece."""
 
-    back: the target again, to read back through; one that keeps what it writes in memory would
-    read that. check_writer: raises Fenced once the right to write is lost. on_bytes: told the bytes
-    of each piece that is copied.
-    """
-
-    def __init__(
-        self,
-        origin: SegmentProvider,
-        target: SegmentProvider,
-        back: SegmentProvider,
-        check_writer: Callable[[], None],
-        stop: threading.Event,
-        on_bytes: Callable[[int], None],
-        *,
-        piece_bytes: int = PIECE_BYTES,
-    ) -> None:
-        self._origin = origin
-        self._target = target
-        self._back = back
-        self._check_writer = check_writer
-        self._stop = stop
-        self._on_bytes = on_bytes
-        self._piece_bytes = piece_bytes
+    origin: SegmentProvider
+    target: SegmentProvider
+    back: SegmentProvider
+    check_writer: Callable[[], None]
+    stop: threading.Event
+    on_bytes: Callable[[int], None]
+    piece_bytes: int = PIECE_BYTES
 
     def copy(self, item: SegmentCopy) -> None:
-        """Copy [start, end) and read it back, after a seal.
-
-        Raises TargetDiffers when what is there is not the origin's, Corrupt when bytes come back
-        otherwise than they were written or the origin has become shorter, Stopped, Fenced,
-        Unavailable.
-        """
-        origin = self._origin.open(item.id, item.extent.listing)
-        target = self._target.open(item.id)
+        """Copy [start, end), seal it, and read it back. Raises TargetDiffers if existing bytes
+        differ from the origin's, Corrupt if bytes read back differ from those written or the origin
+        has become shorter, Stopped, Fenced, Unavailable."""
+        origin = self.origin.open(item.id, item.extent.listing)
+        target = self.target.open(item.id)
         try:
             sums = self._copy(origin, target, item)
             if item.seal:
-                self._check_writer()
+                self.check_writer()
                 target.seal()
         finally:
             origin.close()
@@ -77,22 +62,28 @@ class SegmentCopier:
     def _copy(
         self, origin: FileSegment, target: FileSegment, item: SegmentCopy
     ) -> list[tuple[int, int, int]]:
-        """(position, length, CRC) of the pieces that were written."""
+        """Copy the bytes. Returns (position, length, CRC) of the written pieces."""
         sums = []
         position, there = item.start, target.size()
-        rewritable = self._target.capabilities.rewritable
+        rewritable = self.target.capabilities.rewritable
         while position < item.end:
-            if self._stop.is_set():
+            if self.stop.is_set():
                 raise Stopped
-            length = min(self._piece_bytes, item.end - position)
+            length = min(self.piece_bytes, item.end - position)
             if position < there:
                 length = min(length, there - position)
             data = origin.read(position, length)
             if position < there:
-                # Of a run that was cut off before it had recorded these bytes.
+                # Bytes of an interrupted run that it had not recorded.
                 found = target.read(position, length)
-                if found != data and not rewritable:
-                    raise _differs(item, position, data, found)
+                if found != data and not (rewritable and _is_torn(found, data)):
+                    at = position + first_difference(data, found)
+                    raise TargetDiffers(
+                        f"{item.id}: byte {at} in the target is not that of the origin: it holds "
+                        "something else. --force replaces it",
+                        path=item.id.path,
+                        offset=at,
+                    )
                 if found != data:
                     there = position
                     continue
@@ -101,16 +92,15 @@ class SegmentCopier:
                 sums.append((position, length, crc32(data)))
                 there = position + length
             position += length
-            self._on_bytes(length)
+            self.on_bytes(length)
         if there > item.end and rewritable:
-            self._check_writer()
+            self.check_writer()
             target.write(item.end, [])
         return sums
 
     def _read_back(self, item: SegmentCopy, sums: list[tuple[int, int, int]]) -> None:
-        segment = self._back.open(item.id)
-        try:
-            size = segment.size()  # looks at the backend, whatever was known of the segment
+        with closing(self.back.open(item.id)) as segment:
+            size = segment.size()  # Asks the backend, regardless of cached state.
             if size != item.end:
                 raise Corrupt(
                     f"{item.id}: expected {item.end} bytes after the copy, found {size}",
@@ -126,22 +116,25 @@ class SegmentCopier:
                         path=item.id.path,
                         offset=position,
                     )
-        finally:
-            segment.close()
 
     def _write(self, target: FileSegment, position: int, data: memoryview) -> None:
         outcome = write_surely(
             target,
             position,
             [data],
-            rewritable=self._target.capabilities.rewritable,
+            rewritable=self.target.capabilities.rewritable,
             attempts=WRITE_ATTEMPTS,
-            check_writer=self._check_writer,
+            check_writer=self.check_writer,
         )
         if outcome.sure_bytes == len(data):
             return
-        if outcome.refused is not None:
-            raise _make_fenced_error(target, position, outcome.refused)
+        if (refused := outcome.refused) is not None:
+            raise (TargetDiffers if refused.stale else Fenced)(
+                f"{target.id}: expected to write at {position}, found a segment of "
+                f"{refused.size_bytes} bytes of writer {refused.writer}",
+                path=target.id.path,
+                offset=position,
+            )
         if outcome.differs:
             raise TargetDiffers(
                 f"{target.id}: after a write at {position} without a reply other bytes are there",
@@ -156,26 +149,15 @@ class SegmentCopier:
         )
 
 
-def _differs(item: SegmentCopy, position: int, data: memoryview, found: memoryview) -> Invalid:
-    at = position + first_difference(data, found)
-    return TargetDiffers(
-        f"{item.id}: byte {at} in the target is not that of the origin: it holds something else",
-        path=item.id.path,
-        offset=at,
-    )
-
-
-def _make_fenced_error(target: FileSegment, position: int, result: FencedWrite) -> TieredStoreError:
-    what = (
-        f"{target.id}: expected to write at {position}, found a segment of {result.size_bytes} "
-        f"bytes of writer {result.writer}"
-    )
-    kind = TargetDiffers if result.stale else Fenced
-    return kind(what, path=target.id.path, offset=position)
+def _is_torn(found: memoryview, data: memoryview) -> bool:
+    """Return whether a power cut has torn a write. Such a write has zeros in place of some
+    bytes."""
+    bytes_found = np.frombuffer(found, np.uint8)
+    return bool(np.all((bytes_found == 0) | (bytes_found == np.frombuffer(data, np.uint8))))
 
 
 def first_difference(a: memoryview, b: memoryview) -> int:
-    """Find where two pieces begin to differ."""
+    """Return the first position at which two pieces differ."""
     return next(
         (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )

@@ -1,54 +1,59 @@
-"""The target of a copy: what its listing and its metadata say, and the entries that it gets."""
+"""The target of a copy: its listing, its metadata, and the metadata entries for copied segments."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tieredstore.clock import Clock
 from tieredstore.contracts.metadata_store import (
     NEVER_WRITTEN_MS,
+    STATUS_DELETED,
     FileSegmentMetadata,
     MetadataStore,
     TopicMetadata,
 )
 from tieredstore.contracts.segment import SegmentId, SegmentListing, SegmentProvider
-from tieredstore.errors import Invalid
+from tieredstore.contracts.time_records import TimesPlace
+from tieredstore.contracts.wrapping import find_layer
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.copying.plan import SegmentCopy, TargetSegment
+from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.segments.times import NO_TIMES, Times
-from tieredstore.tier.flat.segment import STATUS_DELETED
+from tieredstore.scan.time_search.search import is_read_whole
+from tieredstore.tier.deleted.reconciling import reconcile
+from tieredstore.tier.deleted.records import DeletedTopic
+from tieredstore.tier.deleted.register import DeletedTopics
+from tieredstore.tier.recorded_times import find_newest
+from tieredstore.tier.writing import TierWriter
 
 
+@dataclass
 class CopyTarget:
-    """One broker's part of a tier, and the metadata of its state (loaded by `load`).
+    """One broker's part of a tier, and the metadata of its state (loaded by `load`). `other`: a
+    second provider of the same tier, for reading back. None if `provider` itself can read back,
+    because it does not keep writes in memory. `state`: the directory of the metadata, which a copy
+    locks."""
 
-    back: the same tier, to read back through; None for `provider`, unless that one keeps in memory
-    what it writes. state: the directory of the metadata, which a copy locks.
-    """
+    provider: SegmentProvider
+    metadata: MetadataStore
+    broker: str
+    clock: Clock
+    other: SegmentProvider | None = None
+    state: Path | None = None
+    _by_path: dict[str, list[TargetSegment]] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        provider: SegmentProvider,
-        metadata: MetadataStore,
-        broker: str,
-        clock: Clock,
-        back: SegmentProvider | None = None,
-        state: Path | None = None,
-    ) -> None:
-        self.provider = provider
-        self.back = provider if back is None else back
-        self.metadata = metadata
-        self.state = state
-        self._broker = broker
-        self._clock = clock
-        self._by_path: dict[str, list[TargetSegment]] = {}
+    @property
+    def back(self) -> SegmentProvider:
+        return self.other or self.provider
 
     def load(self) -> None:
-        """List the tier, and then read what the state knows.
-
-        Raises Invalid when they do not belong together, Corrupt, Unavailable.
-        """
-        listed = {item.id: item for item in self.provider.list(self._broker)}
+        """List the tier, then load its state. Raises Invalid if tier and state differ, Corrupt,
+        Unavailable."""
+        listed = {item.id: item for item in self.provider.list(self.broker)}
         self.metadata.load()
         entries = {entry.id: entry for entry in self.metadata.segments()}
         self._check(listed, entries)
@@ -70,10 +75,10 @@ class CopyTarget:
                     path=name.path,
                 )
         for entry in entries.values():
-            if entry.path.split("/", 1)[0] != self._broker:
+            if entry.path.split("/", 1)[0] != self.broker:
                 raise Invalid(
                     f"the target's state is that of another broker: it knows {entry.id}, and "
-                    f"broker {self._broker!r} is to be copied; give each broker a state of its own",
+                    f"broker {self.broker!r} is to be copied. Give each broker a state of its own",
                     path=entry.path,
                 )
             if entry.size and entry.status != STATUS_DELETED and entry.id not in listed:
@@ -84,11 +89,11 @@ class CopyTarget:
                 )
 
     def segments(self, path: str) -> Sequence[TargetSegment]:
-        """Return what `load` found below a path, by type and base offset."""
+        """Return the segments that `load` found below a path, by type and base offset."""
         return self._by_path.get(path, ())
 
     def list_segments_again(self, path: str) -> Sequence[TargetSegment]:
-        """List the segments below a path anew, by type and base offset."""
+        """List the segments below a path again, by type and base offset."""
         listed = {item.id: item for item in self.provider.list(path)}
         return _segments(listed, self.metadata.segments(path))
 
@@ -99,8 +104,7 @@ class CopyTarget:
         )
 
     def topic_conflict(self, topics: Iterable[TopicMetadata]) -> str | None:
-        """Say why the topic ids of the origin cannot be those of the target too; index items name
-        topics by id."""
+        """Return why the target cannot use the topic ids of the origin, or None if it can."""
         here = {topic.topic: topic.topic_id for topic in self.metadata.topics()}
         owners = {number: name for name, number in here.items()}
         for topic in topics:
@@ -113,14 +117,41 @@ class CopyTarget:
                 )
         return None
 
+    def take_over_deletions(
+        self, writer: TierWriter, records: Mapping[str, DeletedTopic], *, is_told: bool
+    ) -> bool:
+        """Record the origin's deletions of topics in the target, and delete the target's segments
+        of the deleted topics. Returns whether the target had one of these topics. Raises Invalid if
+        the target had one and `is_told` does not permit the deletion, Fenced, Unavailable."""
+        deleted = DeletedTopics(self.provider, self.metadata, self.broker, self.clock)
+        deleted.begin(writer)
+        stale = [
+            entry.topic
+            for entry in self.metadata.topics()
+            if entry.topic in records and entry.topic_id < records[entry.topic].next_id
+        ]
+        if stale and not is_told:
+            raise Invalid(
+                f"{self.provider.url}: {len(stale)} topics here were deleted in the origin since "
+                f"they were copied (the first: {stale[0]!r}). --force deletes them here too",
+                topic=stale[0],
+            )
+        deleted.take_over(records)
+        reconcile(deleted, self.metadata, self.broker, self.clock.now_ms())
+        if stale:
+            self.finish_removals()
+        deleted.settle(list(records))
+        deleted.write()
+        deleted.leave()
+        return bool(stale)
+
     def announce(
         self,
         topics: Iterable[TopicMetadata],
         queues: Iterable[tuple[str, int]],
         segments: Iterable[SegmentCopy],
     ) -> None:
-        """Put topics with their ids, queues, and entries of segments to be made into the metadata:
-        one write."""
+        """Register topics with their ids, queues, and new segments, in one metadata write."""
         with self.metadata.batch():
             for topic in sorted(topics, key=lambda topic: topic.topic_id):
                 found = self.metadata.add_topic(topic.topic, topic.reserve_time_hours)
@@ -131,17 +162,14 @@ class CopyTarget:
                 self.metadata.add_queue(name, queue_id)
             for item in segments:
                 if self.metadata.segment(item.id) is None:
-                    self._put_entry(item.id, 0, NO_TIMES)
+                    self.complete(item.id, 0, NO_TIMES)
 
     def complete(self, id: SegmentId, size_bytes: int, times: Times) -> None:
-        """Note that all that can be copied of a segment is there."""
-        self._put_entry(id, size_bytes, times)
-
-    def _put_entry(self, id: SegmentId, size_bytes: int, times: Times) -> None:
+        """Record that a segment is copied as far as it exists in the origin."""
         begin_ms, end_ms = times
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         if begin_ms == NEVER_WRITTEN_MS:
-            end_ms = now_ms  # Java's expiry deletes what has no end time
+            end_ms = now_ms  # Java expires entries without it.
         self.metadata.put_segment(
             FileSegmentMetadata(
                 id.path,
@@ -155,8 +183,9 @@ class CopyTarget:
         )
 
     def remove(self, segments: Iterable[TargetSegment]) -> None:
-        """Delete segments: consume queue first, newest first, so that what is left at any moment
-        is whole. Raises Unavailable; what is gone until then is gone from the metadata too."""
+        """Delete segments, consume queue first and newest first, so that the rest is consistent at
+        any moment. Raises Unavailable. After an error the metadata lacks the segments deleted so
+        far."""
         ordered = sorted(segments, key=lambda s: (s.id.type, s.id.base_offset), reverse=True)
         with self.metadata.batch():
             for segment in ordered:
@@ -165,17 +194,14 @@ class CopyTarget:
                     entry.status, entry.size = STATUS_DELETED, 0
                     self.metadata.put_segment(entry)
         for segment in ordered:
-            file = self.provider.open(segment.id, segment.listing)
-            try:
+            with closing(self.provider.open(segment.id, segment.listing)) as file:
                 file.delete()
-            finally:
-                file.close()
         with self.metadata.batch():
             for segment in ordered:
                 self.metadata.delete_segment(segment.id)
 
     def finish_removals(self) -> None:
-        """Delete what an earlier run had announced as deleted. Raises Unavailable."""
+        """Finish the recorded deletions of an earlier run. Raises Unavailable."""
         self.remove(
             TargetSegment(entry.id, 0, 0)
             for entry in list(self.metadata.segments())
@@ -193,3 +219,45 @@ def _segments(
             real = 0 if listing is None else listing.size_bytes
             found.append(TargetSegment(entry.id, entry.size, real, listing))
     return found
+
+
+_log = logging.getLogger(__name__)
+
+
+class TimesCopy:
+    """Copier of time records from one tier to another. `broker`: owner of the copied queues."""
+
+    def __init__(self, origin: SegmentProvider, target: SegmentProvider, broker: str) -> None:
+        self._origin = find_layer(origin, TimesPlace)
+        self._target = find_layer(target, TimesPlace)
+        self._broker = broker
+        self._timed: frozenset[str] | None = None
+
+    def forget(self, path: str) -> None:
+        """Delete the target's records of a queue that has no messages in the target. Raises
+        Unavailable."""
+        if self._target is None:
+            return
+        if self._timed is None:
+            self._timed = frozenset(self._target.list_timed_paths(self._broker))
+        if path in self._timed:
+            self._target.delete_times(path, self._target.list_times(path))
+
+    def copy(self, queue: QueueFiles) -> None:
+        """Copy missing records of a large queue. Without the records, readers search the
+        messages."""
+        origin, target, path = self._origin, self._target, queue.path
+        if is_read_whole(queue) or origin is None or target is None:
+            return
+        sizes = {extent.base_offset: extent.size_bytes for extent in queue.commit_log}
+        try:
+            wanted = set(find_newest(origin.list_times(path), sizes).values())
+            there = set(target.list_times(path))
+            for name in sorted(wanted - there):
+                data = origin.read_times(path, name)
+                if data is not None:
+                    target.write_times(path, name, data)
+            bases = {name.base_offset for name in wanted}
+            target.delete_times(path, [old for old in there - wanted if old.base_offset in bases])
+        except Unavailable as error:
+            _log.warning("%s: its recorded times are not copied: %s", path, error)

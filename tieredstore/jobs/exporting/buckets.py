@@ -1,20 +1,21 @@
-"""Numbers of buckets, as Iceberg's transform `bucket[N]` has them: the 32-bit Murmur3 hash (x86,
-seed 0) of a value, without its sign, modulo N. A text is hashed as UTF-8, a number as 8 bytes."""
+"""Bucket numbers as in Iceberg's transform `bucket[N]`: the 32-bit Murmur3 hash (x86, seed 0) of a
+value, without its sign, modulo N. A text is hashed as UTF-8, a number as 8 bytes."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Hashes: TypeAlias = npt.NDArray[np.uint32]
 
 _C1, _C2, _C3 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593), np.uint32(0xE6546B64)
 
 
-def bucket_numbers(column: pa.Array, buckets: int, null: int) -> Numbers:
-    """Return the bucket of each value (text or whole numbers), `null` where there is none."""
+def bucket_numbers(column: pa.Array, buckets: int, null: int) -> npt.NDArray[np.int64]:
+    """Return the bucket of each value (text or integers), or `null` for a null."""
     found = np.full(len(column), null, np.int64)
     valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
     values = column.drop_null()
@@ -27,8 +28,8 @@ def bucket_numbers(column: pa.Array, buckets: int, null: int) -> Numbers:
     return found
 
 
-def murmur3(rows: Numbers) -> Numbers:
-    """Return the hash of each row of bytes, all of the same length."""
+def murmur3(rows: npt.NDArray[np.uint8]) -> Hashes:
+    """Return the hash of each row of bytes. All rows have the same length."""
     count, length = rows.shape
     hashes = np.zeros(count, np.uint32)
     whole = length // 4 * 4
@@ -49,8 +50,8 @@ def murmur3(rows: Numbers) -> Numbers:
     return hashes
 
 
-def _hash_texts(values: pa.Array) -> Numbers:
-    """Texts of the same length together."""
+def _hash_texts(values: pa.Array) -> Hashes:
+    """Hash texts of the same length together."""
     encoded = values.cast(pa.binary())
     _, offsets_buffer, data = encoded.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(encoded) + 1, 4 * encoded.offset)
@@ -64,9 +65,9 @@ def _hash_texts(values: pa.Array) -> Numbers:
     return hashes
 
 
-def _mix(block: Numbers) -> Numbers:
+def _mix(block: Hashes) -> Hashes:
     return _rotate(block * _C1, 15) * _C2
 
 
-def _rotate(values: Numbers, bits: int) -> Numbers:
+def _rotate(values: Hashes, bits: int) -> Hashes:
     return values << np.uint32(bits) | values >> np.uint32(32 - bits)

@@ -1,4 +1,4 @@
-"""`compact export`: small files of a plain Parquet target become larger ones."""
+"""The job `compact export`: merge small files of a plain Parquet target."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ from dataclasses import dataclass, field, replace
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
 from tieredstore.jobs.exporting.files import FileForm
 from tieredstore.jobs.exporting.partition import Partition
-from tieredstore.jobs.exporting.request import (
-    DEFAULT_FILE_BYTES,
-    DEFAULT_ZSTD_LEVEL,
-    LEAST_FILE_BYTES,
-    MOST_FILE_BYTES,
-)
 from tieredstore.jobs.exporting.state import COMPACTED_VERSION, DataFile
 from tieredstore.jobs.exporting.targets.parquet_log import (
     STAGING,
@@ -26,55 +20,17 @@ from tieredstore.jobs.exporting.targets.parquet_log import (
     number_text,
 )
 from tieredstore.jobs.exporting.work import MergeTask, merge
+from tieredstore.jobs.options import CompactExportOptions
 from tieredstore.jobs.run import JobRun, gather_groups
-from tieredstore.tier_url import show_url
 
-LEAST_FILES = 2
 _DATA_FILE = re.compile(r"(\d{8,}-\d{5,})(?:_c\d+)?\.parquet", re.ASCII)
-"""What an export or a compaction writes: all else is left alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionRequest:
-    """to: folder of the target. target_file_bytes: files below it are merged, up to about as much.
-    min_files: fewer that follow each other are left alone. Raises Invalid."""
-
-    to: str = field(repr=False)
-    target_file_bytes: int = DEFAULT_FILE_BYTES
-    min_files: int = LEAST_FILES
-    zstd_level: int = DEFAULT_ZSTD_LEVEL
-    target_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        if not LEAST_FILE_BYTES <= self.target_file_bytes <= MOST_FILE_BYTES:
-            raise Invalid(
-                f"target_file_bytes: expected {LEAST_FILE_BYTES} to {MOST_FILE_BYTES}, found "
-                f"{self.target_file_bytes}"
-            )
-        if not 1 <= self.zstd_level <= 22:
-            raise Invalid(f"zstd_level: expected 1 to 22, found {self.zstd_level}")
-        if self.min_files < LEAST_FILES:
-            raise Invalid(f"min_files: expected at least {LEAST_FILES}, found {self.min_files}")
-
-    @property
-    def target(self) -> str:
-        """The target in messages and reports."""
-        return show_url(self.to)
-
-    def identity(self) -> dict[str, object]:
-        """Return all that tells this compaction from another one, for a journal; no secrets."""
-        return {
-            "target": self.target,
-            "target_file_bytes": self.target_file_bytes,
-            "min_files": self.min_files,
-            "zstd_level": self.zstd_level,
-        }
+"""Name of a data file that an export or a compaction writes. Other files are never merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """Pinned once. compacted: number of the compaction that it follows. groups: names and bytes of
-    files that become one, in their order. kept_files: how many stay as they are."""
+    """Pinned plan of a compaction. `compacted`: number of the preceding compaction. `groups`: names
+    and bytes of files to merge, in order. `kept_files`: number of unchanged files."""
 
     staging: str
     compacted: int
@@ -82,13 +38,11 @@ class CompactionPlan:
     kept_files: int = 0
 
 
-def run_compact_export(run: JobRun, request: CompactionRequest) -> dict[str, object]:
-    """Merge small files of a plain Parquet target, and return the report (`docs/jobs.md`).
-
-    Exports into it may run meanwhile. Raises Invalid (no such target), Fenced (another compaction
-    committed meanwhile), Corrupt (a file that cannot be read), Unavailable.
-    """
-    log = CommitLog(request.to, request.target_options, request.target)
+def run_compact_export(run: JobRun, request: CompactExportOptions) -> dict[str, object]:
+    """Merge small files of a plain Parquet target, and return the report (`docs/jobs.md`). Exports
+    into the target may run in the meantime. Raises Invalid (no such target), Fenced (another
+    compaction committed in the meantime), Corrupt (an unreadable file), Unavailable."""
+    log = CommitLog(str(request.to), request.target_options or {}, request.target)
     _require_parquet(log, request.target)
     log.clear()
     plan = run.do_once("pin", lambda: _make_plan(log, request), CompactionPlan)
@@ -126,23 +80,21 @@ def run_compact_export(run: JobRun, request: CompactionRequest) -> dict[str, obj
 
 
 def _require_parquet(log: CommitLog, target: str) -> None:
-    names = log.files.names()
-    if "_delta_log" in names:
-        raise Invalid(
-            f"{target}: a Delta table: OPTIMIZE, or deltalake's `table.optimize.compact()`, merges "
-            "its small files",
-            path=target,
+    found = None
+    if "_delta_log" in log.files.names():
+        found = (
+            "a Delta table: OPTIMIZE, or deltalake's `table.optimize.compact()`, merges its small "
+            "files"
         )
-    if any(name.endswith(".metadata.json") for name in log.files.names("metadata")):
-        raise Invalid(
-            f"{target}: an Iceberg table: the procedure rewrite_data_files merges its small files",
-            path=target,
-        )
-    if log.is_new:
-        raise Invalid(f"{target}: expected a plain Parquet target of an export", path=target)
+    elif any(name.endswith(".metadata.json") for name in log.files.names("metadata")):
+        found = "an Iceberg table: the procedure rewrite_data_files merges its small files"
+    elif log.is_new:
+        found = "expected a plain Parquet target of an export"
+    if found is not None:
+        raise Invalid(f"{target}: {found}", path=target)
 
 
-def _make_plan(log: CommitLog, request: CompactionRequest) -> CompactionPlan:
+def _make_plan(log: CommitLog, request: CompactExportOptions) -> CompactionPlan:
     compacted, listed = _list_files(log)
     sizes = {
         name: size for name, size in listed.items() if _DATA_FILE.fullmatch(name.rpartition("/")[2])
@@ -153,7 +105,7 @@ def _make_plan(log: CommitLog, request: CompactionRequest) -> CompactionPlan:
 
 
 def _list_files(log: CommitLog) -> tuple[int, dict[str, int]]:
-    """The number of the last compaction, and the files of the last commit with their bytes."""
+    """Return the number of the last compaction, and the sizes of the files in the last commit."""
     last = log.publish_last()
     while True:
         assert last is not None
@@ -161,14 +113,13 @@ def _list_files(log: CommitLog) -> tuple[int, dict[str, int]]:
         now = log.publish_last()
         if now == last:
             return last.commit.compacted, sizes
-        last = now  # the listing may have a part of what was published meanwhile
+        last = now  # The listing may contain a part of a newer publication.
 
 
 def group_small_files(
-    sizes: Mapping[str, int], request: CompactionRequest
+    sizes: Mapping[str, int], request: CompactExportOptions
 ) -> Iterator[list[tuple[str, int]]]:
-    """Yield files to become one, by names and bytes: neighbours in a folder, for rows stay in order
-    of names."""
+    """Yield neighbouring files to merge, by names and bytes. Rows stay in order of names."""
     runs: list[list[tuple[str, int]]] = [[]]
     folder = ""
     for name, size in sorted(sizes.items(), key=lambda item: item[0].rpartition("/")):
@@ -191,10 +142,9 @@ def _commit_once(
     run: JobRun,
     log: CommitLog,
     plan: CompactionPlan,
-    request: CompactionRequest,
+    request: CompactExportOptions,
     merged: list[DataFile],
 ) -> str:
-    """The number of the commit, made if no run of this compaction has made it."""
     while True:
         last = log.publish_last()
         if last is None or last.commit.compacted != plan.compacted:
@@ -218,8 +168,8 @@ def _commit_once(
 
 
 def _merged_name(last: str, number: int) -> str:
-    """Behind all that it is made from: who lists the folder page by page while these are deleted
-    finds it. In front of what follows them: rows stay in order."""
+    """Return a name that sorts after all source files and before the following files. A paged
+    listing during the deletion of the sources then finds the file, and rows stay in order."""
     folder, slash, name = last.rpartition("/")
     found = _DATA_FILE.fullmatch(name)
     assert found is not None
@@ -227,9 +177,8 @@ def _merged_name(last: str, number: int) -> str:
 
 
 def _require_ours(
-    run: JobRun, log: CommitLog, plan: CompactionPlan, request: CompactionRequest
+    run: JobRun, log: CommitLog, plan: CompactionPlan, request: CompactExportOptions
 ) -> int:
-    """The number of the last compaction, if it is this one."""
     last = log.find_last()
     number = 0 if last is None else last.commit.compacted
     if number and log.read(number).staging == plan.staging:
@@ -237,16 +186,17 @@ def _require_ours(
     run.journal.finish()
     log.clear()
     raise Fenced(
-        f"{request.target}: another compaction was committed meanwhile: expected commit "
-        f"{plan.compacted} to be the last one, found {number}; run again to compact what it left",
+        f"{request.target}: another compaction was committed: expected commit "
+        f"{plan.compacted} to be the last one, found {number}. Run again to compact the rest",
         path=request.target,
     )
 
 
 def _require_sources(
-    run: JobRun, log: CommitLog, plan: CompactionPlan, request: CompactionRequest
+    run: JobRun, log: CommitLog, plan: CompactionPlan, request: CompactExportOptions
 ) -> None:
-    """Raise what tells why files are gone, where they are: the plan is of no more use then."""
+    """Check that the source files still exist. Raises the reason if not, since the plan is then
+    useless."""
     last = log.find_last()
     if last is None or last.commit.compacted != plan.compacted:
         _require_ours(run, log, plan, request)
@@ -256,6 +206,6 @@ def _require_sources(
         if name not in sizes:
             run.journal.finish()
             raise Unavailable(
-                f"{request.target}: {name} was removed meanwhile; nothing was committed, run again",
+                f"{request.target}: {name} was removed. Nothing was committed, run again",
                 path=name,
             )

@@ -1,4 +1,4 @@
-"""Data files: rows of many partitions, each in a file of its own partition."""
+"""Data files: rows of many partitions, with one file per partition."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from tieredstore.jobs.exporting.targets.storage import Files, InputFile
 from tieredstore.scan.arrow.schema import TYPES
 
 ROW_GROUP_BYTES = 64 << 20
-"""Of a row group in memory, about; on disk it is a half or less."""
+"""Approximate bytes of a row group in memory. On disk a row group takes half or less."""
 _MOST_PENDING_BYTES = 192 << 20
 _MOST_FILES = 64
-"""Open at once."""
+"""Maximum number of open files."""
 _MOST_PARTS = 1024
-"""With pending rows at once."""
+"""Maximum number of partitions with pending rows."""
 _REPEATED = (
     "topic", "broker", "queue_id", "tags", "born_host", "store_host", "sys_flag", "flag",
     "reconsume_times", "properties.key_value.key",
 )  # fmt: skip
-"""Columns whose values repeat: a dictionary saves there, and costs everywhere else (measured)."""
+"""Columns with repeated values. A dictionary saves space only in these columns (measured)."""
 _NO_STATISTICS = frozenset({"body", "properties", "keys"})
 _BOUND_LENGTH = 16
-"""Characters of a text that bounds keep."""
+"""Maximum characters of a text in column bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """How data files are made. columns: of the files, in order. prefix: of their names, whose other
-    part no other attempt at the same task has. in_folders: each file in that of its partition.
-    partition_by: what files are cut by."""
+    """Form of data files. `columns`: columns of the files, in order. `prefix`: prefix of file
+    names. The rest of a name is unique to an attempt at a task. `in_folders`: each file is in the
+    folder of its partition. `partition_by`: partitioning of the files."""
 
     columns: tuple[str, ...]
     prefix: str
@@ -55,24 +55,26 @@ class FileForm:
         return f"{folder}/{name}" if folder else name
 
 
+@dataclass
 class PartitionedFiles:
-    """Writes batches to files by partition. Memory: about 200 MiB, however many there are."""
+    """Writer of batches to files by partition. Memory: about 200 MiB."""
 
-    def __init__(self, files: Files, form: FileForm) -> None:
-        self._files = files
-        self._form = form
+    files: Files
+    form: FileForm
+    _parts: dict[Partition, _Part] = field(default_factory=dict)
+    _count: int = 0
+    _pending_bytes: int = 0
+    done: list[DataFile] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
         self._attempt = uuid.uuid4().hex[:12]
-        self._parts: dict[Partition, _Part] = {}
-        self._count = 0
-        self._pending_bytes = 0
-        self.done: list[DataFile] = []
 
     def write(self, topic: str, batch: pa.RecordBatch) -> None:
-        """Write rows of one topic; the batch has the columns of the files, and those by which they
-        are cut."""
-        for partition, rows in self._form.partition_by.cut(topic, batch):
+        """Write rows of one topic. The batch has the columns of the files and the partition
+        columns."""
+        for partition, rows in self.form.partition_by.cut(topic, batch):
             part = self._part(partition)
-            part.add(rows.select(self._form.columns))
+            part.add(rows.select(self.form.columns))
             if part.pending_bytes >= ROW_GROUP_BYTES:
                 self._flush(part)
         self._pending_bytes = sum(part.pending_bytes for part in self._parts.values())
@@ -82,14 +84,15 @@ class PartitionedFiles:
             self._flush(largest)
 
     def close(self) -> list[DataFile]:
-        """End all files, and return them, all durable."""
+        """Close and return all files. The files are durable."""
         for part in self._parts.values():
             self._end(part)
         self._parts.clear()
         return self.done
 
     def _part(self, partition: Partition) -> _Part:
-        """The part to add to, as the youngest; an old one is ended where there are many."""
+        """Return the part for a partition, and mark it as most recently used. If there are too many
+        parts, close the least recently used one."""
         part = self._parts.pop(partition, None)
         if part is None:
             while len(self._parts) >= _MOST_PARTS:
@@ -98,29 +101,26 @@ class PartitionedFiles:
         self._parts[partition] = part
         return part
 
-    def _make_room(self) -> None:
-        """End the oldest open file where there are many."""
-        open_parts = [part for part in self._parts.values() if part.file is not None]
-        if len(open_parts) >= _MOST_FILES:
-            self._end(open_parts[0])
-
     def _flush(self, part: _Part) -> None:
-        """Pending rows as a row group; a file that is large enough is ended."""
+        """Write pending rows as a row group. Close a file that is large enough."""
         if part.pending:
             if part.file is None:
-                self._make_room()
-                form = self._form
+                open_parts = [part for part in self._parts.values() if part.file is not None]
+                if len(open_parts) >= _MOST_FILES:
+                    self._end(open_parts[0])
+                form = self.form
                 name = form.name(self._attempt, self._count, part.partition)
                 self._count += 1
-                part.file = OpenFile(self._files, name, part.pending[0].schema, form.zstd_level)
+                part.file = OpenFile(self.files, name, part.pending[0].schema, form.zstd_level)
             part.file.write(part.take())
-        if part.file is not None and part.file.size_bytes >= self._form.target_bytes:
-            self.done.append(part.file.close(part.partition))
-            part.file = None
+        self._close(part, self.form.target_bytes)
 
     def _end(self, part: _Part) -> None:
         self._flush(part)
-        if part.file is not None:
+        self._close(part, 0)
+
+    def _close(self, part: _Part, least_bytes: int) -> None:
+        if part.file is not None and part.file.size_bytes >= least_bytes:
             self.done.append(part.file.close(part.partition))
             part.file = None
 
@@ -150,12 +150,15 @@ class OpenFile:
         self._name = name
         self._stream = files.create(name)
         self._metadata: list[pq.FileMetaData] = []
+        # Members of bodies have a dictionary too, without measurement.
+        repeated = [column for column in _REPEATED if column.split(".")[0] in schema.names]
+        repeated += [name for name in schema.names if name not in TYPES]
         self._writer = pq.ParquetWriter(
             self._stream,
             schema,
             compression="zstd",
             compression_level=zstd_level,
-            use_dictionary=_repeated(schema),
+            use_dictionary=repeated,
             write_statistics=[column for column in schema.names if column not in _NO_STATISTICS],
             metadata_collector=self._metadata,
         )
@@ -184,14 +187,8 @@ class OpenFile:
         )
 
 
-def _repeated(schema: pa.Schema) -> list[str]:
-    """Columns with a dictionary. Members of bodies are named and not measured: all of them."""
-    found = [column for column in _REPEATED if column.split(".")[0] in schema.names]
-    return [*found, *(name for name in schema.names if name not in TYPES)]
-
-
 def merge_files(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> DataFile:
-    """Write one file with the rows of several of the same partition."""
+    """Write one file with the rows of several files of the same partition."""
     partition = parts[0].partition
     name = form.name(uuid.uuid4().hex[:12], 0, partition)
     target: OpenFile | None = None
@@ -222,7 +219,7 @@ def merge_files(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> Da
 
 def _read_batches(stream: InputFile, name: str) -> Iterator[pa.RecordBatch]:
     try:
-        # Bodies are large: few rows at a time.
+        # Bodies are large, so few rows at a time.
         yield from pq.ParquetFile(stream).iter_batches(batch_size=4096)
     except pa.ArrowInvalid as error:
         text = " ".join(str(error).split())
@@ -230,7 +227,7 @@ def _read_batches(stream: InputFile, name: str) -> Iterator[pa.RecordBatch]:
 
 
 def statistics_of(metadata: pq.FileMetaData) -> dict[str, ColumnStatistics]:
-    """Return what a file's footer says of the plain columns of messages."""
+    """Return the statistics of the plain message columns from a file's footer."""
     found: dict[str, ColumnStatistics] = {}
     for index in range(metadata.num_columns):
         column = metadata.schema.column(index)
@@ -248,13 +245,13 @@ def statistics_of(metadata: pq.FileMetaData) -> dict[str, ColumnStatistics]:
 
 
 def _bounds(groups: list[Any]) -> tuple[int | str | None, int | str | None]:
-    """Least and greatest value in row groups; of texts the first characters, those of the greatest
-    raised to stand behind it."""
+    """Return the bounds of row groups. Texts are truncated, and a truncated upper bound is
+    raised."""
     groups = [group for group in groups if group.num_values]
     if not groups or not all(group.has_min_max for group in groups):
         return None, None
     if groups[0].physical_type in {"INT32", "INT64"}:
-        # Not `min`: the times of Python end with the year 9999.
+        # `min` is not used, since the times of Python end with the year 9999.
         return int(min(g.min_raw for g in groups)), int(max(g.max_raw for g in groups))
     least, most = min(g.min for g in groups), max(g.max for g in groups)
     return least[:_BOUND_LENGTH], _cut_upper_bound(most)

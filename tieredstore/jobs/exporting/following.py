@@ -1,50 +1,33 @@
-"""Exports again and again, at an interval, until it is asked to stop."""
+"""Follow mode of an export: repeat the export at an interval until `stop` is set."""
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 from tieredstore.clock import Clock
-from tieredstore.errors import Fenced, Invalid, TieredStoreError, Unavailable
-from tieredstore.jobs.run import TASK_BYTES, JobProgress, ProgressCallback
+from tieredstore.errors import Fenced, Refused, TieredStoreError, Unavailable
+from tieredstore.jobs.run import TASK_BYTES, JobProgress, JobReport, ProgressCallback
 from tieredstore.jobs.stopping import Stopped, StopSignal
+from tieredstore.scan.times import parse_span
 
-JobReport = dict[str, Any]
-DEFAULT_INTERVAL = "60s"
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_INTERVAL = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)
 _MOST_TEXTS = 1000
-"""Gaps and findings that the report of all rounds keeps."""
+"""Maximum number of gaps and findings in the report of all rounds."""
 _log = logging.getLogger(__name__)
 
 
 def parse_interval(interval: str | timedelta, name: str = "every") -> int:
     """Return the milliseconds of `30s`, `10m`, `2h`, `1d` or of a timedelta. Raises Invalid, with
     the option's name, for less than a second."""
-    found = _INTERVAL.fullmatch(interval) if isinstance(interval, str) else None
-    if found is not None:
-        interval_ms = int(found[1]) * _UNITS_MS[found[2]]
-    elif isinstance(interval, timedelta):
-        interval_ms = interval // timedelta(milliseconds=1)
-    else:
-        interval_ms = 0
-    if interval_ms < 1000:
-        raise Invalid(
-            f"{name}: expected a time of at least a second such as 30s, 10m, 2h or 1d, found "
-            f"{interval!r}"
-        )
-    return interval_ms
+    return parse_span(interval, name, least_ms=1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What the tier has and the target has not. seconds: age of the oldest of these messages, 0
-    without one."""
+    """Export lag: messages not exported yet. `seconds`: age of the oldest such message, 0 without
+    one."""
 
     messages: int
     seconds: float
@@ -56,14 +39,14 @@ class Behind:
 
 @dataclass(slots=True)
 class Totals:
-    """Of several exports. report: that of the last one, with the sums of all."""
+    """Totals of several exports. `report`: the last report, with the sums of all."""
 
     rounds: int = 0
     failed_rounds: int = 0
     report: JobReport = field(default_factory=dict)
 
     def add(self, found: JobReport) -> None:
-        """Add the report of one more."""
+        """Add the report of another export."""
         self.rounds += 1
         total, self.report = self.report, dict(found)
         if not total:
@@ -95,13 +78,11 @@ def follow_exports(
     clock: Clock,
     progress: ProgressCallback | None = None,
 ) -> JobReport:
-    """Export each `interval_ms`, counted from the begin of a round, until `stop` is set: then the
-    tasks in hand are ended, and what was not committed is taken up by the next run.
-
-    A backend that is unavailable, and another export that committed meanwhile, are tried again in
-    the next round; any other error ends the run. Returns the report of the last round with the sums
-    of all, `rounds`, `failed_rounds`, `stopped` and `behind` (None where nobody could tell).
-    """
+    """Export every `interval_ms`, counted from the start of a round, until `stop` is set. Then
+    current tasks are finished, and the next run continues with the uncommitted rest. The next round
+    retries after an unavailable backend, or after the commit of a concurrent export. Any other
+    error ends the run. Returns the report of the last round with the sums of all, `rounds`,
+    `failed_rounds`, `stopped` and `behind` (None if unknown)."""
     totals = Totals()
     start_ms = clock.monotonic_ms()
 
@@ -112,12 +93,14 @@ def follow_exports(
     while not stop.is_set():
         begin_ms = clock.monotonic_ms()
         found: JobReport | None = None
-        details: dict[str, float] = {}
+        details: dict[str, object] = {}
         try:
             found = export_once(show_large_stage)
         except Stopped:
             break
         except (Unavailable, Fenced) as error:
+            if isinstance(error, Refused):
+                raise  # The next round would be refused too.
             if stop.is_set():  # a worker that the same signal ended
                 break
             totals.failed_rounds += 1
@@ -125,58 +108,44 @@ def follow_exports(
             _log.warning("export: %s", note)
         else:
             totals.add(found)
-            details = _measure_wait(found, clock.now_ms())
-            note = _describe_wait(details)
+            details, note = _describe_wait(found, clock.now_ms())
         if progress is not None and (found is None or found["rows"]):
+            rows, size = totals.report.get("rows", 0), totals.report.get("file_bytes", 0)
             seconds = (clock.monotonic_ms() - start_ms) / 1000
-            progress(_progress_of(totals, seconds, note, details))
+            progress(
+                JobProgress(
+                    *("export", "messages", rows, None, size, None, seconds, note), details=details
+                )
+            )
         passed_ms = clock.monotonic_ms() - begin_ms
         clock.wait(stop.event, max(interval_ms - passed_ms, 0))
+    behind: dict[str, object] | None = None
+    try:
+        behind = measure_left().fields()
+    except TieredStoreError as error:
+        _log.warning("export: the remaining lag is unknown: %s", error)
     return {
         **totals.report,
         "seconds": round((clock.monotonic_ms() - start_ms) / 1000, 3),
         "rounds": totals.rounds,
         "failed_rounds": totals.failed_rounds,
         "stopped": True,
-        "behind": _measure(measure_left),
+        "behind": behind,
     }
 
 
-def _measure_wait(found: JobReport, now_ms: int) -> dict[str, float]:
-    """How far behind the target was when the round began."""
-    oldest_ms = found["oldest_store_timestamp"]
-    behind: dict[str, float] = {"was_behind_messages": found["rows"]}
+def _describe_wait(found: JobReport, now_ms: int) -> tuple[dict[str, object], str]:
+    """Return the lag of the target at the start of the round, as values and as text."""
+    rows, oldest_ms = found["rows"], found["oldest_store_timestamp"]
+    behind: dict[str, object] = {"was_behind_messages": rows}
+    note = f"was {rows:,} messages behind"
     if oldest_ms is not None:
-        behind["was_behind_seconds"] = max(now_ms - oldest_ms, 0) / 1000
-    return behind
+        seconds = behind["was_behind_seconds"] = max(now_ms - oldest_ms, 0) / 1000
+        note = f"was {rows:,} messages, {seconds:,.0f} s behind at most"
+    return behind, note if rows else ""
 
 
-def _describe_wait(behind: Mapping[str, float]) -> str:
-    if not behind["was_behind_messages"]:
-        return ""
-    text = f"was {behind['was_behind_messages']:,} messages"
-    seconds = behind.get("was_behind_seconds")
-    return f"{text} behind" if seconds is None else f"{text}, {seconds:,.0f} s behind at most"
-
-
-def _progress_of(
-    totals: Totals, seconds: float, note: str, details: Mapping[str, float]
-) -> JobProgress:
-    rows, size = totals.report.get("rows", 0), totals.report.get("file_bytes", 0)
-    return JobProgress(
-        "export", "messages", rows, None, size, None, seconds, note, details={**details}
-    )
-
-
-def _measure(measure_left: Callable[[], Behind]) -> dict[str, object] | None:
-    try:
-        return measure_left().fields()
-    except TieredStoreError as error:
-        _log.warning("export: what is left cannot be told: %s", error)
-        return None
-
-
-def _merge_queues(total: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merge_queues(total: list[JobReport], found: list[JobReport]) -> list[JobReport]:
     queues = {entry["queue"]: dict(entry) for entry in total}
     for entry in found:
         known = queues.setdefault(entry["queue"], {**entry, "rows": 0})
@@ -185,7 +154,7 @@ def _merge_queues(total: list[dict[str, Any]], found: list[dict[str, Any]]) -> l
     return list(queues.values())
 
 
-def _merge_stages(total: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merge_stages(total: list[JobReport], found: list[JobReport]) -> list[JobReport]:
     stages = {entry["stage"]: dict(entry) for entry in total}
     for entry in found:
         known = stages.setdefault(entry["stage"], {"stage": entry["stage"]})

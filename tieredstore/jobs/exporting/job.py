@@ -1,18 +1,21 @@
-"""`export`: plans on the driver, writes files in tasks, commits once."""
+"""The export job: plan on the driver, write files in tasks, commit once."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
+from importlib import import_module
+from itertools import chain, compress
 
 from msgspec import UNSET
 
 from tieredstore.clock import Clock
-from tieredstore.errors import Corrupt, Fenced, Unavailable
+from tieredstore.errors import Corrupt, Expired, Fenced, Unavailable
 from tieredstore.jobs.exporting.dedup.drops import (
     KNOWN_STEP,
     DropFinder,
@@ -20,11 +23,12 @@ from tieredstore.jobs.exporting.dedup.drops import (
     first_ranges,
     taken_from,
 )
+from tieredstore.jobs.exporting.dedup.duplicates import DropSection
+from tieredstore.jobs.exporting.dedup.keys import KeysOutcome
 from tieredstore.jobs.exporting.files import FileForm
 from tieredstore.jobs.exporting.following import Behind
 from tieredstore.jobs.exporting.partition import Partition
 from tieredstore.jobs.exporting.per_topic import (
-    JobReport,
     export_each,
     is_per_topic,
     measure_each,
@@ -32,8 +36,7 @@ from tieredstore.jobs.exporting.per_topic import (
 )
 from tieredstore.jobs.exporting.plan import Plan, PlannedRange, make_plan, scan_ranges
 from tieredstore.jobs.exporting.report import Written, find_positions, make_report
-from tieredstore.jobs.exporting.request import ExportRequest, Format, OnCorrupt, OnUnfit
-from tieredstore.jobs.exporting.resuming import find_lost
+from tieredstore.jobs.exporting.request import ExportRequest, Format, OnUnfit
 from tieredstore.jobs.exporting.state import (
     DataFile,
     Target,
@@ -51,28 +54,32 @@ from tieredstore.jobs.exporting.work import (
     merge,
     write,
 )
-from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.run import TASK_BYTES, JobReport, JobRun, gather_groups
 from tieredstore.scan.ahead import map_ahead
-from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
+from tieredstore.scan.catalogue import TierCatalogue
+from tieredstore.scan.expired import open_queue
 from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.findings import OnDamage
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.plan import ScanRange, store_time
+from tieredstore.scan.opening import open_location
+from tieredstore.scan.plan import store_time
 
 _log = logging.getLogger(__name__)
+_THREADS = 8
 _SMALL = 4
-"""Files below this part of the wanted size are merged."""
+"""Divisor: files below a quarter of the target size are merged."""
 
 
 def run_export(
     run: JobRun, location: TierLocation, request: ExportRequest, *, task_bytes: int = TASK_BYTES
 ) -> dict[str, object]:
-    """Export what the target does not have yet, and return the report (`docs/jobs.md`).
-
-    A run that was killed goes on with its journal; without it, or where the target lacks what the
-    run had written there, a new run begins where the target ends. Raises Invalid (a target of
-    something else, a gap, a topic that was made again), Corrupt (names segment and byte), Fenced
-    (another export committed meanwhile), Unavailable.
-    """
+    """Export messages that the target lacks, and return the report (`docs/jobs.md`). A killed run
+    continues with its journal. Without a journal, or if the target lacks the files of the killed
+    run, a new run begins at the end of the target. Raises Invalid (a foreign target, a gap, a
+    recreated topic), Corrupt (names segment and byte), Fenced (another export committed in the
+    meantime), Unavailable."""
     target = target_of(request)
     target.prepare()
     catalogue = cache(lambda: _catalogue(location))
@@ -89,24 +96,24 @@ def run_export(
     plan = pin()
     lost = None if pinned is None else find_lost(pinned, plan, target)
     if lost is not None:
-        _log.warning("%s: begins anew: %s", request.target, lost)
+        _log.warning("%s: starts from the beginning: %s", request.target, lost)
         run.journal.begin_anew()
         plan = pin()
     export = PinnedExport(run, location, request, target, plan, task_bytes)
     export.require_turn()
     try:
         written = export.write_files(catalogue)
-    except Corrupt as error:
+    except (Corrupt, Expired) as error:
         _require_alive(run, location, plan, error)
         raise
     except Unavailable:
-        # An export that committed meanwhile removes what others have staged. Where the target
-        # cannot be asked either, the first error says why.
+        # A concurrent export that commits deletes the staged files of others. If the target is
+        # unreachable too, the first error gives the reason.
         with suppress(Unavailable):
             export.require_turn()
         raise
     commit: str | None = None
-    # A first export without a message leaves no target: it would bind the next one to its columns,
+    # A first export without a message creates no target. It would bind the next one to its columns,
     # its partitions and its choice of topics.
     if plan.positions and (plan.base or plan.tasks):
         commit = run.do_once("commit", lambda: export.commit(written), str)
@@ -117,7 +124,7 @@ def run_export(
 
 @dataclass(frozen=True, slots=True)
 class PinnedExport:
-    """One export whose plan is pinned."""
+    """One export with a pinned plan."""
 
     run: JobRun
     location: TierLocation
@@ -131,24 +138,41 @@ class PinnedExport:
         return self.target.folder(self.plan.base, self.plan.export)
 
     def require_turn(self) -> TargetState:
-        """Return the target's state, if this export can be committed or is. A journal of one that
-        cannot is of no more use."""
+        """Return the target's state before this export. Raises Fenced if another export was
+        committed since this export was planned."""
         state = self.target.load()
         if state.sequence != self.plan.base and state.export != self.plan.export:
             self.run.journal.finish()
             raise Fenced(
-                f"{self.request.target}: another export was committed meanwhile: expected commit "
-                f"{self.plan.base} to be the last, found {state.sequence}; run again to export "
-                "what it left",
+                f"{self.request.target}: another export was committed: expected commit "
+                f"{self.plan.base} to be the last, found {state.sequence}. Run again to export "
+                "the rest",
                 path=self.request.target,
             )
         return state
 
     def write_files(self, catalogue: Callable[[], TierCatalogue]) -> Written:
-        """Do the tasks. Raises Corrupt, Unavailable."""
-        form, short = self._form(), self.plan.export[:8]
+        """Run the tasks. Raises Corrupt, Unavailable."""
+        request, short = self.request, self.plan.export[:8]
+        form = FileForm(
+            self.target.file_columns,
+            self.plan.export,
+            ".part" if request.format is Format.PARQUET else ".parquet",
+            request.target_file_bytes,
+            request.zstd_level,
+            in_folders=request.format is Format.DELTA,
+            partition_by=request.partition_by,
+        )
         ranges = list(scan_ranges(catalogue(), self.plan.tasks)) if self.plan.tasks else []
-        drops = self._find_drops(catalogue, ranges, form)
+        skips = request.on_damage is OnDamage.SKIP
+        drops = Drops()
+        if request.dedup_window_ms is not None and ranges:
+            columns = columns_of(form, request.body_schema)
+            drops = DropFinder(
+                *(self.run, self.location, catalogue(), self.plan, self.folder, columns, skips),
+                request.dedup_window_ms,
+                self.task_bytes,
+            ).find(ranges)
         tasks = [
             WriteTask(
                 number,
@@ -156,9 +180,9 @@ class PinnedExport:
                 items,
                 self.folder,
                 replace(form, prefix=f"{short}-{number:05d}"),
-                self._skips,
-                self.request.body_schema,
-                self.request.on_unfit is OnUnfit.FAIL,
+                skips,
+                request.body_schema,
+                request.on_unfit is OnUnfit.FAIL,
                 first,
                 drops.sections.get(number, ()),
             )
@@ -178,45 +202,8 @@ class PinnedExport:
         names = {*(file.name for file in (*staged, *files)), *drops.names}
         return Written(written, drops, files, sorted(names))
 
-    @property
-    def _skips(self) -> bool:
-        return self.request.on_corrupt is OnCorrupt.SKIP
-
-    def _form(self) -> FileForm:
-        request = self.request
-        return FileForm(
-            self.target.file_columns,
-            self.plan.export,
-            ".part" if request.format is Format.PARQUET else ".parquet",
-            request.target_file_bytes,
-            request.zstd_level,
-            in_folders=request.format is Format.DELTA,
-            partition_by=request.partition_by,
-        )
-
-    def _find_drops(
-        self,
-        catalogue: Callable[[], TierCatalogue],
-        ranges: list[tuple[ScanRange, ...]],
-        form: FileForm,
-    ) -> Drops:
-        if self.request.dedup_window_ms is None or not ranges:
-            return Drops()
-        return DropFinder(
-            self.run,
-            self.location,
-            catalogue(),
-            self.plan,
-            self.folder,
-            columns_of(form, self.request.body_schema),
-            self._skips,
-            self.request.dedup_window_ms,
-            self.task_bytes,
-        ).find(ranges)
-
     def commit(self, written: Written) -> str:
-        """Return the name of the commit, made if no run of this export has made it. Raises Fenced,
-        Unavailable."""
+        """Return the name of the commit, created if missing. Raises Fenced, Unavailable."""
         try:
             state = self.require_turn()
             if state.export == self.plan.export:
@@ -228,7 +215,6 @@ class PinnedExport:
             raise
 
     def _following(self, state: TargetState, written: Written) -> TargetState:
-        """The state behind this export."""
         identity = identity_of(self.location, self.request)
         return TargetState(
             self.plan.base + 1,
@@ -249,8 +235,9 @@ def export_topics(
     *,
     keeps_part: bool,
 ) -> JobReport:
-    """Do one export, or one for each topic where each has a target of its own. keeps_part: as of
-    `export_each`. Raises as `export_one`, as `per_topic.split_by_topic`, and Unavailable."""
+    """Run one export, or one export per topic if each topic has its own target. `keeps_part`: as in
+    `export_each`. Raises the errors of `export_one` and `per_topic.split_by_topic`, and
+    Unavailable."""
     if not is_per_topic(request):
         return export_one(request)
     requests = split_by_topic(request, _catalogue(location))
@@ -258,8 +245,8 @@ def export_topics(
 
 
 def measure_left(location: TierLocation, request: ExportRequest, clock: Clock) -> Behind:
-    """Compare a tier and a target, or those of each topic. Raises as `run_export`; writes
-    nothing."""
+    """Return the lag of the target, or of each topic's target. Writes nothing. Raises the errors of
+    `run_export`."""
     catalogue = _catalogue(location)
     if is_per_topic(request):
         requests = split_by_topic(request, catalogue)
@@ -271,52 +258,39 @@ def _measure_one(
     location: TierLocation, catalogue: TierCatalogue, request: ExportRequest, clock: Clock
 ) -> Behind:
     plan = _pin_plan(location, catalogue, request, target_of(request), TASK_BYTES)
-    firsts: dict[str, PlannedRange] = {}
-    for item in chain.from_iterable(plan.tasks):
-        firsts.setdefault(item.queue, item)
+    planned = list(chain.from_iterable(plan.tasks))
     queues = {queue.path: queue for queue in catalogue.queues}
-    provider = location.connect()
+    with closing(location.connect()) as provider:
 
-    def find_time(item: PlannedRange) -> int:
-        with QueueReader(provider, queues[item.queue]) as reader:
-            return store_time(reader, item.from_offset)
+        def find_time(item: PlannedRange) -> int:
+            with open_queue(provider, queues[item.queue]) as reader:
+                return store_time(reader, item.from_offset)
 
-    try:
-        times = list(map_ahead(provider, find_time, list(firsts.values())))
-    finally:
-        provider.close()
-    messages = sum(item.until_offset - item.from_offset for item in chain(*plan.tasks))
+        times = list(map_ahead(provider, find_time, list(_first_of_each(planned).values())))
+    messages = sum(item.until_offset - item.from_offset for item in planned)
     oldest_ms = min((time for time in times if time > 0), default=clock.now_ms())
     return Behind(messages, max(clock.now_ms() - oldest_ms, 0) / 1000)
 
 
+def _first_of_each(planned: Iterable[PlannedRange]) -> dict[str, PlannedRange]:
+    firsts: dict[str, PlannedRange] = {}
+    for item in planned:
+        firsts.setdefault(item.queue, item)
+    return firsts
+
+
 def target_of(request: ExportRequest) -> Target:
-    """Return the place to export into. Raises Invalid, Unavailable."""
-    match request.format:
-        case Format.PARQUET:
-            from tieredstore.jobs.exporting.targets.parquet import ParquetTarget
-
-            return ParquetTarget(request)
-        case Format.ICEBERG:
-            from tieredstore.jobs.exporting.targets.iceberg import IcebergTarget
-
-            return IcebergTarget(request)
-        case Format.DELTA:
-            from tieredstore.jobs.exporting.targets.delta import DeltaTarget
-
-            return DeltaTarget(request)
+    """Return the target of an export. Raises Invalid, Unavailable."""
+    module = import_module(f"tieredstore.jobs.exporting.targets.{request.format}")
+    target: Target = getattr(module, f"{request.format.capitalize()}Target")(request)
+    return target
 
 
 def _catalogue(location: TierLocation) -> TierCatalogue:
-    provider, metadata = location.connect(), location.metadata()
-    try:
-        catalogue = load_catalogue(provider, metadata, broker=location.broker)
+    with open_location(location) as tier:
+        catalogue = load_catalogue(tier.provider, tier.metadata, broker=tier.broker)
         catalogue.require_own_state()
         return catalogue
-    finally:
-        provider.close()
-        if metadata is not None:
-            metadata.close()
 
 
 def _pin_plan(
@@ -328,22 +302,22 @@ def _pin_plan(
 ) -> Plan:
     state = target.load()
     require_same(state, identity_of(location, request), request)
-    provider = location.connect()
-    try:
-        return make_plan(provider, catalogue, request, state, task_bytes=task_bytes)
-    finally:
-        provider.close()
+    with closing(location.connect()) as provider:
+        plan = make_plan(provider, catalogue, request, state, task_bytes=task_bytes)
+    if request.format is not Format.ICEBERG:  # Their tables name their files themselves.
+        topics = {item.queue.split("/")[1] for task in plan.tasks for item in task}
+        request.partition_by.require_names(topics, request.target)
+    return plan
 
 
-def _require_alive(run: JobRun, location: TierLocation, plan: Plan, error: Corrupt) -> None:
-    """Raise Unavailable if messages of the plan have expired since it was made: then it is of no
-    more use."""
-    firsts: dict[str, PlannedRange] = {}
+def _require_alive(
+    run: JobRun, location: TierLocation, plan: Plan, error: Corrupt | Expired
+) -> None:
+    """Raise Expired if planned messages have expired in the meantime. The plan is then useless."""
     known: list[list[PlannedRange]] = []
     if KNOWN_STEP in run.journal:
         known = run.journal.outcome(KNOWN_STEP, list[list[PlannedRange]])
-    for item in chain.from_iterable((*known, *plan.tasks)):
-        firsts.setdefault(item.queue, item)
+    firsts = _first_of_each(chain.from_iterable((*known, *plan.tasks)))
     queues = {queue.path: queue for queue in _catalogue(location).queues}
     provider = location.connect()
 
@@ -360,9 +334,9 @@ def _require_alive(run: JobRun, location: TierLocation, plan: Plan, error: Corru
             if alive is None or alive > item.from_offset:
                 run.journal.finish()
                 begins = "is gone" if alive is None else f"begins at {alive}"
-                raise Unavailable(
+                raise Expired(
                     f"{path}: messages expired while they were exported: planned from queue offset "
-                    f"{item.from_offset}, the queue now {begins}; nothing was committed, run again",
+                    f"{item.from_offset}, the queue now {begins}. Nothing was committed, run again",
                     path=path,
                     offset=item.from_offset,
                 ) from error
@@ -373,17 +347,14 @@ def _require_alive(run: JobRun, location: TierLocation, plan: Plan, error: Corru
 def _group_small_files(
     files: Iterable[DataFile], target_bytes: int
 ) -> tuple[list[DataFile], list[tuple[DataFile, ...]]]:
-    """Files to keep, and groups of small ones of a partition to be merged."""
     kept: list[DataFile] = []
     groups: list[tuple[DataFile, ...]] = []
-
-    partitions: dict[Partition, list[DataFile]] = {}
+    partitions: defaultdict[Partition, list[DataFile]] = defaultdict(list)
     for file in files:
-        partitions.setdefault(file.partition, []).append(file)
+        partitions[file.partition].append(file)
     for of_partition in partitions.values():
-        small: list[DataFile] = []
-        for file in of_partition:
-            (small if file.size_bytes * _SMALL < target_bytes else kept).append(file)
+        small = [file for file in of_partition if file.size_bytes * _SMALL < target_bytes]
+        kept += [file for file in of_partition if file.size_bytes * _SMALL >= target_bytes]
         for group in gather_groups(
             small, lambda file: file.size_bytes, target_bytes, len(small) or 1
         ):
@@ -392,3 +363,48 @@ def _group_small_files(
             else:
                 kept.extend(group)
     return kept, groups
+
+
+def find_lost(journal: Journal, plan: Plan, target: Target) -> str | None:
+    """Describe what the target has lost since an interrupted export, because the target was deleted
+    or replaced by an older copy. A Delta log would accept the names of missing files. Returns None
+    if the export can continue, was committed, or is followed by another export's commit. Raises
+    Unavailable."""
+    state = target.load()
+    if state.export == plan.export or state.sequence > plan.base:
+        return None
+    if state.sequence < plan.base:
+        return (
+            f"the interrupted run followed commit {plan.base} of the target, whose last one is now "
+            f"{state.sequence}"
+        )
+    if "commit" in journal:
+        return f"commit {plan.base + 1} of the target, which the interrupted run made, is gone"
+    names = sorted(set(_staged_names(journal)))
+    if not names:
+        return None
+    with (
+        closing(target.folder(plan.base, plan.export).connect()) as files,
+        ThreadPoolExecutor(_THREADS) as pool,
+    ):
+        missing = list(compress(names, (not found for found in pool.map(files.exists, names))))
+    if not missing:
+        return None
+    return f"{len(missing)} of {len(names)} files of the interrupted run are gone ({missing[0]})"
+
+
+def _staged_names(journal: Journal) -> Iterator[str]:
+    for step in journal:
+        match step.partition(":")[0]:
+            case "write":
+                written: WriteOutcome = journal.outcome(step, WriteOutcome)
+                yield from (file.name for file in written.files)
+            case "merge":
+                yield journal.outcome(step, DataFile).name
+            case "keys" | "known-keys":
+                name = journal.outcome(step, KeysOutcome).name
+                if name:
+                    yield name
+            case "duplicates":
+                sections: list[DropSection] = journal.outcome(step, list[DropSection])
+                yield from (section.name for section in sections)

@@ -1,10 +1,9 @@
-"""How the rows of a target are cut into files: by topic, day, hour and bucket, as far as is wanted,
-and where these files stand, in folders as Hive names them."""
+"""Partitioning of rows into files by topic, day, hour and bucket, and their Hive-style folders."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from urllib.parse import quote
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from tieredstore.errors import Invalid
 from tieredstore.jobs.exporting.buckets import bucket_numbers
+from tieredstore.message.names import MAX_NAME_BYTES
 from tieredstore.scan.arrow.schema import TYPES
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -31,10 +31,9 @@ _WORD = re.compile(r"\s*(bucket\([^)]*\)|[^,()]+)\s*(?:,|$)")
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """What the rows of one file have in common, as far as the target is partitioned by it; None
-    besides. day: days since 1970-01-01 (UTC), None where the store times are null, as is hour (0 to
-    23). era: 0, or another number for rows with times that four-digit years do not have
-    (`eras_of`)."""
+    """Common values of the rows of one file, for the partition fields of the target. The other
+    fields are None. `day`: days since 1970-01-01 (UTC), None for null store times. `hour`: 0 to 23,
+    None for null store times. `era`: not 0 for times outside of four-digit years (`eras_of`)."""
 
     topic: str | None = None
     day: int | None = None
@@ -45,8 +44,8 @@ class Partition(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 @dataclass(frozen=True, slots=True)
 class PartitionBy:
-    """What a target is partitioned by. hour: by day and hour. buckets: how many, 0 for none, by the
-    hash of a column."""
+    """Partitioning of a target. `hour`: partition by day and hour. `buckets`: number of buckets, 0
+    for none."""
 
     topic: bool = True
     day: bool = True
@@ -56,14 +55,14 @@ class PartitionBy:
 
     @property
     def names(self) -> list[str]:
-        """As they are given."""
+        """Names of the partition fields as given."""
         bucket = f"bucket({self.buckets}, {self.bucket_column})"
         found = {"topic": self.topic, "day": self.day, "hour": self.hour, bucket: self.buckets > 0}
         return [name for name, is_on in found.items() if is_on]
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """Columns that stand in the folders' names, where files do not have them."""
+        """Columns whose values are in folder names and not in data files."""
         found = {
             "topic": (self.topic, TYPES["topic"]),
             "day": (self.day, pa.date32()),
@@ -74,22 +73,38 @@ class PartitionBy:
 
     @property
     def needed_columns(self) -> tuple[str, ...]:
-        """Of the messages."""
+        """Message columns that partitioning needs."""
         return ("topic", "store_timestamp", *([self.bucket_column] if self.buckets else []))
 
     def values(self, partition: Partition) -> dict[str, str | None]:
         """Return the value of each column, as text."""
-        return {name: _text(name, getattr(partition, name)) for name in self.types}
+        found = {name: getattr(partition, name) for name in self.types}
+        texts = {name: None if value is None else str(value) for name, value in found.items()}
+        return texts | ({"day": day_text(partition.day)} if "day" in texts else {})
 
     def folder(self, partition: Partition) -> str:
-        """Return the folder such as `topic=…/day=…`; empty where there is no partition."""
+        """Return the folder such as `topic=…/day=…`, or empty without a partition."""
         return "/".join(
             f"{name}={NULL_PARTITION if value is None else quote(value, safe='')}"
             for name, value in self.values(partition).items()
         )
 
+    def require_names(self, topics: Iterable[str], target: str) -> None:
+        """Raise Invalid for a topic whose name is too long for a folder name. With such a topic,
+        the target could neither publish the commit nor begin the next commit."""
+        for topic in sorted(topics) if self.topic else ():
+            size = len(self.folder(Partition(topic)).partition("/")[0])
+            if size > MAX_NAME_BYTES:
+                raise Invalid(
+                    f"{target}: topic {topic!r}: its folder would have a name of {size} bytes, at "
+                    f"most {MAX_NAME_BYTES} are possible. Leave it out (--topics), or export it by "
+                    "itself, not partitioned by topic (--partition-by day)",
+                    topic=topic,
+                    path=target,
+                )
+
     def cut(self, topic: str, batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
-        """Cut the rows of one topic. The batch has the columns needed."""
+        """Cut the rows of one topic into partitions. The batch has the needed columns."""
         count = batch.num_rows
         if not count:
             return
@@ -117,17 +132,15 @@ class PartitionBy:
         day, hour = None, None
         if time != _NULL:
             day, hour = divmod(time, 24) if self.hour else (time, None)
-        return Partition(
-            topic if self.topic else None, day, hour, None if bucket == _NULL else bucket, era
-        )
+        number = None if bucket == _NULL else bucket
+        return Partition(topic if self.topic else None, day, hour, number, era)
 
 
 BY_TOPIC_AND_DAY = PartitionBy()
 
 
 def parse_partition_by(given: str | Sequence[str]) -> PartitionBy:
-    """Parse `topic,hour,bucket(16)`, or such names one by one; `none`, or no name, for none. Raises
-    Invalid."""
+    """Parse `topic,hour,bucket(16)`, a sequence of such names, or `none`. Raises Invalid."""
     names = _split(given) if isinstance(given, str) else list(given)
     if names == ["none"]:
         names = []
@@ -159,18 +172,17 @@ def parse_partition_by(given: str | Sequence[str]) -> PartitionBy:
 
 
 def day_text(day: int | None) -> str | None:
-    """Return the day in ISO 8601; None for null and for days that four-digit years do not have."""
+    """Return the day in ISO 8601, or None for null and for days outside of four-digit years."""
     if day is None or not _FIRST_DAY <= day <= _LAST_DAY:
         return None
     return (_EPOCH + timedelta(days=day)).isoformat()
 
 
 def eras_of(batch: pa.RecordBatch) -> np.ndarray | None:
-    """Return a number of each row, the same for rows each of whose times has a year of four digits,
-    one before or one behind, column by column; 0 where all have four. None where all rows have 0.
-
-    A file's bounds are then such that a table's log can say them, or that nothing is lost where it
-    cannot."""
+    """Return a number for each row, or None if all are 0. The number distinguishes, for each time
+    column, years before, within and after the four-digit range. Rows with equal ranges share a
+    number. Rows with all times within the range have 0. The bounds of a file can then be written to
+    a table's log, or omitted without loss."""
     found: np.ndarray | None = None
     weight = 1
     for column in batch.columns:
@@ -184,14 +196,8 @@ def eras_of(batch: pa.RecordBatch) -> np.ndarray | None:
     return found
 
 
-def _text(name: str, value: str | int | None) -> str | None:
-    if name == "day":
-        return day_text(None if value is None else int(value))
-    return None if value is None else str(value)
-
-
 def _group(keys: Sequence[np.ndarray]) -> Iterator[np.ndarray | None]:
-    """Yield the rows that have the same keys; None for all rows."""
+    """Yield groups of rows with the same keys. A group of None means all rows."""
     varying = [key for key in keys if len(key) and key.min() != key.max()]
     if not varying:
         yield None
@@ -205,7 +211,6 @@ def _group(keys: Sequence[np.ndarray]) -> Iterator[np.ndarray | None]:
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside of brackets."""
     names, place = [], 0
     while place < len(text):
         found = _WORD.match(text, place)

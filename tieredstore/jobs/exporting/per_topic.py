@@ -1,27 +1,26 @@
-"""A target for each topic: `{topic}` in its URL or in the name of its table. Each is an export of
-its own, with a state, a journal and a commit of its own."""
+"""A target for each topic: the target's URL or table name contains `{topic}`. Each topic is a
+separate export with its own state, journal and commit."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tieredstore.errors import Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.jobs.exporting.following import Behind, Totals
 from tieredstore.jobs.exporting.request import ExportRequest, Format
+from tieredstore.jobs.run import JobReport
 from tieredstore.jobs.stopping import Stopped
 from tieredstore.scan.catalogue import TierCatalogue
 
 PLACE = "{topic}"
-JobReport = dict[str, Any]
 _TABLE_FIELDS = ("target", "export", "sequence", "commit", "rows", "files", "file_bytes")
 
 
 def is_per_topic(request: ExportRequest) -> bool:
-    """Tell whether each topic has a target of its own. Raises Invalid for a folder that tells them
-    apart where the table does not."""
+    """Return whether each topic has its own target. Raises Invalid for an Iceberg table whose
+    folder depends on the topic but whose name does not."""
     in_table, in_folder = (PLACE in (text or "") for text in (request.table, request.to))
     if request.format is Format.ICEBERG and in_folder and not in_table:
         raise Invalid(f"{request.target}: {PLACE} in the folder needs {PLACE} in the table's name")
@@ -29,8 +28,8 @@ def is_per_topic(request: ExportRequest) -> bool:
 
 
 def split_by_topic(request: ExportRequest, catalogue: TierCatalogue) -> dict[str, ExportRequest]:
-    """Return the export of each topic that is chosen, by topic. Raises Invalid for two topics of
-    one name, and for chosen topics that are not there."""
+    """Return the export of each chosen topic, by topic. Raises Invalid if two topics have the same
+    target name, or if chosen topics are missing."""
     request.require_topics(catalogue)
     topics = sorted({queue.topic for queue in request.selection.queues(catalogue)})
     named: dict[str, str] = {}
@@ -46,8 +45,8 @@ def split_by_topic(request: ExportRequest, catalogue: TierCatalogue) -> dict[str
 
 
 def name_topic(topic: str) -> str:
-    """Return the topic in names of folders and tables: letters, digits, `_` and `-` stay, another
-    character becomes `_` and its number in hex, such as `_25` for `%`."""
+    """Return a topic's name in the form for names of folders and tables. Letters, digits, `_` and
+    `-` stay. Another character becomes `_` and its number in hex, such as `_25` for `%`."""
     return re.sub(r"[^A-Za-z0-9_-]", lambda found: f"_{ord(found[0]):02X}", topic)
 
 
@@ -58,9 +57,10 @@ def export_each(
     *,
     keeps_part: bool,
 ) -> JobReport:
-    """Export topic by topic, and return one report, with a row for each in `tables`. A topic that
-    fails stops no other; the first error is raised at the end, one that another run mends last.
-    keeps_part: return the report of what was committed where Stopped ended it between two."""
+    """Export topic by topic, and return one report, with a row per topic in `tables`. The failure
+    of one topic does not stop the others. The first error is raised at the end, lasting errors
+    before temporary errors. `keeps_part`: after Stopped between two topics, return the report of
+    the committed topics."""
     found: list[tuple[str, JobReport]] = []
     errors: list[TieredStoreError] = []
     for topic, request in requests.items():
@@ -80,11 +80,10 @@ def export_each(
 def measure_each(
     requests: dict[str, ExportRequest], measure: Callable[[ExportRequest], Behind]
 ) -> Behind:
-    """Sum up what the targets lack."""
-    found = [measure(request) for request in requests.values()]
-    return Behind(
-        sum(one.messages for one in found), max((one.seconds for one in found), default=0.0)
-    )
+    """Return the sum of the lags of the targets."""
+    found = list(map(measure, requests.values()))
+    seconds = max((one.seconds for one in found), default=0.0)
+    return Behind(sum(one.messages for one in found), seconds)
 
 
 def _narrow(request: ExportRequest, topic: str) -> ExportRequest:

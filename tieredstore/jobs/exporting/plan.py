@@ -1,4 +1,4 @@
-"""What an export reads: from where each queue goes on to where it ends now, cut into tasks."""
+"""Plan of an export: from each queue's exported position to its end, cut into tasks."""
 
 from __future__ import annotations
 
@@ -18,21 +18,28 @@ from tieredstore.jobs.run import TASK_BYTES, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
-from tieredstore.scan.codas import find_message
-from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.expired import open_queue
+from tieredstore.scan.extents import QueueReader, find_message
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanBounds, ScanRange, plan_queue
-from tieredstore.scan.segments.tail import find_committed_end
-from tieredstore.scan.time_search.search import find_first, narrow_by_time
+from tieredstore.scan.read.tail import find_committed_end
+from tieredstore.scan.time_search.modes import SearchTimes
+from tieredstore.scan.time_search.search import (
+    Unrecorded,
+    find_first,
+    find_unrecorded,
+    is_read_whole,
+    narrow_by_time,
+    warn_unrecorded,
+)
 from tieredstore.scan.time_search.store_times import read_times
 from tieredstore.timestamps import format_time
 
 
 class PlannedRange(msgspec.Struct, frozen=True, array_like=True):
-    """Messages [from, until) of a queue (`broker/topic/queueId`), and the bytes [log_from,
-    log_until) of its commit log from which they are read. since_ms: only those stored then or
-    later, epoch ms."""
+    """Messages [from, until) of a queue (`broker/topic/queueId`), and bytes [log_from, log_until)
+    of its commit log. `since_ms`: only messages stored at this time or later, epoch ms."""
 
     queue: str
     from_offset: int
@@ -62,7 +69,7 @@ class RangesTask:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages that are not exported: they had expired, or never came into the tier."""
+    """Messages that are not exported because they expired first, or never reached the tier."""
 
     queue: str
     from_offset: int
@@ -71,9 +78,10 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Pinned once. base: the target's sequence that it goes out from. tasks: the ranges of each.
-    positions: of the queues whose position changes; without the last message, which the tasks
-    see. taken: queue offsets [from, until) that a target without duplicates has of a queue."""
+    """Pinned plan of an export. `base`: the target's sequence before the export. `tasks`: the
+    ranges of each task. `positions`: new positions of the queues whose position changes, without
+    the last message, which only tasks read. `taken`: exported queue offsets [from, until) of each
+    queue of a target without duplicates."""
 
     export: str
     base: int
@@ -91,19 +99,38 @@ def make_plan(
     *,
     task_bytes: int = TASK_BYTES,
 ) -> Plan:
-    """Plan the ranges of an export. Raises Invalid for a topic that is not there and a queue that
-    does not go on where the target ends, Corrupt, Unavailable."""
-    if not state.sequence:  # later a topic may have gone from the tier
+    """Plan the ranges of an export. Raises Invalid for a missing topic and a queue that does not
+    continue at the target's end, Corrupt, Unavailable."""
+    if not state.sequence:  # Later a topic may have been deleted.
         request.require_topics(catalogue)
     result = Plan(uuid.uuid4().hex, state.sequence)
     ranges: list[PlannedRange] = []
-    # One without units has nothing to export, and nothing by which to tell it from another one.
+    # A queue without units has nothing to export, and nothing that identifies it.
     queues = [queue for queue in request.selection.queues(catalogue) if queue.has_units]
-    # Queues of a topic stand together: they share its files.
+    # Queues of a topic are adjacent because they share its files.
     queues.sort(key=lambda queue: (queue.topic, queue.broker, queue.queue_id))
 
+    if request.search_times is SearchTimes.EXACT:
+        # Warn of the number of messages read to find the begin or end of a queue by time.
+        chosen = request.selection
+
+        def find(queue: QueueFiles) -> list[Unrecorded]:
+            with open_queue(provider, queue) as reader:
+                return list(find_unrecorded(reader))
+
+        searched = [
+            queue
+            for queue in queues
+            if not is_read_whole(queue)
+            and (
+                chosen.until_ms is not None
+                or (chosen.since_ms is not None and queue.path not in state.queues)
+            )
+        ]
+        warn_unrecorded(chain.from_iterable(map_ahead(provider, find, searched)))
+
     def plan_one(queue: QueueFiles) -> _QueuePlan:
-        with QueueReader(provider, queue) as reader:
+        with open_queue(provider, queue) as reader:
             return _plan_queue(reader, request, state.queues.get(queue.path), task_bytes)
 
     for queue, planned in zip(queues, map_ahead(provider, plan_one, queues), strict=True):
@@ -119,7 +146,8 @@ def make_plan(
 
 @dataclass(slots=True)
 class _QueuePlan:
-    """What of one queue is exported. position: where the target then is, None for no change."""
+    """Plan of one queue. `position`: position of the target after the export, None for no
+    change."""
 
     ranges: list[PlannedRange] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -130,16 +158,15 @@ def _plan_queue(
     reader: QueueReader, request: ExportRequest, position: Position | None, task_bytes: int
 ) -> _QueuePlan:
     planned = _QueuePlan()
-    listed = reader.queue
     end = find_committed_end(reader)
-    goes_on = position is not None and _goes_on(reader, listed, position, request, end)
-    low, high = _bounds(reader, listed, position, goes_on, request, end)
-    # A queue that begins, or was made again, lacks nothing in front.
+    goes_on = position is not None and _goes_on(reader, position, request, end)
+    low, high = _bounds(reader, position, goes_on, request, end)
+    # A queue that begins, or was recreated, lacks no earlier messages.
     reached = low if position is None else min(low, position.next_offset)
     since_ms = request.selection.since_ms if position is None else None
     for piece in plan_queue(reader, ScanBounds(low, high, range_bytes=task_bytes, narrow=True)):
         if piece.from_offset > reached:
-            planned.gaps.append(Gap(listed.path, reached, piece.from_offset))
+            planned.gaps.append(Gap(reader.queue.path, reached, piece.from_offset))
         planned.ranges.append(_to_planned_range(piece, since_ms))
         reached = piece.until_offset
     if high > low or (position is None and low <= end and request.selection.begins_late):
@@ -152,8 +179,7 @@ def _plan_queue(
 def _find_taken(
     provider: SegmentProvider, catalogue: TierCatalogue, state: TargetState
 ) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield what the target has of each queue that is still the one that was exported, whether it
-    is chosen now or not."""
+    """Yield the exported range of each queue of the target, except recreated queues."""
     firsts = state.taken_from or {}
     known = [
         (queue, state.queues[queue.path])
@@ -163,7 +189,7 @@ def _find_taken(
 
     def is_same(one: tuple[QueueFiles, Position]) -> bool:
         queue, position = one
-        with QueueReader(provider, queue) as reader:
+        with open_queue(provider, queue) as reader:
             return _change(reader, position, find_committed_end(reader)) is None
 
     for (queue, position), same in zip(known, map_ahead(provider, is_same, known), strict=True):
@@ -179,8 +205,8 @@ def plan_known(
     *,
     task_bytes: int = TASK_BYTES,
 ) -> list[list[PlannedRange]]:
-    """Plan to read again what the target has of the topics in `times_ms`, stored in [since, until).
-    Ranges hold messages of other times too. Raises Corrupt, Unavailable."""
+    """Plan to read again the exported messages of the topics in `times_ms` that were stored in
+    [since, until). Ranges contain messages of other times too. Raises Corrupt, Unavailable."""
     known = [
         queue
         for queue in catalogue.queues
@@ -193,9 +219,9 @@ def plan_known(
             *times_ms[queue.topic],
             range_bytes=task_bytes,
             narrow=True,
-            leave_small=False,
+            leave_search=False,
         )
-        with QueueReader(provider, queue) as reader:
+        with open_queue(provider, queue) as reader:
             return [
                 _to_planned_range(piece, bounds.since_ms) for piece in plan_queue(reader, bounds)
             ]
@@ -207,80 +233,63 @@ def plan_known(
 
 def _bounds(
     reader: QueueReader,
-    queue: QueueFiles,
     position: Position | None,
     goes_on: bool,
     request: ExportRequest,
     end: int,
 ) -> tuple[int, int]:
-    """Queue offsets [low, high) to export; goes_on: whether the queue is still the one of the
-    position; end: behind the last message."""
-    chosen = request.selection
+    """Return queue offsets [low, high) to export. `goes_on`: whether the queue is still the one of
+    the position, not a recreated queue. `end`: offset after the last message."""
+    chosen, queue = request.selection, reader.queue
     low = first = min(reader.min_offset(), end)
     if position is not None and goes_on:
         low = position.next_offset
         if low < first:
-            _require_gap(queue, low, first, request)
+            if Accept.GAP not in request.accept:
+                raise Invalid(
+                    f"{queue.path}: messages expired before they were exported: {request.target} "
+                    f"ends at queue offset {low}, the tier begins at {first}. --accept gap "
+                    f"continues at {first}",
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    offset=low,
+                )
             low = first
     elif position is None:
         low = max(low, chosen.from_offset or 0)
         if chosen.since_ms is not None:
-            first, _ = narrow_by_time(reader, low, end, since_ms=chosen.since_ms)
-            found = find_first(reader, first, end, since_ms=chosen.since_ms)
+            how = request.search_times
+            first, _ = narrow_by_time(reader, low, end, since_ms=chosen.since_ms, search_times=how)
+            found = find_first(reader, first, end, since_ms=chosen.since_ms, search_times=how)
             low = end if found is None else first
     high = end if chosen.until_offset is None else min(end, chosen.until_offset)
     if chosen.until_ms is not None and low < high:
-        high = _find_end(reader, low, high, chosen.until_ms)
+        until_ms, how = chosen.until_ms, request.search_times
+        late = find_first(reader, low, high, since_ms=until_ms, search_times=how)
+        # A position is a single offset: later messages stored before the time would be left out.
+        if late is not None:
+            early = find_first(reader, late, high, until_ms=until_ms, search_times=how)
+            if early is not None:
+                raise Invalid(
+                    f"{queue.path}: store times go back at {format_time(until_ms)}: message "
+                    f"{early} is stored before it, and message {late} is not. End the run with "
+                    "--until-offset, or with --until where times rise",
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    offset=early,
+                )
+            high = late
     return low, max(low, high)
 
 
-def _find_end(reader: QueueReader, low: int, high: int, until_ms: int) -> int:
-    """The first queue offset of [low, high) whose message is stored at `until_ms` or later. A
-    position is one offset, so no message behind it may be stored before: such an export would
-    leave it out, or take the others."""
-    end = find_first(reader, low, high, since_ms=until_ms)
-    if end is None:
-        return high
-    early = find_first(reader, end, high, until_ms=until_ms)
-    if early is not None:
-        queue = reader.queue
-        raise Invalid(
-            f"{queue.path}: store times go back at {format_time(until_ms)}: message {end} is "
-            f"stored then or later, message {early} behind it earlier. --until-offset ends a run "
-            "in front of an offset, and another --until where times rise",
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            offset=early,
-        )
-    return end
-
-
-def _require_gap(queue: QueueFiles, expected: int, first: int, request: ExportRequest) -> None:
-    if Accept.GAP not in request.accept:
-        raise Invalid(
-            f"{queue.path}: messages expired before they were exported: {request.target} ends in "
-            f"front of queue offset {expected}, the tier begins at {first}; --accept gap goes on "
-            f"at {first}",
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            offset=expected,
-        )
-
-
-def _goes_on(
-    reader: QueueReader,
-    queue: QueueFiles,
-    position: Position,
-    request: ExportRequest,
-    end: int,
-) -> bool:
-    """Whether the queue is the one that was exported; False for another one that is accepted."""
+def _goes_on(reader: QueueReader, position: Position, request: ExportRequest, end: int) -> bool:
+    queue = reader.queue
     changed = _change(reader, position, end)
     if changed is None:
         return True
     if Accept.REMADE not in request.accept:
         raise Invalid(
-            f"{queue.path}: the topic was made again: {changed}; --accept remade exports the new "
+            f"{queue.path}: the topic was recreated: {changed}. --accept remade exports the new "
             "messages beside the old ones",
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -290,8 +299,8 @@ def _goes_on(
 
 
 def _change(reader: QueueReader, position: Position, end: int) -> str | None:
-    """How the last message that was exported is not in the queue any more; None where it is, and
-    where nobody can tell: it has expired."""
+    """Describe how the last exported message differs from the message that the queue now has at its
+    offset. Return None if it is the same."""
     first = reader.min_offset()
     marked = position.marked_offset
     last = position.next_offset - 1 if marked is None else marked
@@ -303,11 +312,11 @@ def _change(reader: QueueReader, position: Position, end: int) -> str | None:
         named = int(reader.read_units(last, 1)[0]["physical_offset"])
     except Corrupt:
         if any(low <= last < high for low, high in find_lost_units(reader)):
-            return None  # damage, too
+            return None  # Damage is skipped as well.
         return f"message {last} was exported, and is in a hole now"
     times, known = read_times(reader, last, 1)
     if not known[0]:
-        return None  # damage, which is told where messages are read
+        return None  # Damage is reported when messages are read.
     found_offset, found_time = find_message(reader, named), int(times[0])
     if found_offset == position.physical_offset and found_time == position.store_timestamp_ms:
         return None
@@ -334,24 +343,22 @@ def _to_planned_range(piece: ScanRange, since_ms: int | None) -> PlannedRange:
 def scan_ranges(
     catalogue: TierCatalogue, planned: list[list[PlannedRange]]
 ) -> Iterator[tuple[ScanRange, ...]]:
-    """Yield the planned ranges with the segments that they need, as they are now. A queue that is
-    gone since has none: reading its range says so."""
+    """Yield the planned ranges with the current segments of each. A deleted queue has no segments,
+    and reading its range reports that."""
     queues = {queue.path: queue for queue in catalogue.queues}
-    missing = {item.queue for item in chain.from_iterable(planned)} - queues.keys()
-    for path in missing:
-        broker, topic, queue_id = path.split("/")
-        queues[path] = QueueFiles(broker, topic, int(queue_id))
     for items in planned:
-        yield tuple(_range_of(queues, item) for item in items)
+        for path in {item.queue for item in items} - queues.keys():
+            broker, topic, queue_id = path.split("/")
+            queues[path] = QueueFiles(broker, topic, int(queue_id))
+        yield tuple(_range_of(queues[item.queue], item) for item in items)
 
 
-def _range_of(queues: Mapping[str, QueueFiles], item: PlannedRange) -> ScanRange:
-    queue = queues[item.queue]
+def _range_of(queue: QueueFiles, item: PlannedRange) -> ScanRange:
     units = (item.from_offset * UNIT_SIZE, item.until_offset * UNIT_SIZE)
     narrow = replace(
         queue,
         commit_log=_select_within(queue.commit_log, item.log_from, item.log_until),
-        # Those beside a range whose units are lost tell what is missing between them.
+        # Units beside a range whose own units are lost bound the missing messages.
         consume_queue=_select_within(queue.consume_queue, units[0] - 1, units[1] + 1),
     )
     return ScanRange(

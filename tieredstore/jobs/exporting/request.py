@@ -1,61 +1,60 @@
-"""What to export, where to, and in which form."""
+"""Request of an export: source, target and form."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pyarrow as pa
 
 from tieredstore.errors import Invalid
-from tieredstore.jobs.exporting.bodies.schema import BodySchema
-from tieredstore.jobs.exporting.partition import BY_TOPIC_AND_DAY, PartitionBy
+from tieredstore.jobs.exporting.bodies.schema import BodySchema, read_body_schema
+from tieredstore.jobs.exporting.following import parse_interval
+from tieredstore.jobs.exporting.partition import BY_TOPIC_AND_DAY, PartitionBy, parse_partition_by
+from tieredstore.jobs.options import (
+    DEFAULT_DEDUP_WINDOW,
+    DEFAULT_FILE_BYTES,
+    DEFAULT_ZSTD_LEVEL,
+    ExportOptions,
+    check_files,
+    list_names,
+)
 from tieredstore.scan.arrow.schema import TYPES, choose_columns
 from tieredstore.scan.catalogue import TierCatalogue
+from tieredstore.scan.findings import OnDamage
 from tieredstore.scan.selection import Selection, require_topics, split_topics
-from tieredstore.scan.times import require_order
+from tieredstore.scan.time_search.modes import SearchTimes, parse_search_times
+from tieredstore.scan.times import epoch_ms, require_offsets, require_order
 from tieredstore.tier_url import show_url
 
-LEAST_FILE_BYTES, MOST_FILE_BYTES = 1 << 20, 4 << 30
-DEFAULT_FILE_BYTES = 128 << 20
-DEFAULT_ZSTD_LEVEL = 3
-DEFAULT_DEDUP_WINDOW = "10m"
 _MOST_WINDOW_MS = 100 * 366 * 86_400_000
 _ALL = Selection()
+_Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
 
 class Format(enum.StrEnum):
-    """PARQUET: a folder of files. ICEBERG: a table of a pyiceberg catalog. DELTA: a folder that is
-    a Delta table."""
+    """Format of a target: a folder of Parquet files, a table of a pyiceberg catalog, a Delta
+    table."""
 
     PARQUET = "parquet"
     ICEBERG = "iceberg"
     DELTA = "delta"
 
 
-class OnCorrupt(enum.StrEnum):
-    """What a damaged message does: FAIL ends the job, SKIP leaves it out and counts it."""
-
-    FAIL = "fail"
-    SKIP = "skip"
-
-
 class OnUnfit(enum.StrEnum):
-    """What a body does that does not fit the schema: NULL gives nulls and counts it, FAIL ends the
-    job."""
+    """Handling of a body that does not fit: set its columns to null, or end the job."""
 
     NULL = "null"
     FAIL = "fail"
 
 
 class Accept(enum.StrEnum):
-    """What would end the job, and is gone past when it is named.
-
-    GAP: messages that expired before they were exported. REMADE: a topic that was made again; its
-    new messages are exported from their start. MOVED: a target of a tier at another URL. TOPICS: a
-    target of another choice of topics, brokers or queues.
-    """
+    """Conditions that end the job unless they are accepted. `GAP`: messages that expired before
+    they were exported. `REMADE`: a topic that was recreated. Its new messages are exported from
+    their start. `MOVED`: the tier is at another URL than before. `TOPICS`: the choice of topics,
+    brokers or queues has changed."""
 
     GAP = "gap"
     REMADE = "remade"
@@ -65,30 +64,23 @@ class Accept(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """One export. `selection` says which queues, and with offsets and store times where a queue
-    begins that the target does not have yet, and where this run ends. Tags and keys are not for
-    exports.
-
-    to: folder of the target as a URL or a path; for Iceberg, where a new table is put (the catalog
-    decides without it). catalog, table: of pyiceberg, `namespace.name`. columns: None for all but
-    properties; topic, store time, and the column of buckets always are. body_schema: of JSON bodies
-    whose members become columns. dedup_window_ms: leave out messages with the UNIQ_KEY of an
-    earlier one of their topic that was stored at most so long before; None keeps all.
-    target_file_bytes: size of a data file, about. target_options: for the target's file system, or
-    properties of the catalog (`docs/jobs.md`). Raises Invalid.
-    """
+    """One export. The fields are the parsed and checked fields of `ExportOptions`. `selection`:
+    queues, start and end of the run. Tags and keys are not supported. `dedup_window_ms`: drop
+    messages with the UNIQ_KEY of an earlier message of their topic that was stored at most this
+    long before. None keeps all. Raises Invalid."""
 
     format: Format
     to: str | None = field(default=None, repr=False)
     catalog: str | None = None
     table: str | None = None
     selection: Selection = _ALL
+    search_times: SearchTimes = SearchTimes.EXACT
     topics: tuple[str, ...] = ()
     columns: tuple[str, ...] | None = None
     properties: bool = False
     target_file_bytes: int = DEFAULT_FILE_BYTES
     zstd_level: int = DEFAULT_ZSTD_LEVEL
-    on_corrupt: OnCorrupt = OnCorrupt.FAIL
+    on_damage: OnDamage = OnDamage.FAIL
     accept: frozenset[Accept] = frozenset()
     partition_by: PartitionBy = BY_TOPIC_AND_DAY
     body_schema: BodySchema | None = None
@@ -97,13 +89,7 @@ class ExportRequest:
     target_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if not LEAST_FILE_BYTES <= self.target_file_bytes <= MOST_FILE_BYTES:
-            raise Invalid(
-                f"target_file_bytes: expected {LEAST_FILE_BYTES} to {MOST_FILE_BYTES}, found "
-                f"{self.target_file_bytes}"
-            )
-        if not 1 <= self.zstd_level <= 22:
-            raise Invalid(f"zstd_level: expected 1 to 22, found {self.zstd_level}")
+        check_files(self.target_file_bytes, self.zstd_level)
         if self.dedup_window_ms is not None and not 1 <= self.dedup_window_ms <= _MOST_WINDOW_MS:
             raise Invalid(
                 f"dedup_window_ms: expected 1 to {_MOST_WINDOW_MS}, found {self.dedup_window_ms}"
@@ -112,37 +98,33 @@ class ExportRequest:
             raise Invalid("an export is of whole queues: it takes no tags and no keys")
         if self.format is Format.ICEBERG:
             if self.catalog is None or self.table is None:
-                raise Invalid("iceberg needs a catalog and a table (namespace.name)")
+                raise Invalid(
+                    "iceberg needs a catalog (--catalog NAME) and a table (--table NAMESPACE.NAME)"
+                )
         elif self.to is None or self.catalog is not None or self.table is not None:
             raise Invalid(f"{self.format} needs a folder to write to, and no catalog or table")
 
     def require_topics(self, catalogue: TierCatalogue) -> None:
-        """Raise Invalid for a name or shell pattern that no topic of a tier matches: a target would
-        be made of a misspelt one, and refuse the right one."""
+        """Raise Invalid for a name or shell pattern that matches no topic of a tier. A misspelt
+        name would create a target that later rejects the right one."""
         require_topics(catalogue, self.topics)
 
     @property
-    def message_columns(self) -> tuple[str, ...]:
-        """Columns of the target that are those of messages. Raises Invalid for unknown ones."""
+    def types(self) -> dict[str, pa.DataType]:
+        """Columns of the target by name, in order. Raises Invalid for unknown columns."""
         names = list(choose_columns(self.columns))
         if self.properties and "properties" not in names:
             names.append("properties")
-        needed = self.partition_by.needed_columns
-        return (*(name for name in needed if name not in names), *names)
-
-    @property
-    def types(self) -> dict[str, pa.DataType]:
-        """Columns of the target by name, in order. Raises Invalid for unknown ones."""
+        needed = [name for name in self.partition_by.needed_columns if name not in names]
         bodies = {} if self.body_schema is None else self.body_schema.types
-        return {name: TYPES[name] for name in self.message_columns} | bodies
+        return {name: TYPES[name] for name in (*needed, *names)} | bodies
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Columns of the target. Raises Invalid for unknown ones."""
         return tuple(self.types)
 
     def describe_form(self) -> dict[str, object]:
-        """Return as JSON how the target is made, where that is not the default."""
+        """Return non-default settings of the target's form as JSON."""
         found: dict[str, object] = {}
         if self.partition_by != BY_TOPIC_AND_DAY:
             found["partition_by"] = self.partition_by.names
@@ -156,15 +138,15 @@ class ExportRequest:
 
     @property
     def target(self) -> str:
-        """The target in messages and reports."""
+        """Name of the target in messages and reports."""
         if self.format is Format.ICEBERG:
             return f"{self.catalog}:{self.table}"
         return show_url(self.to or "")
 
     def identity(self) -> dict[str, object]:
-        """Return all that tells this export from another one, for a journal; no secrets."""
+        """Return the identity of this export for a journal. It contains no secrets."""
         chosen_ = self.selection
-        return {
+        found: dict[str, object] = {
             "format": self.format.value,
             "target": self.target,
             "to": None if self.to is None else show_url(self.to),
@@ -176,14 +158,18 @@ class ExportRequest:
             "columns": list(self.column_names),
             "target_file_bytes": self.target_file_bytes,
             "zstd_level": self.zstd_level,
-            "on_corrupt": self.on_corrupt.value,
+            "on_damage": self.on_damage.value,
             "accept": sorted(self.accept),
             **self.describe_form(),
-            **({} if self.on_unfit is OnUnfit.NULL else {"on_unfit": self.on_unfit.value}),
         }
+        if self.search_times is not SearchTimes.EXACT:
+            found["search_times"] = self.search_times.value
+        if self.on_unfit is not OnUnfit.NULL:
+            found["on_unfit"] = self.on_unfit.value
+        return found
 
     def describe_selection(self) -> dict[str, object]:
-        """Return as JSON which queues are chosen."""
+        """Return the choice of queues as JSON."""
         chosen_ = self.selection
         return {
             "topics": None if chosen_.topics is None else sorted(chosen_.topics),
@@ -193,24 +179,54 @@ class ExportRequest:
         }
 
 
-def select_queues(
-    topics: Sequence[str],
-    queue_ids: Sequence[int],
-    from_offset: int | None,
-    until_offset: int | None,
-    since_ms: int | None,
-    until_ms: int | None,
-) -> Selection:
-    """Select the queues of some topics (of all topics without). Raises Invalid for times in the
-    wrong order."""
+def make_request(options: ExportOptions, now_ms: int) -> ExportRequest:
+    """Check the options of an export. `now_ms`: epoch ms, for relative times. Raises Invalid."""
+    if options.dedup_window is not None and not options.dedup:
+        raise Invalid("dedup_window: is for an export with dedup")
+    window = options.dedup_window or DEFAULT_DEDUP_WINDOW
+    topics, schema = list_names(options.topics), options.body_schema
+    return ExportRequest(
+        _choose("format", Format, options.format),
+        to=None if options.to is None else str(options.to),
+        catalog=options.catalog,
+        table=options.table,
+        selection=_select_queues(options, topics, now_ms),
+        search_times=parse_search_times(options.search_times),
+        topics=topics,
+        columns=None if options.columns is None else tuple(options.columns),
+        properties=options.properties,
+        target_file_bytes=options.target_file_bytes,
+        zstd_level=options.zstd_level,
+        on_damage=_choose("on_damage", OnDamage, options.on_damage),
+        accept=frozenset(_choose("accept", Accept, name) for name in options.accept),
+        partition_by=parse_partition_by(options.partition_by),
+        body_schema=None if schema is None else read_body_schema(schema, options.body_prefix),
+        on_unfit=_choose("on_unfit", OnUnfit, options.on_unfit),
+        dedup_window_ms=parse_interval(window, "dedup_window") if options.dedup else None,
+        target_options=dict(options.target_options or {}),
+    )
+
+
+def _select_queues(options: ExportOptions, topics: Sequence[str], now_ms: int) -> Selection:
+    """Select the queues of the given topics, or of all. Raises Invalid for a wrong order."""
+    since_ms, until_ms = epoch_ms(options.since, now_ms), epoch_ms(options.until, now_ms)
     require_order(since_ms, until_ms)
+    require_offsets(options.from_offset, options.until_offset)
     names, pattern = split_topics(topics)
     return Selection(
         topics=names,
         topic_pattern=pattern,
-        queue_ids=tuple(queue_ids) or None,
-        from_offset=from_offset,
-        until_offset=until_offset,
+        queue_ids=tuple(options.queues) or None,
+        from_offset=options.from_offset,
+        until_offset=options.until_offset,
         since_ms=since_ms,
         until_ms=until_ms,
     )
+
+
+def _choose(name: str, kind: type[_Choice], given: str) -> _Choice:
+    try:
+        return kind(given)
+    except ValueError:
+        known = ", ".join(kind)
+        raise Invalid(f"{name}: expected one of {known}, found {given!r}") from None

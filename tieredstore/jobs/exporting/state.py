@@ -1,10 +1,10 @@
-"""What a target remembers of the exports into it, kept there in one commit with the data."""
+"""State of a target: its export positions, stored in the target in one commit with the data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -16,20 +16,18 @@ from tieredstore.scan.location import TierLocation
 from tieredstore.tier_url import show_url
 
 COMPACTED_VERSION = 3
-"""Of a state of plain Parquet whose files were compacted once: its commits are not numbered by
-exports any more. Else 2 of one whose identity has one of `_LATER_NAMES`, and 1 of one without,
-which earlier versions of this program go on with."""
+"""Version of a state of plain Parquet whose files were compacted once. Commit numbers of such a
+target no longer equal export numbers. Otherwise the version is 2 if the identity has one of
+`_LATER_NAMES`, else 1. Earlier versions of this program can continue a state of version 1."""
 VERSION = COMPACTED_VERSION
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Up to where a queue was exported.
-
-    next_offset: of the first message that was not. marked_offset: of the last one that was and that
-    could be read; physical_offset, store_timestamp_ms: its place and time, by which a queue that
-    was made again is told. None where there was none; of marked_offset alone in states of earlier
-    versions, for the message in front of next_offset.
-    """
+    """Exported position of a queue. `next_offset`: queue offset of the first message not exported.
+    `marked_offset`: queue offset of the last exported and readable message. `physical_offset`,
+    `store_timestamp_ms`: position and time of that message, which reveal a recreated queue. None
+    without such a message. In states of earlier versions, marked_offset is the offset before
+    next_offset."""
 
     next_offset: int
     physical_offset: int | None = None
@@ -37,29 +35,30 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     marked_offset: int | None = None
 
     def move_to(self, next_offset: int) -> Position:
-        """Return the same mark with another next offset."""
+        """Return the position with another next offset and the same marked message."""
         marked = self.next_offset - 1 if self.marked_offset is None else self.marked_offset
         return Position(next_offset, self.physical_offset, self.store_timestamp_ms, marked)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """The target after its last export. sequence: counts exports, from 1; 0 before the first.
-    export: the id of the last one. identity: what the target is a copy of. queues: by
-    `broker/topic/queueId`. taken_from: by the same, of a target without duplicates, the first
-    offset from which every message up to the queue's position was exported or is a duplicate."""
+    """State of the target after its last export. `sequence`: number of the export, from 1 (0 before
+    the first export). `export`: id of the last export. `identity`: source of the target. `queues`:
+    positions by `broker/topic/queueId`. `taken_from`: for a target without duplicates, an offset
+    for each queue. From this offset to the position, every message was exported or is a
+    duplicate."""
 
     sequence: int = 0
     export: str = ""
-    identity: dict[str, Any] = field(default_factory=dict)
+    identity: dict[str, object] = field(default_factory=dict)
     queues: dict[str, Position] = field(default_factory=dict)
     version: int = 1
     taken_from: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ColumnStatistics(msgspec.Struct, frozen=True, array_like=True):
-    """Of a plain column in a data file. nulls: rows without a value. least, most: bounds of the
-    values, times in µs, texts by their first characters; None where they are not known."""
+    """Statistics of a plain column in a data file. `nulls`: rows without a value. `least`, `most`:
+    bounds of the values, times in µs, texts by their first characters. None if unknown."""
 
     nulls: int
     least: int | str | None = None
@@ -68,8 +67,8 @@ class ColumnStatistics(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file, as the task wrote it. name: in the folder of the tasks. statistics: of the
-    columns that have them. row_groups: bytes in front of each."""
+    """A data file, as returned by the task. `name`: name in the folder of the tasks. `statistics`:
+    statistics of the plain columns. `row_groups`: start of each row group, in bytes."""
 
     name: str
     partition: Partition
@@ -80,38 +79,37 @@ class DataFile:
 
 
 class Target(Protocol):
-    """A table or folder that is exported into."""
+    """Table or folder that receives an export."""
 
     @property
     def file_columns(self) -> tuple[str, ...]:
-        """Columns that data files have; the others stand in their partition."""
+        """Columns of the data files. The values of the other columns are in the partition."""
 
     def prepare(self) -> None:
-        """Look whether the target can be exported into, and end what an export that was killed left
-        undone. Makes none. Raises Invalid for a place that has data of others, Unavailable."""
+        """Check that the target can be exported into, and finish the work of a killed export. Does
+        not create the target. Raises Invalid for a location with foreign data, Unavailable."""
 
     def make(self) -> None:
-        """Make the target where it is missing. Raises as `prepare`, for another export may have
-        made another one."""
+        """Create the target if missing. Raises the errors of `prepare`."""
 
     def load(self) -> TargetState:
-        """Read the target's state as it is now, that before the first export where there is no
-        target. Raises Corrupt, Unavailable."""
+        """Read the current state, or the initial state for a missing target. Raises Corrupt,
+        Unavailable."""
 
     def folder(self, base: int, export: str) -> Folder:
-        """Return where the tasks of an export write, so that no reader of the target sees it; base:
-        the sequence that the export goes out from."""
+        """Return the folder that the tasks of an export write to, hidden from readers of the
+        target. `base`: the target's sequence before the export."""
 
     def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
-        """Add the files and set the state, at once or not at all, if the target's sequence is still
-        the one before; else None. What it returns names the commit. Raises Unavailable."""
+        """Add the files and set the state, atomically, unless another export has changed the
+        target's sequence. Returns the name of the commit, or None. Raises Unavailable."""
 
     def find_commit(self, state: TargetState) -> str:
-        """Return the name of the commit that made `state`, which `load` returned, when the data are
-        where readers look for them."""
+        """Return the name of the commit that made `state`, after the commit's data are
+        published."""
 
     def discard(self, folder: Folder, names: Sequence[str]) -> None:
-        """Remove files that no commit names. Best effort."""
+        """Remove files that belong to no commit, as far as possible."""
 
 
 def decode_state(data: bytes | str, where: str) -> TargetState:
@@ -130,7 +128,7 @@ def decode_state(data: bytes | str, where: str) -> TargetState:
 
 
 def identity_of(location: TierLocation, request: ExportRequest) -> dict[str, object]:
-    """Return what a target is a copy of."""
+    """Return the identity of a target's source."""
     return {
         "tier": show_url(location.url),
         "cluster": location.config.broker_cluster_name,
@@ -149,8 +147,8 @@ def version_of(identity: Mapping[str, object]) -> int:
 def require_columns(
     where: str, ours: Sequence[str], found: Sequence[str], required: Sequence[str]
 ) -> None:
-    """Raise Invalid where a table lacks columns of the export, or where others that it has need a
-    value. Columns that were added to it stay null."""
+    """Raise Invalid if a table lacks columns of the export, or requires values for other
+    columns."""
     missing = [name for name in ours if name not in found]
     needed = [name for name in required if name not in ours]
     if missing:
@@ -166,28 +164,22 @@ def require_columns(
 
 _DEFAULTS: Mapping[str, object] = {"partition_by": BY_TOPIC_AND_DAY.names}
 _LATER_NAMES = frozenset({"partition_by", "body_schema", "body_prefix", "dedup_window_ms"})
-_ACCEPTED_BY: Mapping[str, Accept] = {
-    "tier": Accept.MOVED,
-    "topics": Accept.TOPICS,
-    "topic_pattern": Accept.TOPICS,
-    "brokers": Accept.TOPICS,
-    "queue_ids": Accept.TOPICS,
-    "broker": Accept.TOPICS,
-}
+_CHOICES = ("topics", "topic_pattern", "brokers", "queue_ids", "broker")
+_ACCEPTED_BY = {"tier": Accept.MOVED, **dict.fromkeys(_CHOICES, Accept.TOPICS)}
 
 
 def require_same(
     state: TargetState, identity: Mapping[str, object], request: ExportRequest
 ) -> None:
-    """Raise Invalid where a target is a copy of something else."""
+    """Raise Invalid if the target is a copy of another source."""
     if not state.sequence:
         return
     for name in {**identity, **state.identity}:
         expected, found = (of.get(name, _DEFAULTS.get(name)) for of in (state.identity, identity))
         way = _ACCEPTED_BY.get(name)
         if expected != found and (way is None or way not in request.accept):
-            hint = "export into another target" if way is None else f"--accept {way} goes on"
+            hint = "Export into another target" if way is None else f"--accept {way} continues"
             raise Invalid(
                 f"{request.target}: holds an export of another {name}: expected {expected}, found "
-                f"{found}; {hint}"
+                f"{found}. {hint}"
             )

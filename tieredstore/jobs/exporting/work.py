@@ -1,4 +1,4 @@
-"""What the tasks of an export do."""
+"""Tasks of an export."""
 
 from __future__ import annotations
 
@@ -14,36 +14,31 @@ import pyarrow.compute as pc
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
-from tieredstore.jobs.exporting.attempts import try_again
 from tieredstore.jobs.exporting.bodies.decode import decode_bodies
 from tieredstore.jobs.exporting.bodies.schema import BodySchema
 from tieredstore.jobs.exporting.dedup.duplicates import DropSection, read_drops
 from tieredstore.jobs.exporting.dedup.keys import Array, select_since
 from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merge_files
-from tieredstore.jobs.exporting.left_out import MOST_FINDINGS, LeftOut
 from tieredstore.jobs.exporting.plan import RangesTask
 from tieredstore.jobs.exporting.state import DataFile
-from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors
-from tieredstore.scan.arrow.columns import (
-    ArrowColumns,
-    find_compressed_rows,
-    find_sayable_times,
-)
+from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors, try_again
+from tieredstore.scan.arrow.columns import ArrowColumns, find_compressed_rows, find_sayable_times
 from tieredstore.scan.arrow.read import INFLATED_COLUMNS, arrow_batches
-from tieredstore.scan.arrow.schema import TYPES
-from tieredstore.scan.findings import OnFinding, raise_on_damage
+from tieredstore.scan.arrow.schema import STORE_TIME_MS, TYPES
+from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.findings import MOST_FINDINGS, LeftOut, OnFinding, raise_on_damage
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.joined import JoinedBatch, group_small, read_joined
 
 _NEEDED = ("store_timestamp", "queue_offset", "physical_offset")
-"""Kept of each task, as text."""
+"""Columns that each task reads in any case, as text."""
 
 
 class LastRow(msgspec.Struct, frozen=True, array_like=True):
-    """Of a range. rows: how many it gave; early: how many it left out, since they were stored
-    before the range's time; duplicates: how many since they were duplicates; oldest_ms: the least
-    store time of all that it gave; unfit: how many of their bodies do not fit the schema; the
-    others are those of its last one."""
+    """Last row and counts of a range. `rows`: number of exported messages. `early`: messages left
+    out because they were stored before the range's time. `duplicates`: messages left out as
+    duplicates. `oldest_ms`: earliest store time of the exported messages. `unfit`: number of bodies
+    that do not fit the schema. The other fields describe the last message."""
 
     rows: int
     queue_offset: int | None = None
@@ -57,9 +52,9 @@ class LastRow(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class WriteTask(RangesTask):
-    """Ranges to be written to files. skip: leave damaged messages out. bodies: what
-    becomes columns of theirs; fail_unfit: one that does not fit ends the job. first_range: number
-    of the first range in the export; drops: its messages that are duplicates."""
+    """Ranges to write to files. `skip`: leave damaged messages out. `bodies`: schema of the body
+    columns. `fail_unfit`: a body that does not fit ends the job. `first_range`: number of the first
+    range in the export. `drops`: duplicate messages of the task."""
 
     folder: Folder
     form: FileForm
@@ -72,8 +67,8 @@ class WriteTask(RangesTask):
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """ranges: one for each of the task's. findings: damage that was left out, the first of it.
-    unfit: bodies that do not fit, the first of them."""
+    """Outcome of a write task. `ranges`: one per range of the task. `findings`: the first skipped
+    damages. `unfit`: the first bodies that do not fit."""
 
     files: list[DataFile]
     ranges: list[LastRow]
@@ -83,8 +78,7 @@ class WriteOutcome:
 
 
 def write(task: WriteTask) -> WriteOutcome:
-    """Write the ranges of a task into files. Raises Corrupt, which names segment and byte, and
-    Unavailable as `try_again`."""
+    """Write the ranges of a task into files. Raises Corrupt, and Unavailable like `try_again`."""
     return try_again(task.folder, task.key, lambda files: _write_once(task, files))
 
 
@@ -106,40 +100,38 @@ def _write_once(task: WriteTask, target: Files) -> WriteOutcome:
         return WriteOutcome(files.close(), last, left_out.count, left_out.texts, writer.unfit)
 
 
+@dataclass
 class _RangeWriter:
-    """Writes the ranges of a task. drops: by the number of the range."""
+    """Writer of the ranges of a task. `drops`: duplicates by range number."""
 
-    def __init__(
-        self,
-        task: WriteTask,
-        provider: SegmentProvider,
-        files: PartitionedFiles,
-        drops: Mapping[int, Array],
-        on_finding: OnFinding,
-    ) -> None:
-        self._task = task
-        self._provider = provider
-        self._files = files
-        self._drops = drops
-        self._on_finding = on_finding
-        self._columns = columns_of(task.form, task.bodies)
-        self.unfit: list[str] = []
+    task: WriteTask
+    provider: SegmentProvider
+    files: PartitionedFiles
+    drops: Mapping[int, Array]
+    on_finding: OnFinding
+    unfit: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._columns = columns_of(self.task.form, self.task.bodies)
 
     def write_group(self, group: Sequence[ScanRange], first: int) -> list[LastRow]:
-        """Write neighbours, of which the first has that number."""
+        """Write neighbouring ranges. `first`: number of the first range."""
         if len(group) == 1:
             return [self._write_alone(group[0], first)]
-        sound, batch = read_joined(self._provider, group)
+        sound, batch = read_joined(self.provider, group)
         if batch is None:
             return [self._write_alone(one, first + place) for place, one in enumerate(group)]
-        # Rows that are compressed are read again, with their range: joined ones are as they were.
+        # Rows read in compressed form are read again with their range. Joined rows are
+        # uncompressed.
         inflates = not INFLATED_COLUMNS.isdisjoint(self._columns)
         packed = find_compressed_rows(batch) if inflates else np.zeros(len(batch), np.bool_)
-        rows = ArrowColumns(batch).record_batch(self._columns)
+        compares = any(one.since_ms is not None for one in group)
+        names = (*self._columns, STORE_TIME_MS) if compares else self._columns
+        rows = ArrowColumns(batch).record_batch(names)
         summary = _Summary(batch)
         found: list[LastRow] = []
-        pending: list[tuple[str, int]] = []  # topics of what is to be written, and their rows
-        begin = end = 0  # rows of `pending`, and of what was looked at
+        pending: list[tuple[str, int]] = []  # topics of the rows to write, and their counts
+        begin = end = 0  # rows of `pending`, and rows examined
         places = iter(range(len(batch.counts)))
         for number, (one, is_sound) in enumerate(zip(group, sound, strict=True), first):
             place = next(places) if is_sound else None
@@ -149,8 +141,8 @@ class _RangeWriter:
                 place is not None
                 and not is_packed
                 and one.since_ms is None
-                and number not in self._drops
-                and self._task.bodies is None
+                and number not in self.drops
+                and self.task.bodies is None
                 and summary.is_sayable
             )
             if is_plain and place is not None:
@@ -169,24 +161,30 @@ class _RangeWriter:
     def _write_rows(
         self, rows: pa.RecordBatch, begin: int, topics: Sequence[tuple[str, int]]
     ) -> None:
-        """Write rows from one on, so many of each topic."""
-        if not self._task.form.partition_by.topic and topics:
+        """Write rows from the row `begin` on, with the given counts of each topic."""
+        if not self.task.form.partition_by.topic and topics:
             topics = [(topics[0][0], sum(count for _, count in topics))]
         for topic, group in groupby(topics, key=lambda one: one[0]):
             count = sum(count for _, count in group)
-            self._files.write(topic, rows.slice(begin, count))
+            self.files.write(topic, rows.slice(begin, count))
             begin += count
 
     def _write_alone(self, scan_range: ScanRange, number: int) -> LastRow:
-        # Times are compared here, so that damage is told from what was stored too early.
+        # Times are compared here, so that damage is distinguished from messages stored too early.
         whole = replace(scan_range, since_ms=None)
-        batches = arrow_batches(self._provider, whole, self._columns, on_finding=self._on_finding)
+        batches = arrow_batches(
+            self.provider,
+            whole,
+            self._columns,
+            on_finding=self.on_finding,
+            with_time_ms=scan_range.since_ms is not None,
+        )
         return self._write_batches(scan_range, batches, number)
 
     def _write_batches(
         self, scan_range: ScanRange, batches: Iterable[pa.RecordBatch], number: int
     ) -> LastRow:
-        task, drops = self._task, self._drops.get(number)
+        task, drops = self.task, self.drops.get(number)
         rows, early, duplicates, unfit_rows, last = 0, 0, 0, 0, None
         oldest_us: int | None = None
         for batch in batches:
@@ -198,13 +196,16 @@ class _RangeWriter:
                 duplicates += found - chosen.num_rows
             rows += chosen.num_rows
             if task.bodies is not None and chosen.num_rows:
-                chosen, reasons = _add_bodies(task.bodies, chosen)
-                for row, reason in reasons.items():
+                decoded = decode_bodies(task.bodies, chosen.column("body"))
+                columns = dict(zip(chosen.schema.names, chosen.columns, strict=True))
+                columns |= dict(zip(task.bodies.types, decoded.columns, strict=True))
+                chosen = pa.RecordBatch.from_pydict(columns)
+                for row, reason in decoded.unfit.items():
                     offset = chosen.column("queue_offset")[row].as_py()
-                    _tell_unfit(scan_range, offset, reason, self.unfit, fail=task.fail_unfit)
-                unfit_rows += len(reasons)
+                    self._tell_unfit(scan_range.queue, offset, reason)
+                unfit_rows += len(decoded.unfit)
             if chosen.num_rows:
-                self._files.write(scan_range.queue.topic, chosen)
+                self.files.write(scan_range.queue.topic, chosen)
             last = batch.slice(batch.num_rows - 1).select(_NEEDED)
             least_us = pc.min(chosen.column("store_timestamp").view(pa.int64())).as_py()
             if least_us is not None:
@@ -223,9 +224,17 @@ class _RangeWriter:
             duplicates,
         )
 
+    def _tell_unfit(self, queue: QueueFiles, offset: int, reason: str) -> None:
+        text = f"{queue.path}, queue offset {offset}: the body does not fit the schema: {reason}"
+        if self.task.fail_unfit:
+            raise Invalid(text, topic=queue.topic, queue_id=queue.queue_id, offset=offset)
+        if len(self.unfit) < MOST_FINDINGS:
+            self.unfit.append(text)
+
 
 class _Summary:
-    """What is kept of each range of a batch. is_sayable: whether Arrow can say all times."""
+    """Summary of each range of a batch. `is_sayable`: whether microseconds of 64 bits can represent
+    all store times."""
 
     def __init__(self, batch: JoinedBatch) -> None:
         columns, ends = batch.columns, np.cumsum(batch.counts)
@@ -245,14 +254,14 @@ class _Summary:
 
 
 def columns_of(form: FileForm, bodies: BodySchema | None) -> tuple[str, ...]:
-    """Return the columns of messages that are read to write files of that form."""
+    """Return the message columns that files of the form need."""
     wanted = (*form.columns, *form.partition_by.needed_columns, *_NEEDED)
     decoded = () if bodies is None else ("body",)
     return tuple(name for name in dict.fromkeys((*wanted, *decoded)) if name in TYPES)
 
 
 def _drop(batch: pa.RecordBatch, drops: Array) -> pa.RecordBatch:
-    """The rows whose queue offset is none of `drops`, which are sorted, as the rows are."""
+    """Return the rows whose queue offset is not in `drops`. Both are sorted."""
     offsets = batch.column("queue_offset").to_numpy()
     first, last = np.searchsorted(drops, (offsets[0], offsets[-1] + 1))
     if first == last:
@@ -260,28 +269,9 @@ def _drop(batch: pa.RecordBatch, drops: Array) -> pa.RecordBatch:
     return batch.filter(pa.array(~np.isin(offsets, drops[first:last])))
 
 
-def _add_bodies(schema: BodySchema, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """The batch with the columns of its bodies, and the rows whose bodies do not fit."""
-    decoded = decode_bodies(schema, batch.column("body"))
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns |= dict(zip(schema.types, decoded.columns, strict=True))
-    return pa.RecordBatch.from_pydict(columns), decoded.unfit
-
-
-def _tell_unfit(
-    scan_range: ScanRange, offset: int, reason: str, unfit: list[str], *, fail: bool
-) -> None:
-    queue = scan_range.queue
-    text = f"{queue.path}, queue offset {offset}: the body does not fit the schema: {reason}"
-    if fail:
-        raise Invalid(text, topic=queue.topic, queue_id=queue.queue_id, offset=offset)
-    if len(unfit) < MOST_FINDINGS:
-        unfit.append(text)
-
-
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Small files of one partition, to become one."""
+    """Small files of one partition to merge."""
 
     number: int
     folder: Folder

@@ -1,10 +1,12 @@
-"""Shares out rows among index files by store time, and makes a file of each share."""
+"""Distributes rows among index files by store time, and builds a file from each share."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -29,8 +31,8 @@ _SORT_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Slots and items of index files, as the brokers that read them are configured: a file takes
-    one item less than `max_items`. Raises Invalid when files could pass 2 GiB."""
+    """Slots and items of index files, as configured for the brokers that read them. A file has at
+    most `max_items` - 1 items. Raises Invalid if files could exceed 2 GiB."""
 
     slots: int
     max_items: int
@@ -53,13 +55,13 @@ class Capacity:
 
     @property
     def block_rows(self) -> int:
-        """Blocks no larger than this share out evenly."""
+        """Maximum size of blocks that can be distributed evenly."""
         return max(1, self.items // 16)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows [first, first + count) of a staged file that has `rows`."""
+    """Rows [first, first + count) of a staged file."""
 
     file: StagedFile
     rows: int
@@ -69,7 +71,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The rows of one index file, none of which is earlier than `first_ms`."""
+    """The rows of one index file, all stored at `first_ms` or later."""
 
     pieces: tuple[Piece, ...]
     first_ms: int
@@ -88,7 +90,7 @@ class BuildTask:
 
     @property
     def key(self) -> str:
-        """The same for the same rows of the same staged files."""
+        """Key of the task, equal for equal rows of the same staged files."""
         digest = hashlib.sha256(f"{self.begin_ms} {self.slots}".encode())
         for piece in self.share.pieces:
             digest.update(f" {piece.file} {piece.first} {piece.count}".encode())
@@ -101,7 +103,7 @@ class BuildTask:
 
 @dataclass(frozen=True, slots=True)
 class BuiltIndex:
-    """A compacted index file, staged."""
+    """A compacted index file in the staging folder."""
 
     file: StagedFile
     items: int
@@ -110,11 +112,9 @@ class BuiltIndex:
 
 
 def shares(staged: Sequence[StagedRows], capacity: Capacity) -> Iterator[Share]:
-    """Yield full files, by store time; the last one has what is left.
-
-    Whole blocks are dealt out by their first times, so that files overlap by a block's span at
-    most; the one that a full file ends in is cut.
-    """
+    """Yield the shares of full files, by store time. The last share has the remaining rows. Blocks
+    are assigned in the order of their first store times, so the times of two files overlap by at
+    most a block. Only a block that does not fit into a file is divided."""
     if not staged:
         return
     times = np.concatenate([np.array(s.first_ms, dtype=np.int64) for s in staged])
@@ -141,7 +141,6 @@ def shares(staged: Sequence[StagedRows], capacity: Capacity) -> Iterator[Share]:
 
 
 def _join_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
-    """Neighbouring rows as one piece."""
     found: list[Piece] = []
     for piece in sorted(pieces, key=lambda p: (p.file.path, p.file.number, p.first)):
         last = found[-1] if found else None
@@ -153,8 +152,8 @@ def _join_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
 
 
 def begin_times(first_times: Sequence[int], taken: Collection[int]) -> list[int]:
-    """Choose names for files whose rows begin at those times: distinct, and none that is taken,
-    since Java knows a file by its name."""
+    """Choose names for files whose rows begin at the given times. The names are distinct and not in
+    `taken`, since Java identifies a file by its name."""
     taken = set(taken)
     begins = []
     for first_ms in first_times:
@@ -167,38 +166,30 @@ def begin_times(first_times: Sequence[int], taken: Collection[int]) -> list[int]
 
 
 def build(task: BuildTask) -> BuiltIndex:
-    """Make the compacted file of a share: newest first within a slot, as a broker would.
-
-    Memory: about 50 bytes an item and 10 a slot. Raises Invalid, Unavailable.
-    """
-    provider = task.staging.location.connect()
-    try:
+    """Build the compacted file of a share: newest first within a slot, as a broker writes it.
+    Memory: about 50 bytes an item and 10 a slot. Raises Invalid, Unavailable."""
+    with closing(task.staging.location.connect()) as provider:
         items, end_ms = _items(provider, task)
         header = IndexHeader(
             task.begin_ms, max(end_ms, 0), _slots_used(items, task.slots), len(items), MAGIC_END
         )
-        file = task.staging.write(provider, f"file-{task.key}", _blocks(header, items, task.slots))
-    finally:
-        provider.close()
+        blocks = compact_items(
+            items,
+            task.slots,
+            first_position=compacted_size(task.slots, 0),
+            block_items=_BLOCK_ITEMS,
+            memory_bytes=_SORT_BYTES,
+        )
+        content = chain([pack_header(header)], blocks)
+        file = task.staging.write(provider, f"file-{task.key}", content)
     return BuiltIndex(file, len(items), header.begin_timestamp_ms, header.end_timestamp_ms)
 
 
-def _blocks(header: IndexHeader, items: np.ndarray, slots: int) -> Iterator[bytes]:
-    yield pack_header(header)
-    yield from compact_items(
-        items,
-        slots,
-        first_position=compacted_size(slots, 0),
-        block_items=_BLOCK_ITEMS,
-        memory_bytes=_SORT_BYTES,
-    )
-
-
 def _items(provider: SegmentProvider, task: BuildTask) -> tuple[np.ndarray, int]:
-    """ITEM_DTYPE[n] by store time, and the latest time."""
+    """Return the items sorted by store time, as ITEM_DTYPE[n], and the latest store time."""
     pieces = task.share.pieces
     times = np.concatenate([read_times(provider, p.file, p.first, p.count) for p in pieces])
-    order = np.argsort(times, kind="stable")  # of runs that are sorted: a merge
+    order = np.argsort(times, kind="stable")  # The runs are sorted, so this merges them.
     places = np.empty(len(order), np.int32)
     places[order] = np.arange(len(order), dtype=np.int32)
     times = times[order]

@@ -1,7 +1,8 @@
-"""Gathers the keys of messages, by the dispatcher's rules: what `rebuild index` maps."""
+"""Tasks of `rebuild index`: gather the keys of messages by the dispatcher's rules."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
 from tieredstore.contracts.segment import SegmentProvider
@@ -18,7 +19,8 @@ MOST_FINDINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class CollectTask:
-    """topic_ids: of the topic of each range. most_block_rows: see `stage_rows`."""
+    """Ranges whose keys are gathered. `topic_ids`: topic id of each range. `most_block_rows`: see
+    `stage_rows`."""
 
     key: str
     size_bytes: int
@@ -31,8 +33,9 @@ class CollectTask:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a task gathered. left_out: messages or items without a usable message, of which
-    `findings` describes the first few; dangling: items of messages that are gone for good."""
+    """Result of a task. `left_out`: number of damaged messages, or of items whose message is
+    damaged or cannot be found. `findings`: descriptions of the first of these. `dangling`: number
+    of items whose message is expired or whose topic is deleted."""
 
     staged: StagedRows | None
     messages: int = 0
@@ -42,7 +45,7 @@ class Collected:
 
 
 class Complaints:
-    """Counts damaged messages (or items) and keeps the first descriptions."""
+    """Counter of damaged messages (or items). It keeps the first descriptions."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -66,22 +69,15 @@ class Complaints:
 
 
 def collect(task: CollectTask) -> Collected:
-    """Stage a row for each key of each message of the ranges. A message that cannot be read is
-    left out. Raises Unavailable."""
+    """Stage a row for each key of each readable message of the ranges. Raises Unavailable."""
     complaints = Complaints()
     parts: list[KeyRows] = []
     messages = 0
-    provider = task.location.connect()
-    try:
+    with closing(task.location.connect()) as provider:
         for scan_range, topic_id in zip(task.ranges, task.topic_ids, strict=True):
             messages += _collect_range(provider, scan_range, topic_id, parts, complaints)
-    finally:
-        provider.close()
-    provider = task.staging.location.connect()
-    try:
+    with closing(task.staging.location.connect()) as provider:
         staged = stage_rows(task.staging, provider, task.key, parts, task.most_block_rows)
-    finally:
-        provider.close()
     return Collected(staged, messages, complaints.count, 0, tuple(complaints.texts))
 
 
@@ -99,14 +95,7 @@ def _collect_range(
         columns = batch.columns
         found, hashes = key_hashes(batch.buffer, columns.positions, queue.topic, columns)
         if len(hashes):
-            parts.append(
-                key_rows(
-                    hashes,
-                    topic_id,
-                    queue.queue_id,
-                    (batch.base_offset + columns.positions)[found],
-                    columns.sizes[found],
-                    columns.store_timestamps[found],
-                )
-            )
+            offsets, sizes = (batch.base_offset + columns.positions)[found], columns.sizes[found]
+            times = columns.store_timestamps[found]
+            parts.append(key_rows(hashes, topic_id, queue.queue_id, offsets, sizes, times))
     return messages

@@ -1,4 +1,5 @@
-"""`compact index`: files that a broker left behind go into the tier, small files become full."""
+"""The job `compact index`: upload the index files that a broker left behind, and merge small
+files."""
 
 from __future__ import annotations
 
@@ -15,25 +16,19 @@ from tieredstore.jobs.index.files import Committed, build_files, commit, keep_fi
 from tieredstore.jobs.index.merge import MergeTask, merge
 from tieredstore.jobs.index.staging import Staging, staging_of
 from tieredstore.jobs.index.tier import IndexSummary, IndexTier, OldIndex, open_index_tier
+from tieredstore.jobs.options import CompactIndexOptions
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.location import TierLocation
 from tieredstore.tier.index.service import IndexStoreService
 
 _BYTES_PER_ITEM = 512
-"""About what is read for an item: the messages that small files name lie together."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompactOptions:
-    """take_over: end the right of another writer. staging: as in `RebuildOptions`."""
-
-    take_over: bool = False
-    staging: str | None = None
+"""Approximate number of bytes that are read to find the store time of one item. The messages of
+small index files are close together."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Uploaded:
-    """Local files that went into the tier, and what could not be used of others."""
+    """Local files that were uploaded, and problems with the others."""
 
     files: int
     problems: tuple[str, ...]
@@ -41,7 +36,7 @@ class _Uploaded:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Index files that follow one another in time, to be merged or to be kept."""
+    """Consecutive index files, to be merged or kept."""
 
     files: tuple[IndexSummary, ...]
     is_merged: bool
@@ -49,7 +44,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """old: all index files; runs: the same by their times."""
+    """Pinned input of a job. `old`: all index files. `runs`: the same files, grouped by time."""
 
     topic_ids: dict[str, int]
     old: tuple[OldIndex, ...]
@@ -61,7 +56,7 @@ class _Pinned:
 
     @property
     def is_by_time(self) -> bool:
-        """Whether no file begins earlier than one in front of it."""
+        """Return whether no file begins earlier than its predecessor."""
         bases = [file.base_offset for run in self.runs for file in run.files]
         return bases == sorted(bases)
 
@@ -71,15 +66,13 @@ class _Pinned:
 
 
 def run_compact_index(
-    run: JobRun, location: TierLocation, options: CompactOptions | None = None
+    run: JobRun, location: TierLocation, options: CompactIndexOptions | None = None
 ) -> dict[str, object]:
-    """Put the index files of the state directory into the tier, then merge runs of files that are
-    at most half full, where that makes them fewer; the JSON report.
-
-    Keys are found as before. Raises Invalid without state, Fenced (a broker runs), Corrupt when an
-    index file is damaged, Unavailable.
-    """
-    options = options or CompactOptions()
+    """Upload the index files of the state directory. Then merge runs of files that are at most half
+    full, if a merge reduces their number. Returns the JSON report. The same keys are found before
+    and after. Raises Invalid without a state directory, Fenced (a broker runs), Corrupt if an index
+    file is damaged, Unavailable."""
+    options = options or CompactIndexOptions()
     if location.state is None:
         raise Invalid("compact index needs the state directory: it names topics and index files")
     with open_index_tier(location, take_over=options.take_over) as tier:
@@ -106,7 +99,6 @@ def run_compact_index(
 
 
 def _upload(tier: IndexTier, location: TierLocation) -> _Uploaded:
-    """What a broker does with its local files when it stops."""
     if location.state is None or not tier.local_begins():
         return _Uploaded(0, ())
     service = IndexStoreService(
@@ -135,8 +127,9 @@ def _pin(tier: IndexTier, capacity: Capacity) -> _Pinned:
 
 
 def _runs(files: Sequence[IndexSummary], capacity: Capacity) -> Iterator[_Run]:
-    """Neighbours that are at most half full are merged where they become fewer, as are files with
-    another number of slots, in which brokers find nothing."""
+    """Divide the files into runs of neighbours. A run of several small files (at most half full) is
+    merged if this reduces their number. A file whose number of slots is not the configured number
+    is always rewritten, because brokers find no keys in such a file."""
     small: list[IndexSummary] = []
 
     def close() -> Iterator[_Run]:

@@ -1,28 +1,24 @@
-"""From staged rows to index files in the tier: what both jobs end with."""
+"""Last stages of both index jobs: from staged rows to index files in the tier."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import astuple, dataclass
 
-from tieredstore.jobs.index.build import (
-    BuildTask,
-    BuiltIndex,
-    Capacity,
-    begin_times,
-    build,
-    shares,
-)
+from tieredstore.jobs.index.build import BuildTask, BuiltIndex, Capacity, begin_times, build, shares
 from tieredstore.jobs.index.collect import MOST_FINDINGS, Collected
 from tieredstore.jobs.index.rows import StagedRows
 from tieredstore.jobs.index.staging import StagedFile, Staging
 from tieredstore.jobs.index.tier import IndexSummary, IndexTier, OldIndex
 from tieredstore.jobs.run import JobRun
 
+_COLUMNS = ("base_offset", "size_bytes", "items", "begin_timestamp", "end_timestamp")
+
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
-    """An index file that a job has put into the tier; times in epoch ms."""
+    """An index file that a job has put into the tier. Times in epoch ms."""
 
     base_offset: int
     size_bytes: int
@@ -33,7 +29,7 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """removed: index files that were in the tier before, and are no more."""
+    """Result of a commit. `removed`: deleted index files of the tier."""
 
     files: tuple[AddedFile, ...]
     removed: int
@@ -46,8 +42,7 @@ def build_files(
     groups: Sequence[Sequence[StagedRows]],
     taken: Collection[int],
 ) -> list[list[BuiltIndex]]:
-    """Build the index files of each group of staged rows, by time. taken: names that none may
-    have."""
+    """Build the index files of each group of rows, by time. `taken`: names in use."""
     dealt = [list(shares(group, capacity)) for group in groups]
     flat = [share for group in dealt for share in group]
     begins = begin_times([share.first_ms for share in flat], taken)
@@ -60,8 +55,8 @@ def build_files(
 
 
 def keep_file(tier: IndexTier, file: IndexSummary) -> BuiltIndex:
-    """Keep as it is a file that goes behind the others, so that all stay without gaps and by
-    time."""
+    """Return an old file in a form in which it can be appended again, after the other files, so
+    that all files stay in time order."""
     where = StagedFile(tier.segments.path, file.base_offset, file.size_bytes)
     return BuiltIndex(where, file.items, file.begin_ms, file.end_ms)
 
@@ -75,21 +70,16 @@ def commit(
     *,
     remove_old: bool,
 ) -> Committed:
-    """Put the files behind all that there are, in their order, then remove the old ones. At no
-    moment keys are found that were not, or the other way round.
-
-    Done again after a kill, it goes on where it was. Raises Fenced, Unavailable, Corrupt.
-    """
+    """Append the files in order after all existing files, then remove the old files. The set of
+    keys that can be found does not change at any moment. A repeated call after a kill continues.
+    Raises Fenced, Unavailable, Corrupt."""
 
     def work() -> Committed:
-        staged = staging.location.connect()
-        try:
+        with closing(staging.location.connect()) as staged:
             tier.adopt(old if remove_old else ())
             own = tier.segments.path
             readable = [(f, tier.provider if f.file.path == own else staged) for f in files]
             bases = tier.add(readable, max((index.end_offset for index in old), default=0))
-        finally:
-            staged.close()
         gone = [index for index in old if index.base_offset not in bases] if remove_old else []
         tier.remove(index.base_offset for index in gone)
         added = tuple(
@@ -102,21 +92,12 @@ def commit(
 
 
 def summary(collected: Sequence[Collected], committed: Committed) -> dict[str, object]:
-    """Return the part of the report that both jobs have."""
+    """Return the fields that both jobs have in their reports."""
     findings = [text for outcome in collected for text in outcome.findings]
     return {
         "items": sum(file.items for file in committed.files),
         "left_out": sum(outcome.left_out for outcome in collected),
         "findings": findings[:MOST_FINDINGS],
-        "files": [
-            {
-                "base_offset": file.base_offset,
-                "size_bytes": file.size_bytes,
-                "items": file.items,
-                "begin_timestamp": file.begin_ms,
-                "end_timestamp": file.end_ms,
-            }
-            for file in committed.files
-        ],
+        "files": [dict(zip(_COLUMNS, astuple(file), strict=True)) for file in committed.files],
         "removed_files": committed.removed,
     }

@@ -1,12 +1,11 @@
-"""Gathers the items of index files that are to become fewer: what `compact index` maps.
-
-An item has its time in whole seconds from the begin of its file, which another file cannot take
-over; so the store times are read again from the messages.
-"""
+"""Tasks of `compact index`: gather the items of index files to merge. The time of an item is in
+whole seconds from the start of its file. In another file this time would be wrong, so the store
+times are read again from the messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,17 +23,19 @@ from tieredstore.message.index.tiered import (
     COMPACTED_ITEM_SIZE,
     compacted_size,
 )
-from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.message.names import index_path
-from tieredstore.scan.catalogue import QueueFiles, list_again
+from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.listing import list_again
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.read.batches import cut_runs, find_whole_records
+from tieredstore.scan.read.batch import find_whole_records
+from tieredstore.scan.read.batches import cut_runs
+from tieredstore.scan.read.record_checks import find_right_heads
 
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """topics: by their ids. most_block_rows: see `stage_rows`."""
+    """Index files to merge. `topics`: topics by id. `most_block_rows`: see `stage_rows`."""
 
     key: str
     size_bytes: int
@@ -47,14 +48,12 @@ class MergeTask:
 
 
 def merge(task: MergeTask) -> Collected:
-    """Stage the items of the files, each once, with the exact times of their messages. Items of
-    messages that have expired, or of topics that are gone, are left behind; so are those that
-    name no message. Raises Unavailable, Corrupt."""
+    """Stage each distinct item of the files, with the exact time of its message. Items of lost
+    messages and deleted topics are left out. Raises Unavailable, Corrupt."""
     complaints = Complaints()
     parts: list[KeyRows] = []
     dangling = messages = 0
-    provider = task.location.connect()
-    try:
+    with closing(task.location.connect()) as provider:
         for rows in _by_queue(
             np.concatenate([_rows(provider, task.broker, f) for f in task.files])
         ):
@@ -71,25 +70,19 @@ def merge(task: MergeTask) -> Collected:
                 for part in _with_times(reader, rows[~expired], complaints):
                     parts.append(part)
                     messages += len(np.unique(part.rows["offset"]))
-    finally:
-        provider.close()
-    provider = task.staging.location.connect()
-    try:
+    with closing(task.staging.location.connect()) as provider:
         staged = stage_rows(task.staging, provider, task.key, parts, task.most_block_rows)
-    finally:
-        provider.close()
     return Collected(staged, messages, complaints.count, dangling, tuple(complaints.texts))
 
 
 def _rows(provider: SegmentProvider, broker: str, file: IndexSummary) -> npt.NDArray[np.void]:
-    """ROW_DTYPE[n]: the items of a file, in native numbers."""
+    """Return the items of a file in native numbers: ROW_DTYPE[n]."""
     path = index_path(broker)
-    segment = provider.open(SegmentId(path, FileSegmentType.INDEX, file.base_offset))
-    try:
+    with closing(
+        provider.open(SegmentId(path, FileSegmentType.INDEX, file.base_offset))
+    ) as segment:
         start = compacted_size(file.slots, 0)
         data = segment.read(start, file.items * COMPACTED_ITEM_SIZE)
-    finally:
-        segment.close()
     items = np.frombuffer(data, COMPACTED_ITEM_DTYPE)
     rows = np.empty(len(items), _NATIVE)
     for name in _NATIVE.names or ():
@@ -101,7 +94,7 @@ _NATIVE = ROW_DTYPE.newbyteorder("=")
 
 
 def _by_queue(rows: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
-    """Different rows of one queue after another's, by place."""
+    """Yield the distinct rows of each queue, by position."""
     order = np.lexsort(tuple(rows[name] for name in _SORTED))
     rows = rows[order]
     new = np.ones(len(rows), np.bool_)
@@ -114,13 +107,13 @@ def _by_queue(rows: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
 
 
 _SORTED = ("hash", "size", "offset", "queue_id", "topic_id")
-"""The last one counts most."""
+"""Sort keys. The last key is the most significant."""
 
 
 def _with_times(
     reader: QueueReader, rows: npt.NDArray[np.void], complaints: Complaints
 ) -> Iterator[KeyRows]:
-    """Rows that name a message of the queue, with its store time."""
+    """Yield the rows that refer to a message of the queue, with the store times."""
     queue = reader.queue
     offsets, sizes = rows["offset"].astype(np.int64), rows["size"].astype(np.int64)
     whole = find_whole_records(queue, offsets, sizes)
@@ -135,11 +128,7 @@ def _with_times(
             _complain(queue, rows[part], str(error), complaints)
             continue
         headers = gather_headers(buffer, positions)
-        magic = headers["magic"]
-        good = (headers["size"] == sizes[part]) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
-        good &= (headers["physical_offset"] == offsets[part]) & (
-            headers["queue_id"] == queue.queue_id
-        )
+        good = find_right_heads(headers, offsets[part], sizes[part], queue.queue_id)
         _complain(queue, rows[part][~good], "no message of the queue", complaints)
         if good.any():
             stored = rows[part][good].astype(ROW_DTYPE)

@@ -1,4 +1,4 @@
-"""`rebuild index`: index files made from the commit logs."""
+"""The job `rebuild index`: build index files from the commit logs."""
 
 from __future__ import annotations
 
@@ -6,41 +6,28 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import Invalid
 from tieredstore.jobs.index.build import BuiltIndex, Capacity
 from tieredstore.jobs.index.collect import Collected, CollectTask, collect
 from tieredstore.jobs.index.files import build_files, commit, keep_file, summary
 from tieredstore.jobs.index.staging import Staging, staging_of
 from tieredstore.jobs.index.tier import IndexSummary, IndexTier, OldIndex, open_index_tier
+from tieredstore.jobs.options import RebuildIndexOptions
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanBounds, ScanRange, plan_queue
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildOptions:
-    """since_ms, until_ms: index only messages stored within [since, until), epoch ms. replace: in
-    place of the index files that there are. take_over: end the right of another writer. staging: a
-    URL that all workers reach; None for a folder of this machine, beside the journal."""
-
-    since_ms: int | None = None
-    until_ms: int | None = None
-    replace: bool = False
-    take_over: bool = False
-    staging: str | None = None
-
-    @property
-    def is_partial(self) -> bool:
-        return self.since_ms is not None or self.until_ms is not None
+from tieredstore.scan.times import epoch_ms
 
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """What a run that goes on must find as it was. queues: path -> queue offsets [from, until);
-    old: the index files before the first run; kept: those that stay."""
+    """Input of a job, pinned by its first run, which a continuing run must find unchanged.
+    `queues`: queue offsets [from, until) by path. `old`: index files before the first run. `kept`:
+    old files that stay."""
 
     since_ms: int | None
     until_ms: int | None
@@ -52,19 +39,21 @@ class _Pinned:
 
 
 def run_rebuild_index(
-    run: JobRun, location: TierLocation, options: RebuildOptions | None = None
+    run: JobRun, location: TierLocation, options: RebuildIndexOptions | None = None
 ) -> dict[str, object]:
-    """Make the index files of a broker's part of a tier from its messages; the JSON report.
-
-    Without `replace` the tier must have no index file, unless the times are bounded: then files
-    for those messages are added. Raises Invalid, Fenced (a broker runs), Corrupt, Unavailable.
-    """
-    options = options or RebuildOptions()
-    if options.replace and options.is_partial:
+    """Build the index files of a broker's part of a tier. Returns the JSON report. Without `force`
+    the tier must have no index file. With bounded times, files for the messages within the bounds
+    are added to existing files. Raises Invalid, Fenced (a broker runs), Corrupt, Unavailable."""
+    options, now_ms = options or RebuildIndexOptions(), SYSTEM_CLOCK.now_ms()
+    since_ms, until_ms = epoch_ms(options.since, now_ms), epoch_ms(options.until, now_ms)
+    is_partial = since_ms is not None or until_ms is not None
+    if options.force and is_partial:
         raise Invalid("replacing all index files by those of some messages loses the others' keys")
     with open_index_tier(location, take_over=options.take_over) as tier:
         capacity = Capacity.of(tier.config)
-        pinned = run.do_once("pin", lambda: _pin(tier, options), _Pinned)
+        pinned = run.do_once(
+            "pin", lambda: _pin(tier, since_ms, until_ms, force=options.force), _Pinned
+        )
         _check_same_ids(tier, pinned)
         with staging_of(run, location, options.staging) as staging:
             tasks = list(_tasks(tier, location, staging, capacity, pinned))
@@ -85,12 +74,13 @@ def run_rebuild_index(
         )
 
 
-def _pin(tier: IndexTier, options: RebuildOptions) -> _Pinned:
+def _pin(tier: IndexTier, since_ms: int | None, until_ms: int | None, *, force: bool) -> _Pinned:
+    is_partial = since_ms is not None or until_ms is not None
     old = tuple(tier.old_index())
     there = sum(index.is_there for index in old)
-    if there and not options.replace and not options.is_partial:
+    if there and not force and not is_partial:
         raise Invalid(
-            f"{tier.provider.url}: has {there} index files of broker {tier.broker!r}; --force "
+            f"{tier.provider.url}: has {there} index files of broker {tier.broker!r}. --force "
             "replaces them, --since and --until add files for messages that they lack"
         )
     ids = tier.topic_ids()
@@ -98,7 +88,7 @@ def _pin(tier: IndexTier, options: RebuildOptions) -> _Pinned:
     if unknown:
         raise Invalid(
             f"{tier.provider.url}: has messages of {', '.join(unknown)}, of which the metadata "
-            "knows no topic; `rebuild metadata` first"
+            "knows no topic. `rebuild metadata` first"
         )
     queues = {
         queue.path: (
@@ -107,15 +97,15 @@ def _pin(tier: IndexTier, options: RebuildOptions) -> _Pinned:
         )
         for queue in tier.queues()
     }
-    stay = () if options.replace or not there else tuple(tier.files(old))
+    stay = () if force or not there else tuple(tier.files(old))
     tier.check_slots(stay)
     begins = tuple(sorted(tier.local_begins()))
-    return _Pinned(options.since_ms, options.until_ms, dict(ids), queues, old, stay, begins)
+    return _Pinned(since_ms, until_ms, dict(ids), queues, old, stay, begins)
 
 
 def _check_same_ids(tier: IndexTier, pinned: _Pinned) -> None:
-    """Raise Invalid for a run that goes on where topics have other ids by now: the metadata was
-    made anew, or topics were, and no key would be found by the old ones."""
+    """Raise Invalid if topic ids have changed since the first run, because the metadata was rebuilt
+    or topics were recreated. Keys with the old ids would not be found."""
     known = tier.topic_ids() if tier.has_state else {}
     changed = sorted(
         topic for topic, number in pinned.topic_ids.items() if known.get(topic, number) != number
@@ -123,7 +113,7 @@ def _check_same_ids(tier: IndexTier, pinned: _Pinned) -> None:
     if changed:
         raise Invalid(
             f"{tier.provider.url}: {', '.join(changed)}: another topic id than when this run "
-            "began; have it begin anew",
+            "began. Start it from the beginning",
             topic=changed[0],
         )
 
@@ -131,11 +121,10 @@ def _check_same_ids(tier: IndexTier, pinned: _Pinned) -> None:
 def _in_order(
     tier: IndexTier, pinned: _Pinned, built: list[BuiltIndex]
 ) -> tuple[list[BuiltIndex], bool]:
-    """The files to put into the tier, and whether the old ones then go.
-
-    Files expire from the first on, and Java forgets those that begin before the first: so where a
-    new one begins before one that stays, those that stay go behind the old ones, too.
-    """
+    """Return the files to put into the tier, in time order, and whether all old files are then
+    deleted. Index files must ascend in time: the first file expires first, and Java discards a file
+    that begins before the first. If a new file begins before a kept file, the kept files are
+    therefore stored again, too."""
     newest = max((file.begin_ms for file in pinned.kept), default=0)
     if pinned.kept and all(file.begin_ms > newest for file in built):
         return built, False
@@ -144,11 +133,7 @@ def _in_order(
 
 
 def _tasks(
-    tier: IndexTier,
-    location: TierLocation,
-    staging: Staging,
-    capacity: Capacity,
-    pinned: _Pinned,
+    tier: IndexTier, location: TierLocation, staging: Staging, capacity: Capacity, pinned: _Pinned
 ) -> Iterator[CollectTask]:
     for ranges in gather_groups(_ranges(tier, pinned), lambda r: r.size_bytes, TASK_BYTES):
         names = [f"{r.queue.path} {r.from_offset} {r.until_offset}" for r in ranges]

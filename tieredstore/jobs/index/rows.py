@@ -1,7 +1,8 @@
-"""Rows of an index, one a key of a message, and how they are staged.
+"""Rows of an index, one per key of a message, and their staged form.
 
-A staged file has the store times of all its rows (int64 each), then the rows (24 bytes each, the
-first fields of an item), both by ascending time; so a file of the index is made of ranges of rows.
+A staged file has the store times of all rows (int64 each), then the rows (24 bytes each, the first
+fields of an item). Both are in ascending time order. An index file is therefore built from ranges
+of rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ROW_DTYPE: Final = np.dtype(COMPACTED_ITEM_DTYPE.descr[:-1])
 _ROW_BYTES: Final = np.dtype((np.void, ROW_DTYPE.itemsize))
 TIME_DTYPE: Final = np.dtype("<i8")
 BLOCKS: Final = 128
-"""Blocks of one staged file, about; files of the index are made of blocks."""
+"""Approximate number of blocks of one staged file. Index files are built from blocks."""
 
 
 class KeyRows(NamedTuple):
@@ -33,7 +34,7 @@ class KeyRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """first_ms: the earliest time of each block of `block_rows` rows (the last may have fewer)."""
+    """A staged file. `first_ms`: earliest store time of each block of `block_rows` rows."""
 
     file: StagedFile
     rows: int
@@ -49,7 +50,7 @@ def key_rows(
     sizes: npt.NDArray[np.int64],
     times: npt.NDArray[np.int64],
 ) -> KeyRows:
-    """Make rows of one queue; offsets and sizes: bytes, in its commit log."""
+    """Return rows of one queue. Offsets and sizes are in bytes of its commit log."""
     rows = np.empty(len(hashes), ROW_DTYPE)
     rows["hash"] = hashes
     rows["topic_id"] = topic_id
@@ -66,14 +67,14 @@ def stage_rows(
     parts: Sequence[KeyRows],
     most_block_rows: int,
 ) -> StagedRows | None:
-    """Write rows by their times; None when there are none. Raises Unavailable."""
+    """Write rows in time order. Returns None without rows. Raises Unavailable."""
     count = sum(len(part.times) for part in parts)
     if not count:
         return None
     times = np.concatenate([part.times for part in parts])
     order = np.argsort(times, kind="stable")
     times = times[order]
-    # As bytes: with fields, numpy would make the numbers native.
+    # As bytes, since numpy would convert fields to native numbers.
     rows = np.concatenate([part.rows.view(_ROW_BYTES) for part in parts])[order]
     block_rows = max(1, min(-(-count // BLOCKS), most_block_rows))
     blocks = (times.astype(TIME_DTYPE).tobytes(), rows.tobytes())
@@ -84,7 +85,7 @@ def stage_rows(
 def read_times(
     provider: SegmentProvider, file: StagedFile, first: int, count: int
 ) -> npt.NDArray[np.int64]:
-    """Store times of rows [first, first + count). Raises Invalid, Unavailable."""
+    """Return the store times of rows [first, first + count). Raises Invalid, Unavailable."""
     size = TIME_DTYPE.itemsize
     data = read_staged(provider, file, first * size, count * size)
     return np.frombuffer(data, TIME_DTYPE).astype(np.int64)
@@ -93,8 +94,7 @@ def read_times(
 def read_rows(
     provider: SegmentProvider, file: StagedFile, rows: int, first: int, count: int
 ) -> npt.NDArray[np.void]:
-    """Read ROW_DTYPE[count] from row `first` of a file that has `rows`. Raises Invalid,
-    Unavailable."""
+    """Return ROW_DTYPE[count] from row `first` of `rows`. Raises Invalid, Unavailable."""
     size = ROW_DTYPE.itemsize
     start = rows * TIME_DTYPE.itemsize + first * size
     return np.frombuffer(read_staged(provider, file, start, count * size), ROW_DTYPE)

@@ -1,16 +1,13 @@
-"""Files between the stages of a job: written by tasks on any machine, read by others.
-
-The place is one for a tier, `file:///dir` or `s3://bucket/prefix`, reached by the provider that
-reaches tiers there. Names are unique to an attempt, so attempts at one task never meet.
-"""
+"""Files between the stages of a job, written by tasks on any machine and read by others. The
+location is `file:///dir` or `s3://bucket/prefix`, as for a tier, and the same provider opens it.
+Names are unique to an attempt, so attempts at one task do not collide."""
 
 from __future__ import annotations
 
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
     Written,
 )
+from tieredstore.disk.user_folders import make_temporary_folder
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.jobs.journals import staging_beside
 from tieredstore.jobs.run import JobRun
@@ -33,7 +31,7 @@ _PIECE_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file in a staging place. number: drawn by the attempt that wrote it."""
+    """A staged file. `number`: random number of the attempt that wrote it."""
 
     path: str
     number: int
@@ -46,13 +44,13 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A staging place, and the name of the folder in it that is one job's. Picklable."""
+    """A staging location, and the name of the job's folder in it. Picklable."""
 
     location: TierLocation
     folder: str
 
     def write(self, provider: SegmentProvider, name: str, blocks: Iterable[Buffer]) -> StagedFile:
-        """Write a new file of those bytes. Raises Unavailable."""
+        """Write a new file with these bytes. Raises Unavailable."""
         path = f"{self.folder}/{name}/0"
         number = uuid.uuid4().int >> 66
         segment = provider.open(SegmentId(path, FileSegmentType.INDEX, number))
@@ -69,16 +67,14 @@ class Staging:
 
     def remove(self) -> None:
         """Delete all files of the job. Raises Unavailable."""
-        provider = self.location.connect()
-        try:
+        with closing(self.location.connect()) as provider:
             for listing in list(provider.list(self.folder)):
                 provider.open(listing.id, listing).delete()
-        finally:
-            provider.close()
 
 
 def _pieces(blocks: Iterable[Buffer]) -> Iterator[bytes]:
-    """The same bytes, in few pieces: an object store makes an object of each."""
+    """Join the pieces into fewer pieces with the same bytes, since an object store creates one
+    object per piece."""
     waiting = bytearray()
     for block in blocks:
         waiting += block
@@ -90,14 +86,14 @@ def _pieces(blocks: Iterable[Buffer]) -> Iterator[bytes]:
 
 
 def read_staged(provider: SegmentProvider, file: StagedFile, position: int, length: int) -> Buffer:
-    """Read exactly `length` bytes. Raises Invalid when the file is gone, Unavailable."""
+    """Read exactly `length` bytes. Raises Invalid if the file is gone, and Unavailable."""
     segment = provider.open(file.id)
     try:
         return segment.read(position, length)
     except Corrupt as error:
         raise Invalid(
-            f"staging {provider.url}: what an earlier run of this job left there is gone "
-            f"({error}); remove the job's journal to begin anew",
+            f"staging {provider.url}: files of an earlier run of this job are gone "
+            f"({error}). Remove the job's journal to start from the beginning",
             path=str(file.id),
         ) from error
     finally:
@@ -106,7 +102,7 @@ def read_staged(provider: SegmentProvider, file: StagedFile, position: int, leng
 
 @dataclass(frozen=True, slots=True)
 class StagedIndex:
-    """An index file in a staging place (or in a tier), as an `UploadableIndex`."""
+    """A staged index file (or one in a tier), in the form of an `UploadableIndex`."""
 
     file: StagedFile
     begin_ms: int
@@ -118,7 +114,7 @@ class StagedIndex:
         return self.file.size_bytes
 
     def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
-        """Yield pieces as `UploadableIndex.pieces` does. Raises Invalid when the file is gone."""
+        """Yield pieces like `UploadableIndex.pieces`. Raises Invalid if the file is gone."""
         for position in range(start, self.size_bytes, length):
             count = min(length, self.size_bytes - position)
             yield position, read_staged(self.provider, self.file, position, count)
@@ -126,17 +122,15 @@ class StagedIndex:
 
 @contextmanager
 def staging_of(run: JobRun, location: TierLocation, url: str | None) -> Iterator[Staging]:
-    """Yield the staging place of a run: at `url`, else in a folder beside the run's journal.
-
-    It is emptied when the block ends well; after an error it stays, for the run that goes on (a
-    run without a journal keeps nothing). Raises Invalid.
-    """
+    """Yield the staging location of a run: at `url`, else in a folder beside the run's journal. The
+    location is emptied when the block succeeds. After an error the files stay for the next run,
+    unless the run has no journal. Raises Invalid."""
     journal = run.journal.path
     folder = uuid.uuid4().hex if journal is None else journal.stem
     with ExitStack() as stack:
         local: Path | None = None
         if url is None and journal is None:
-            local = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{run.name}-")))
+            local = stack.enter_context(make_temporary_folder(f"{run.name}-"))
         elif url is None:
             assert journal is not None
             local = staging_beside(journal)
@@ -145,7 +139,7 @@ def staging_of(run: JobRun, location: TierLocation, url: str | None) -> Iterator
         assert url is not None
         url = as_url(url)
         if url.rstrip("/") == location.url.rstrip("/"):
-            raise Invalid(f"staging {show_url(url)}: is the tier itself; give another place")
+            raise Invalid(f"staging {show_url(url)}: is the tier itself. Give another place")
         config = registry.tier_at(location.config, url)
         if url.startswith("file:"):
             Path(config.tier_file_path).mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""Makes the metadata of one broker's part of a tier anew, from the tier alone.
+"""Rebuild of the metadata of one broker's part of a tier, from the tier alone.
 
-Tasks read the ends of segments (`queues`) and the index (`index`); what they found becomes topic
-ids (`topic_ids`), tables and a file in one step (`state_files`).
+Tasks read the ends of segments (`queues`) and the index (`index`). From their results the driver
+derives topic ids (`topic_ids`) and tables, and writes the file in one step (`state_files`).
 """

@@ -1,30 +1,45 @@
-"""Reads the ends of a queue's segments with few requests."""
+"""Reader of the ends of a queue's segments, with few requests."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Corrupt
+from tieredstore.message.columns.records import keys_to_index
+from tieredstore.message.hashes import tiered_key_hash_candidates
+from tieredstore.message.layout import MIN_RECORD_SIZE
+from tieredstore.message.record import decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.extents import ExtentReader, QueueReader
+from tieredstore.scan.verify.topic_probes import Probe
 
 BLOCK_BYTES = 16 << 10
 _MAX_BLOCKS = 64
 
 
 class EndsReader(QueueReader):
-    """A `QueueReader` whose small reads share blocks: what is looked at lies close together."""
+    """A `QueueReader` whose small reads share blocks, because the reads are close together."""
 
     def __init__(self, provider: SegmentProvider, queue: QueueFiles) -> None:
         super().__init__(provider, queue)
         self.commit_log = _Blocks(provider, queue.commit_log)
         self._consume_queue = _Blocks(provider, queue.consume_queue)
 
+    def list_damage(self) -> list[Corrupt]:
+        """Return the errors of blocks that cannot be read as a whole, at most one for each file.
+        The requested bytes of such a block are then read alone."""
+        files = (self.commit_log, self._consume_queue)
+        return [file.damage for file in files if isinstance(file, _Blocks) and file.damage]
+
 
 class _Blocks(ExtentReader):
-    """Blocks are counted from the end of a segment, so that its tail is one read."""
+    """Blocks of a segment, counted from its end, so that one read covers the tail."""
 
     def __init__(self, provider: SegmentProvider, extents: tuple[SegmentExtent, ...]) -> None:
         super().__init__(provider, extents)
         self._blocks: dict[tuple[int, int], memoryview] = {}
+        self.damage: Corrupt | None = None
 
     def read(self, offset: int, length: int, *, along_bytes: int = 0) -> memoryview:
         extent = self.extent_at(offset)
@@ -37,9 +52,44 @@ class _Blocks(ExtentReader):
             start = max(end - (number + 1) * BLOCK_BYTES, extent.base_offset)
             block = self._blocks.get((end, number))
             if block is None:
-                block = super().read(start, end - number * BLOCK_BYTES - start)
+                try:
+                    block = super().read(start, end - number * BLOCK_BYTES - start)
+                except Corrupt as error:  # The bytes that are wanted may be whole.
+                    self.damage = self.damage or error
+                    return super().read(offset, length, along_bytes=along_bytes)
                 if len(self._blocks) >= _MAX_BLOCKS:
                     self._blocks.clear()
                 self._blocks[end, number] = block
             pieces.append(block[max(offset - start, 0) : offset + length - start])
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+
+_AT_EACH_END = 2
+
+
+def probes_of(reader: EndsReader, messages: tuple[int, int], spread: int) -> list[Probe]:
+    """Create probes (messages whose keys are looked up in the index) from small messages at both
+    ends of the queue offsets [from, until), or from `spread` messages evenly over the whole range.
+    Unreadable messages are skipped. Raises Unavailable."""
+    first, until = messages
+    if first >= until:
+        return []
+    if spread:
+        chosen = np.unique(np.linspace(first, until - 1, spread, dtype=np.int64)).tolist()
+    else:
+        whole = range(first, until)
+        chosen = [*whole[:_AT_EACH_END], *whole[_AT_EACH_END:][-_AT_EACH_END:]]
+    found: list[Probe] = []
+    for unit in chosen:
+        try:
+            row = reader.read_units(unit, 1)[0]
+            offset, size = int(row["physical_offset"]), int(row["size"])
+            if size >= MIN_RECORD_SIZE and (spread or size <= BLOCK_BYTES):
+                message = decode_record(reader.commit_log.read(offset, size))
+                topic = reader.queue.topic
+                keys = keys_to_index(message.properties_bytes)[: message.topic == topic]
+                hashes = (one for key in keys for one in tiered_key_hash_candidates(topic, key))
+                found += ((key_hash, offset, message.size) for key_hash in hashes)
+        except Corrupt:
+            continue
+    return found

@@ -1,8 +1,9 @@
-"""The metadata of a tier that another process writes, for a reader that goes with it."""
+"""Metadata of a tier that another process writes, kept current for a reader."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,33 +16,28 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.jobs.metadata.found import Found
 from tieredstore.jobs.metadata.index import (
+    SPREAD,
     FoundIndex,
-    Probes,
     find_each_index,
     list_undecided_topics,
+    pack_probes,
     topic_ids,
 )
-from tieredstore.jobs.metadata.job import SPREAD
 from tieredstore.jobs.metadata.queues import FoundQueue, find_each_queue
 from tieredstore.jobs.metadata.state_files import StateFiles
 from tieredstore.jobs.target import find_only_broker
-from tieredstore.scan.catalogue import (
-    Listings,
-    QueueFiles,
-    SegmentExtent,
-    catalogue_of,
-    gather,
-    list_tier,
-)
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.listing import Listings, catalogue_of, gather, list_tier
 from tieredstore.scan.location import TierLocation, place_tier
+from tieredstore.tier.deleted.records import DeletedTopic, find_known_records
 from tieredstore.tier.store import TieredMessageStore
 
 UNREADABLE = "queue-unreadable"
 
 
 class Changes(NamedTuple):
-    """What a look found: the queues that have changed, came or went and that no store has taken in
-    yet; whether index segments did; and the listing of the broker's part."""
+    """Changes of a refresh: changed queues that are not loaded in any store, whether index segments
+    have changed, and the listing of the broker's part."""
 
     queues: list[QueueKey]
     has_index: bool
@@ -49,12 +45,10 @@ class Changes(NamedTuple):
 
 
 class TierFollower:
-    """Keeps the metadata in a reader's state directory as one broker's part of a tier is.
-
-    No right to write is taken, and nothing is written in the tier. A look is one listing; only of
-    queues whose files have changed since the last one a few ranges are read, and index segments
-    once. Not thread-safe.
-    """
+    """Keeps the metadata in a reader's state directory equal to one broker's part of a tier. The
+    follower owns no epoch and does not write into the tier. A refresh makes one listing. It reads
+    each index segment once, and a few ranges of queues whose files have changed since the last
+    refresh. Not thread-safe."""
 
     def __init__(
         self, location: TierLocation, broker: str, state: Path, clock: Clock = SYSTEM_CLOCK
@@ -71,26 +65,22 @@ class TierFollower:
         self._asked_topics: set[str] = set()
         self._changed: set[QueueKey] = set()
         self._has_new_index = False
+        self._deleted: dict[str, DeletedTopic] = {}
 
     @classmethod
     def open(cls, location: TierLocation, state: Path, clock: Clock = SYSTEM_CLOCK) -> TierFollower:
-        """Look at a tier for the first time. The broker is that of `location`, or the only one
-        there. Raises Invalid, Unavailable."""
-        provider = location.connect()
-        try:
+        """Refresh the metadata for the first time. Raises Invalid, Unavailable."""
+        with closing(location.connect()) as provider:
             broker = location.broker or find_only_broker(provider)
             follower = cls(location, broker, state, clock)
             if not follower.look(provider).queues:
                 raise Invalid(f"{provider.url}: no broker {broker!r} in the tier")
             follower._settle()
             return follower
-        finally:
-            provider.close()
 
     def follow(self, store: TieredMessageStore) -> list[QueueKey]:
-        """Look, and let a store over that state directory read what there is now; returns the
-        queues that have changed. What fails is made up for by the next call. Raises
-        Unavailable."""
+        """Refresh the metadata, and update a store over that state directory. Returns the changed
+        queues. The next call repairs a failed update. Raises Unavailable."""
         changes = self.look(store.flat_files.provider)
         if changes.queues or changes.has_index:
             store.reload(changes.queues, changes.listings, reload_index=changes.has_index)
@@ -98,10 +88,10 @@ class TierFollower:
         return changes.queues
 
     def look(self, provider: SegmentProvider) -> Changes:
-        """List the tier, look at what has changed, and write the metadata anew if anything has.
-        Raises Unavailable."""
+        """List the tier, and rewrite the metadata if it has changed. Raises Unavailable."""
         listings = list_tier(provider, self.broker)
         catalogue = catalogue_of(provider.url, gather(provider, listings), listings)
+        self._deleted = find_known_records(provider, self.broker)
         self._look_at_queues(provider, {QueueKey(q.topic, q.queue_id): q for q in catalogue.queues})
         topics = {key.topic for key in self._found}
         extents = catalogue.indexes.get(self.broker, ())
@@ -124,7 +114,7 @@ class TierFollower:
         found = find_each_queue(provider, list(wanted.values()))
         for (key, queue), one in zip(wanted.items(), found, strict=True):
             if key in self._found and any(f.kind == UNREADABLE for f in one.findings):
-                continue  # it may be changing right now: the next look tells
+                continue  # It may be changing right now. The next refresh shows it.
             self._seen[key], self._found[key] = queue, one
             self._changed.add(key)
         for key in self._seen.keys() - queues.keys():
@@ -134,7 +124,8 @@ class TierFollower:
     def _look_at_index(
         self, provider: SegmentProvider, extents: Sequence[SegmentExtent], new_topics: set[str]
     ) -> None:
-        """Ask new segments for the ids of all topics, and those that may name a new topic again."""
+        """Search the index for topic ids: new index segments for the ids of all topics, and old
+        index segments for the ids of new topics."""
         sizes = {extent.base_offset: extent.size_bytes for extent in extents}
         self._index = {
             base: index
@@ -149,18 +140,19 @@ class TierFollower:
             or (known.damage is None and known.latest_ms >= since_ms)
         ]
         queues = self._found.values()
-        for index in find_each_index(provider, asked, Probes.of(queues)):
+        for index in find_each_index(provider, asked, pack_probes(queues)):
             self._index[index.base_offset] = index
         topics = sorted({key.topic for key in self._found})
         others = set(list_undecided_topics(topics, self._list_votes()))
         if others and asked:
-            # Neither the first nor the last message of them is in the index.
+            # Neither their first nor their last message is in the index.
             again = [self._seen[key] for key in self._found if key.topic in others]
             more = find_each_queue(provider, again, spread=SPREAD)
-            self._more_votes += find_each_index(provider, asked, Probes.of(more))
+            self._more_votes += find_each_index(provider, asked, pack_probes(more))
 
     def _find_begin_ms(self, topics: Iterable[str]) -> int:
-        """The store time of the first message of some topics; beyond all times without one."""
+        """Return the earliest store time (epoch ms) of the given topics, or 2^63 if they have no
+        message."""
         wanted = set(topics)
         return min(
             (
@@ -179,7 +171,7 @@ class TierFollower:
     def _write(self) -> None:
         now_ms = self._clock.now_ms()
         topics = sorted({key.topic for key in self._found})
-        ids = topic_ids(topics, self._list_votes())
+        ids = topic_ids(topics, self._list_votes(), deleted=self._deleted)
         indexes = [self._index[base] for base in sorted(self._index)]
         queues = [self._found[key] for key in sorted(self._found)]
         found = Found(self.broker, queues, indexes, ids, now_ms)

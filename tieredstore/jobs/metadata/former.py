@@ -1,20 +1,20 @@
-"""What metadata of an earlier time tells of a tier that the tier itself does not."""
+"""Facts from earlier metadata that the tier itself does not contain."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataStore
+from tieredstore.contracts.metadata_store import STATUS_DELETED, FileSegmentMetadata, MetadataStore
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.message.names import queue_path
-from tieredstore.tier.flat.segment import STATUS_DELETED
+from tieredstore.tier.deleted.records import DeletedTopic
 
 
 class FormerEnds(NamedTuple):
-    """Where the files of a queue ended, bytes."""
+    """End offsets of the files of a queue, bytes."""
 
     commit_log: int
     consume_queue: int
@@ -22,43 +22,64 @@ class FormerEnds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FormerMetadata:
-    """taken_ms: when it was so, epoch ms; topic_ids: of each topic; queues: those that had messages
-    once."""
+    """Facts from earlier metadata. `taken_ms`: time of that metadata, epoch ms. `topic_ids`: id of
+    each topic. `queues`: queues that ever had messages. `filled`: queues that had messages at that
+    time."""
 
     taken_ms: int = 0
     topic_ids: Mapping[str, int] = field(default_factory=dict)
     queues: Mapping[QueueKey, FormerEnds] = field(default_factory=dict)
+    filled: frozenset[QueueKey] = frozenset()
 
     @classmethod
     def of(cls, metadata: MetadataStore, broker: str, taken_ms: int) -> FormerMetadata:
-        """Take what is of use from metadata that is loaded."""
+        """Extract the useful facts from loaded metadata."""
         ids = {topic.topic: topic.topic_id for topic in metadata.topics()}
         queues = {}
+        filled = set()
         for topic in ids:
             for queue in metadata.queues(topic):
-                path = queue_path(broker, topic, queue.queue_id)
+                key = QueueKey(topic, queue.queue_id)
+                path = queue_path(broker, *key)
                 log = _find_end(metadata, path, FileSegmentType.COMMIT_LOG)
                 units = _find_end(metadata, path, FileSegmentType.CONSUME_QUEUE)
                 if units:
-                    queues[QueueKey(topic, queue.queue_id)] = FormerEnds(log, units)
-        return cls(taken_ms, ids, queues)
+                    queues[key] = FormerEnds(log, units)
+                if any(entry.size for entry in metadata.segments(path)):
+                    filled.add(key)
+        return cls(taken_ms, ids, queues, frozenset(filled))
 
-    def make_segments(
-        self, broker: str, found: Collection[QueueKey], now_ms: int
-    ) -> Iterator[FileSegmentMetadata]:
-        """Yield the empty segments with which queues go on that are not among those found: all that
-        they had has expired."""
-        for key, ends in self.queues.items():
-            if key in found:
-                continue
-            for kind, end in zip(_KINDS, ends, strict=True):
-                yield FileSegmentMetadata(
-                    queue_path(broker, *key),
-                    kind,
-                    end,
-                    create_timestamp_ms=now_ms,
-                    end_timestamp_ms=now_ms,  # Java's expiry deletes what has none
-                )
+    def drop_deleted(self, deleted: Mapping[str, DeletedTopic]) -> FormerMetadata:
+        """Return a copy without topics that were deleted before or after the time of that
+        metadata."""
+        gone = {
+            topic
+            for topic, topic_id in self.topic_ids.items()
+            if topic in deleted and topic_id < deleted[topic].next_id
+        }
+        if not gone:
+            return self
+        return FormerMetadata(
+            self.taken_ms,
+            {topic: number for topic, number in self.topic_ids.items() if topic not in gone},
+            {key: ends for key, ends in self.queues.items() if key.topic not in gone},
+            self.filled,
+        )
+
+
+def make_segments(
+    broker: str, ends: Mapping[QueueKey, FormerEnds], now_ms: int
+) -> Iterator[FileSegmentMetadata]:
+    """Yield empty segments at the ends of queues whose last messages have expired or are lost."""
+    for key, end in ends.items():
+        for kind, offset in zip(_KINDS, end, strict=True):
+            yield FileSegmentMetadata(
+                queue_path(broker, *key),
+                kind,
+                offset,
+                create_timestamp_ms=now_ms,
+                end_timestamp_ms=now_ms,  # Java expires segments without it.
+            )
 
 
 NOTHING_FORMER: Final = FormerMetadata()

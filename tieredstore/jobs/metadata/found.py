@@ -1,4 +1,4 @@
-"""All that a job found of a tier: what its metadata is to say, and the report."""
+"""All results of a job: the content of the new metadata, and the report."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ from dataclasses import dataclass
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.metadata_store import (
     NEVER_WRITTEN_MS,
+    STATUS_DELETED,
     FileSegmentMetadata,
     MetadataStore,
     TopicMetadata,
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.jobs.metadata.former import NOTHING_FORMER, FormerMetadata
+from tieredstore.jobs.metadata.former import (
+    NOTHING_FORMER,
+    FormerEnds,
+    FormerMetadata,
+    make_segments,
+)
 from tieredstore.jobs.metadata.index import FoundIndex, TopicIds
 from tieredstore.jobs.metadata.queues import FoundQueue
+from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.names import INDEX_TOPIC, index_path, queue_path
 from tieredstore.scan.findings import Finding, Severity, damage, note
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One broker's part of a tier. moment_ms: when it was looked at, epoch ms."""
+    """Results for one broker's part of a tier. `moment_ms`: time of the listing, epoch ms."""
 
     broker: str
     queues: Sequence[FoundQueue]
@@ -33,16 +40,16 @@ class Found:
     former: FormerMetadata = NOTHING_FORMER
 
     def fill(self, store: MetadataStore) -> None:
-        """Put all into an empty store, in one write."""
+        """Put all results into an empty store, in one write."""
         with store.batch():
             for topic, topic_id in sorted(self.ids.ids.items(), key=lambda item: item[1]):
                 _add_topic(store, topic, topic_id)
             if self.ids.highest > max(self.ids.ids.values(), default=-1):
-                # The next topic must not get the id of one that is gone and still in the index.
+                # The next topic must not get the id of a deleted one, which the index may contain.
                 _add_topic(store, INDEX_TOPIC, self.ids.highest)
                 store.delete_topic(INDEX_TOPIC)
             for queue in self.queues:
-                if queue.segments:
+                if queue.segments or _is_unreadable(queue):
                     store.add_queue(queue.topic, queue.queue_id)
             for key in self.former.queues:
                 store.add_queue(*key)
@@ -53,6 +60,14 @@ class Found:
         """Yield the entries of all segments."""
         for queue in self.queues:
             path = queue_path(self.broker, queue.topic, queue.queue_id)
+            if self._is_emptied(queue):
+                for segment in queue.segments:
+                    yield FileSegmentMetadata(
+                        *(path, segment.type, segment.base_offset),
+                        status=STATUS_DELETED,
+                        create_timestamp_ms=self.moment_ms,
+                    )
+                continue
             for segment in queue.segments:
                 yield FileSegmentMetadata(
                     path,
@@ -61,22 +76,35 @@ class Found:
                     size=segment.size_bytes,
                     create_timestamp_ms=self.moment_ms,
                     begin_timestamp_ms=segment.begin_ms,
-                    # Java's expiry deletes what has no end time.
+                    # Java expires segments without an end time.
                     end_timestamp_ms=min(segment.end_ms, self.moment_ms)
                     if segment.begin_ms == NEVER_WRITTEN_MS
                     else segment.end_ms,
                 )
-        present = {
-            QueueKey(queue.topic, queue.queue_id)
-            for queue in self.queues
-            if queue.segments or queue.findings
-        }
-        yield from self.former.make_segments(self.broker, present, self.moment_ms)
+        ends = dict(self.former.queues)
+        for queue in self.queues:
+            former = ends.pop(queue.key, None)
+            if _is_unreadable(queue) or (former is not None and self._is_short(queue)):
+                ends[queue.key] = _pass_by(queue.listed, former or FormerEnds(0, 0))
+        yield from make_segments(self.broker, ends, self.moment_ms)
         for index in self._index():
             yield self._index_entry(index)
 
+    def _is_short(self, queue: FoundQueue) -> bool:
+        """Return whether former metadata records messages after the last valid message of a queue.
+        New messages continue after those records."""
+        former = self.former.queues.get(queue.key)
+        return former is not None and former.consume_queue > queue.max_offset * UNIT_SIZE
+
+    def _is_emptied(self, queue: FoundQueue) -> bool:
+        """Return whether an interrupted deletion removed all units of a queue. The rest of the
+        commit log is then deleted. A queue whose units are damaged or lost is not emptied."""
+        has_units = queue.max_offset or queue.listed.consume_queue
+        return not has_units and self._is_short(queue) and queue.key not in self.former.filled
+
     def _index(self) -> list[FoundIndex]:
-        """Those that are whole, and the last one: if an upload did not end, the next one does."""
+        """Return the complete index segments and the last segment, which the next upload
+        completes."""
         last = max((index.base_offset for index in self.index), default=0)
         return [i for i in self.index if i.damage is None or i.base_offset == last]
 
@@ -90,7 +118,7 @@ class Found:
             end_timestamp_ms=self.moment_ms,
         )
         if index.damage is None:
-            # Nothing is stored after the upload began: queries by time rely on it.
+            # Nothing is stored after the upload began. Queries by time rely on that.
             latest_ms = min(index.latest_ms, self.moment_ms)
             entry.size = index.size_bytes
             entry.create_timestamp_ms = latest_ms
@@ -102,10 +130,20 @@ class Found:
         path = index_path(self.broker)
         return SegmentId(path, FileSegmentType.INDEX, index.base_offset)
 
+    def _make_short_finding(self, key: QueueKey, max_offset: int) -> Finding:
+        end = self.former.queues[key].consume_queue // UNIT_SIZE
+        return damage(
+            "queue-short",
+            f"{key.topic}/{key.queue_id}: the tier lacks messages that a backup of its metadata "
+            "records. New ones continue behind them",
+            expected=f"messages up to queue offset {end}",
+            found=f"messages up to queue offset {max_offset}",
+        )
+
     # The report
 
     def report(self, more: Iterable[Finding]) -> dict[str, object]:
-        """Return the fields of the JSON report. more: findings of the listing."""
+        """Return the fields of the JSON report. `more`: findings of the listing."""
         findings = [*more, *self._findings()]
         by_topic: dict[str, list[FoundQueue]] = defaultdict(list)
         for queue in self.queues:
@@ -144,29 +182,52 @@ class Found:
 
     def _findings(self) -> Iterator[Finding]:
         for queue in self.queues:
+            if self._is_emptied(queue):
+                text = f"{queue.topic}/{queue.queue_id}: its messages were being deleted"
+                yield note("queue-emptied", text)
+                continue
             yield from queue.findings
+            if self._is_short(queue):
+                yield self._make_short_finding(queue.key, queue.max_offset)
+        present = {queue.key for queue in self.queues}
+        for key in sorted(self.former.filled & self.former.queues.keys() - present):
+            yield self._make_short_finding(key, 0)
         announced = {index.base_offset for index in self._index()}
         for index in self.index:
             if index.damage is None:
                 continue
             name = self._index_id(index)
             if index.base_offset in announced:
-                yield note("index-torn", f"to be written anew: {index.damage}", segment=name)
+                yield note("index-torn", f"to be rewritten: {index.damage}", segment=name)
             else:
                 yield damage("index-damaged", f"left out: {index.damage}", segment=name)
         for topic in self.ids.assigned:
             yield note(
                 "topic-id-assigned",
-                f"topic {topic!r}: no key of its messages was found in the index; it has a new id",
+                f"topic {topic!r}: no key of its messages was found in the index. It has a new id",
                 found=str(self.ids.ids[topic]),
             )
         for topic in self.ids.disputed:
             yield note(
                 "topic-id-disputed",
                 f"topic {topic!r}: the index has several ids for it, most likely since it was "
-                "deleted and made again",
+                "deleted and recreated",
                 found=str(self.ids.ids[topic]),
             )
+
+
+def _is_unreadable(queue: FoundQueue) -> bool:
+    """Return whether a queue has units but no segment to register. Such a queue is left out of the
+    metadata, and new messages continue after its last unit."""
+    return not queue.segments and queue.listed.consume_queue > 0
+
+
+def _pass_by(listed: FormerEnds, former: FormerEnds) -> FormerEnds:
+    """Return the end offsets at which a queue continues after it has lost its last messages. They
+    lie after all bytes of the queue's files. One more unit is skipped, so that the invalid units
+    before it do not count."""
+    units = listed.consume_queue + UNIT_SIZE - listed.consume_queue % UNIT_SIZE
+    return FormerEnds(*map(max, listed._replace(consume_queue=units), former))
 
 
 def _add_topic(store: MetadataStore, topic: str, topic_id: int) -> None:

@@ -1,66 +1,55 @@
-"""Index segments: whether they are whole, their times, and which topic ids their items have."""
+"""Index segments: their completeness, store times, and topic ids."""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.segment import FileSegment, SegmentProvider
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.errors import Corrupt
-from tieredstore.jobs.metadata.queues import FoundQueue
-from tieredstore.message.index.tiered import HEADER_SIZE
-from tieredstore.scan.catalogue import SegmentExtent
+from tieredstore.jobs.metadata.queues import FoundQueue, find_each_queue
+from tieredstore.message.index.first_design import first_design_size, view_first_design_items
+from tieredstore.message.index.tiered import (
+    COMPACTED_ITEM_DTYPE,
+    COMPACTED_ITEM_SIZE,
+    HEADER_SIZE,
+    compacted_size,
+    find_content_end,
+    infer_slots,
+    items_view,
+    unpack_header,
+)
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.segments.topic_ids import read_items
+from tieredstore.scan.verify.topic_probes import TopicProbes, TopicVotes
+from tieredstore.tier.deleted.records import DeletedTopic
 from tieredstore.tier.index.uploaded_file import check_whole, header_of
+from tieredstore.tier.index.watermarks import find_capacity, load_file_states
 
-_PROBE = np.dtype([("hash", "<i4"), ("queue_id", "<i4"), ("offset", "<i8"), ("size", "<i4")])
-_FIELDS = tuple(_PROBE.names or ())
+_ITEMS_AT_ONCE = 1 << 16
+SPREAD = 32
+"""Number of messages of a queue to look up if the messages at its ends are not in the index."""
 _MOST_TOPICS = 1 << 24
-"""No broker has more topics: an id behind that is of a damaged item."""
+"""Maximum number of topics of a broker. An item with a higher id is damaged."""
 Vote = tuple[str, int, int]
-"""Topic, an id that items of its messages have, and how many have it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Probes:
-    """Keys of messages, to be found in the index. Picklable: rows of hash, queue id, commit log
-    offset and size; topic_of: the topic of each, by its number in `topics`."""
-
-    rows: bytes = b""
-    topic_of: bytes = b""
-    topics: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, queues: Iterable[FoundQueue]) -> Probes:
-        topics: dict[str, int] = {}
-        rows: list[tuple[int, int, int, int]] = []
-        topic_of: list[int] = []
-        for queue in queues:
-            number = topics.setdefault(queue.topic, len(topics))
-            rows += ((key_hash, queue.queue_id, at, size) for key_hash, at, size in queue.probes)
-            topic_of += [number] * len(queue.probes)
-        packed = np.array(rows, dtype=_PROBE)
-        return cls(packed.tobytes(), np.array(topic_of, dtype="<i4").tobytes(), tuple(topics))
-
-    def places(self) -> tuple[npt.NDArray[np.int32], Mapping[tuple[int, ...], str]]:
-        """Return the hashes, sorted, and the topic of each row."""
-        rows = np.frombuffer(self.rows, _PROBE)
-        numbers = np.frombuffer(self.topic_of, "<i4").tolist()
-        topics = (self.topics[number] for number in numbers)
-        return np.unique(rows["hash"]), dict(zip(rows.tolist(), topics, strict=True))
+"""A topic, an id in index items of its messages, and the number of such items."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundIndex:
-    """An index segment. damage: why it is not whole, None if it is. begin and end: of its header,
-    epoch ms (0 for an end that Java lost, D6); latest_ms: no message in it is younger; votes: what
-    its items say of topics."""
+    """An index segment. `damage`: reason why the segment is incomplete, None if it is complete.
+    `begin_ms`, `end_ms`: times in the header, epoch ms (0 for an end that Java lost, D6).
+    `latest_ms`: upper bound of the store times of the items. `votes`: topic ids in the items."""
 
     base_offset: int
     size_bytes: int
@@ -74,20 +63,19 @@ class FoundIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Index segments to look at, all their items. known_until_ms: no items of those that end before
-    that, epoch ms: what they say of topics is known."""
+    """Index segments to search completely. `known_until_ms`: skip the items of segments that end
+    before this time, epoch ms, because their topic ids are known."""
 
     location: TierLocation
     extents: tuple[SegmentExtent, ...]
-    probes: Probes
+    probes: TopicProbes
     known_until_ms: int = 0
 
     @property
     def key(self) -> str:
         sizes = [(extent.base_offset, extent.size_bytes) for extent in self.extents]
-        digest = hashlib.sha256(repr((sizes, self.known_until_ms)).encode())
-        for part in (self.probes.rows, self.probes.topic_of, repr(self.probes.topics).encode()):
-            digest.update(hashlib.sha256(part).digest())
+        digest = hashlib.sha256(repr((sizes, self.known_until_ms, self.probes.topics)).encode())
+        digest.update(self.probes.rows)
         return digest.hexdigest()[:24]
 
     @property
@@ -96,91 +84,86 @@ class IndexTask:
 
 
 class Tally:
-    """Counts what items say of the topics of probes."""
+    """Counts of the topic ids in the items of an index file, and votes for the topics of probes."""
 
-    def __init__(self, probes: Probes) -> None:
-        self._hashes, self._topics = probes.places()
-        self._votes: Counter[tuple[str, int]] = Counter()
+    def __init__(self, probes: TopicProbes) -> None:
+        self._votes = TopicVotes(probes)
         self._topic_ids: set[int] = set()
 
     def add(self, items: npt.NDArray[np.void]) -> None:
         self._topic_ids.update(np.unique(items["topic_id"]).tolist())
-        if not len(self._hashes):
-            return
-        found = items["hash"].astype(np.int32)
-        place = np.minimum(np.searchsorted(self._hashes, found), len(self._hashes) - 1)
-        hits = items[self._hashes[place] == found]
-        rows = zip(*(hits[name].tolist() for name in _FIELDS), strict=True)
-        for row, topic_id in zip(rows, hits["topic_id"].tolist(), strict=True):
-            if (topic := self._topics.get(row)) is not None:
-                self._votes[topic, topic_id] += 1
+        self._votes.add(items)
 
     @property
     def topic_ids(self) -> tuple[int, ...]:
-        """All that a sound item can have."""
+        """Return all ids that an undamaged item can have."""
         return tuple(sorted(found for found in self._topic_ids if 0 <= found < _MOST_TOPICS))
 
     @property
     def votes(self) -> tuple[Vote, ...]:
-        return tuple((topic, number, count) for (topic, number), count in self._votes.items())
+        counts = self._votes.counts.items()
+        return tuple((topic, number, count) for (topic, number), count in counts)
+
+
+def pack_probes(queues: Iterable[FoundQueue]) -> TopicProbes:
+    """Return the keys of the queues' probes. The index is searched for these keys to find topic
+    ids."""
+    return TopicProbes.of((q.topic, q.queue_id, probe) for q in queues for probe in q.probes)
 
 
 def find_index(task: IndexTask) -> list[FoundIndex]:
-    """Find what the index segments of a task say. Raises Unavailable."""
-    provider = task.location.connect()
-    try:
+    """Search the index segments of a task. Raises Unavailable."""
+    with closing(task.location.connect()) as provider:
         return find_each_index(provider, task.extents, task.probes, task.known_until_ms)
-    finally:
-        provider.close()
 
 
 def find_each_index(
     provider: SegmentProvider,
     extents: Iterable[SegmentExtent],
-    probes: Probes,
+    probes: TopicProbes,
     known_until_ms: int = 0,
 ) -> list[FoundIndex]:
-    """Find what some index segments say of the topics of probes, as `IndexTask` has it. Raises
-    Unavailable."""
+    """Search index segments for the topics of probes. Raises Unavailable."""
     return [_find(provider, extent, Tally(probes), known_until_ms) for extent in extents]
 
 
 def _find(
     provider: SegmentProvider, extent: SegmentExtent, tally: Tally, known_until_ms: int
 ) -> FoundIndex:
-    segment = provider.open(extent.id, extent.listing)
-    try:
-        if extent.size_bytes <= HEADER_SIZE:
-            raise Corrupt(f"{extent.size_bytes} bytes, no more than a header")
-        header = header_of(segment, segment.read(0, HEADER_SIZE))
-        check_whole(segment, extent.size_bytes, header)
-    except Corrupt as error:
-        return FoundIndex(extent.base_offset, extent.size_bytes, str(error))
-    finally:
-        segment.close()
-    begin_ms, end_ms = header.begin_timestamp_ms, header.end_timestamp_ms
-    if 0 < end_ms < known_until_ms:
-        return FoundIndex(extent.base_offset, extent.size_bytes, None, begin_ms, end_ms, end_ms)
-    latest_s = 0
-    for items in read_items(provider, [extent]):
-        tally.add(items)
-        latest_s = max(latest_s, int(items["time_diff_seconds"].max()) + 1)
-    return FoundIndex(
-        extent.base_offset,
-        extent.size_bytes,
-        None,
-        begin_ms,
-        end_ms,
-        max(end_ms, begin_ms + latest_s * 1000),
-        tally.topic_ids,
-        tally.votes,
-    )
+    base, size = extent.base_offset, extent.size_bytes
+    with closing(provider.open(extent.id, extent.listing)) as segment:
+        try:
+            if size <= HEADER_SIZE:
+                raise Corrupt(f"{size} bytes, no more than a header")
+            header = header_of(segment, segment.read(0, HEADER_SIZE))
+            check_whole(segment, size, header)
+        except Corrupt as error:
+            return FoundIndex(base, size, str(error))
+        begin_ms, end_ms = header.begin_timestamp_ms, header.end_timestamp_ms
+        if 0 < end_ms < known_until_ms:
+            return FoundIndex(base, size, None, begin_ms, end_ms, end_ms)
+        latest_s = 0
+        with suppress(Corrupt):
+            for items in read_items(segment, size, header.items):
+                tally.add(items)
+                latest_s = max(latest_s, int(items["time_diff_seconds"].max()) + 1)
+    latest_ms = max(end_ms, begin_ms + latest_s * 1000)
+    found = (tally.topic_ids, tally.votes)
+    return FoundIndex(base, size, None, begin_ms, end_ms, latest_ms, *found)
+
+
+def read_items(segment: FileSegment, size_bytes: int, count: int) -> Iterator[npt.NDArray[np.void]]:
+    slots = infer_slots(find_content_end(size_bytes, count, segment.read), count)
+    for first in range(0, 0 if slots is None else count, _ITEMS_AT_ONCE):
+        length = min(_ITEMS_AT_ONCE, count - first) * COMPACTED_ITEM_SIZE
+        data = segment.read(compacted_size(slots or 0, first), length)
+        yield np.frombuffer(data, COMPACTED_ITEM_DTYPE)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicIds:
-    """Topic -> id. assigned: topics that no item of the index names; disputed: topics of which
-    items have several ids; highest: of all ids, those of topics that are gone included."""
+    """Topic ids, by topic. `assigned`: topics without an item in the index. `disputed`: topics
+    whose items have several ids. `highest`: highest of all ids, including ids of deleted topics."""
 
     ids: Mapping[str, int]
     assigned: tuple[str, ...]
@@ -189,7 +172,7 @@ class TopicIds:
 
 
 def list_undecided_topics(topics: Iterable[str], found: Sequence[FoundIndex]) -> list[str]:
-    """List topics without a vote, while the index has ids that no topic has."""
+    """Return topics without a vote if the index has ids without a topic."""
     voted = {topic for index in found for topic, _, _ in index.votes}
     named = {topic_id for index in found for _, topic_id, _ in index.votes}
     unnamed_ids = {topic_id for index in found for topic_id in index.topic_ids} - named
@@ -200,15 +183,23 @@ def topic_ids(
     topics: Iterable[str],
     found: Sequence[FoundIndex],
     former: Mapping[str, int] | None = None,
+    deleted: Mapping[str, DeletedTopic] | None = None,
 ) -> TopicIds:
-    """Choose an id for each topic: the one that most items of its messages have, the younger one of
-    two; for the others the one that it had formerly, else ids that no item has, in the order of
-    `topics`."""
-    former = former or {}
+    """Choose an id for each topic: the id in most items of its messages, or the newer id after a
+    tie. Other topics keep their former id, or get unused ids, in the order of `topics`. `deleted`:
+    topics that were ever deleted. Their former ids do not count."""
+    deleted = deleted or {}
+    least = {topic: record.next_id for topic, record in deleted.items()}
+    former = {
+        topic: topic_id
+        for topic, topic_id in (former or {}).items()
+        if topic_id >= least.get(topic, 0)
+    }
     count: Counter[tuple[str, int]] = Counter()
     for index in found:
         for topic, topic_id, votes in index.votes:
-            count[topic, topic_id] += votes
+            if topic_id >= least.get(topic, 0):
+                count[topic, topic_id] += votes
     ids: dict[str, int] = {}
     taken: set[int] = set()
     for topic, topic_id in sorted(count, key=lambda key: (count[key], key[1]), reverse=True):
@@ -217,8 +208,9 @@ def topic_ids(
             taken.add(topic_id)
     ballots = Counter(topic for topic, _ in count)
     highest = max((topic_id for index in found for topic_id in index.topic_ids), default=-1)
-    highest = max(highest, *former.values()) if former else highest
+    highest = max([highest, *former.values(), *least.values()])
     topics = list(topics)
+    former = least | former
     for topic in topics:
         topic_id = former.get(topic, -1)
         if topic not in ids and topic_id >= 0 and topic_id not in taken:
@@ -232,3 +224,61 @@ def topic_ids(
             assigned.append(topic)
     disputed = tuple(topic for topic, several in ballots.items() if several > 1)
     return TopicIds(ids, tuple(assigned), disputed, highest)
+
+
+_FOLDER = "tiered_index_file"
+
+
+def find_unsealed(state: Path, config: StoreConfig, probes: TopicProbes) -> Iterator[FoundIndex]:
+    """Yield the topic ids in each unsealed index file. The capacity of a file is known only if the
+    watermarks, the configuration or Java's defaults have it. Files of unknown capacity are left
+    out. Raises Unavailable."""
+    configured = config.index_file_max_hash_slot_num, config.index_file_max_index_num
+    states = load_file_states(state / _FOLDER)
+    for path in sorted((state / _FOLDER).glob("[0-9]*")):
+        if not path.name.isdecimal():
+            continue
+        try:
+            size = path.stat().st_size
+            is_old = size == first_design_size(*configured)
+            known = states.get(int(path.name))
+            capacity = configured if is_old else find_capacity(size, known, configured)
+            if capacity is None:
+                continue
+            slots, max_items = capacity
+            with path.open("rb") as file:
+                data = file.read(HEADER_SIZE)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise translate_os_error(error, "read", path, invalid=RETRY_LATER) from error
+        try:
+            header = unpack_header(data)
+        except Corrupt:
+            continue
+        tally = Tally(probes)
+        if is_old:
+            count = min(header.items, max_items)
+            items = view_first_design_items(memoryview(mapped), slots, count)
+        else:
+            count = min(header.items + 1, max_items)
+            items = items_view(memoryview(mapped), slots, count)[1:]
+        for first in range(0, len(items), _ITEMS_AT_ONCE):
+            tally.add(items[first : first + _ITEMS_AT_ONCE])
+        yield FoundIndex(0, 0, None, topic_ids=tally.topic_ids, votes=tally.votes)
+
+
+def find_topic_ids(
+    provider: SegmentProvider, queues: Sequence[QueueFiles], index: Sequence[SegmentExtent]
+) -> Mapping[str, int]:
+    """Find the ids of the topics of a broker's queues, from the broker's index. A topic without
+    index items gets an unused id. Raises Unavailable."""
+    topics = sorted({queue.topic for queue in queues})
+    votes: list[FoundIndex] = []
+    for spread in (0, SPREAD) if index else ():
+        chosen = [queue for queue in queues if queue.topic in topics]
+        probes = pack_probes(find_each_queue(provider, chosen, spread=spread))
+        votes += find_each_index(provider, index, probes)
+        topics = list_undecided_topics(topics, votes)
+        if not topics:
+            break
+    return topic_ids(sorted({queue.topic for queue in queues}), votes).ids

@@ -1,10 +1,11 @@
-"""The job: lists a tier once, has its ends and its index read, and writes the metadata once."""
+"""The job: list a tier, read segment ends and index in tasks, and write the metadata once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -15,58 +16,53 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.metadata.former import NOTHING_FORMER, FormerMetadata
 from tieredstore.jobs.metadata.found import Found
 from tieredstore.jobs.metadata.index import (
+    SPREAD,
     FoundIndex,
     IndexTask,
-    Probes,
     TopicIds,
     find_index,
+    find_unsealed,
     list_undecided_topics,
+    pack_probes,
     topic_ids,
 )
 from tieredstore.jobs.metadata.queues import FoundQueue, QueuesTask, find_queues
 from tieredstore.jobs.metadata.state_files import StateFiles
-from tieredstore.jobs.metadata.unsealed import find_unsealed
+from tieredstore.jobs.options import RebuildMetadataOptions
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.jobs.target import find_only_broker
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, load_catalogue
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation, place_tier
+from tieredstore.tier.deleted.records import (
+    DeletedTopic,
+    find_deleted,
+    is_deleted,
+    merge_left,
+)
+from tieredstore.tier.identity.belonging import Belonging
+from tieredstore.tier.state_files import find_left_records
 from tieredstore.tier.writing import begin_stop, take_right
 from tieredstore.tier_url import show_url
 
 _TASK_QUEUES = 500
-SPREAD = 32
-"""Messages of a queue that are looked up where those at its ends tell nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildOptions:
-    """exact_times: read every message, not the first and the last of each segment, for its times.
-    force: replace metadata that is there. take_over: end another writer's right where the backend
-    can. dry_run: write nothing and take no right."""
-
-    exact_times: bool = False
-    force: bool = False
-    take_over: bool = False
-    dry_run: bool = False
 
 
 def run_rebuild_metadata(
     run: JobRun,
     location: TierLocation,
     state: Path,
-    options: RebuildOptions | None = None,
+    options: RebuildMetadataOptions | None = None,
     *,
     former: FormerMetadata = NOTHING_FORMER,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Make the metadata of a broker's part of a tier, in a state directory (a broker's
-    `storePathRootDir`), from the tier alone. Returns the report (`docs/jobs.md`).
-
-    The broker is that of `location`, or the only one there. Holds the writer epoch
-    meanwhile. former: what metadata of an earlier time knew. Raises Invalid (no such broker,
-    metadata that is there), Fenced (a writer lives), Unavailable.
-    """
-    options = options or RebuildOptions()
+    """Rebuild the metadata of a broker's part of a tier, in a state directory (a broker's
+    `storePathRootDir`), from the tier alone. Returns the report (`docs/jobs.md`). The broker is the
+    broker of `location`, or the only broker in the tier. The run owns the writer epoch. `former`:
+    facts from earlier metadata. Raises Invalid (no such broker, existing metadata), Fenced (a
+    writer is active), Unavailable."""
+    options = options or RebuildMetadataOptions()
     with ExitStack() as stack:
         provider = location.connect()
         stack.callback(provider.close)
@@ -82,27 +78,38 @@ def run_rebuild_metadata(
             return clock.now_ms()
 
         moment_ms = run.do_once("moment", moment, int)
-        confirm_writer = _confirm_nothing
-        if not options.dry_run:
-            epoch = take_right(stack, provider, broker, state, take_over=options.take_over)
+        confirm_writer = remember = _do_nothing
+        # A repair compares nothing, since it creates the metadata of this tier.
+        belonging = Belonging(provider, broker, state)
+        if options.dry_run:
+            belonging.claim(None)
+        else:
+            epoch = take_right(
+                *(stack, provider, broker, state), take_over=options.take_over, belonging=belonging
+            )
             stack.callback(begin_stop, provider)
-            confirm_writer = epoch.confirm
+            confirm_writer, remember = epoch.confirm, partial(belonging.record, epoch)
         catalogue = load_catalogue(provider, broker=broker)
-        if not catalogue.brokers:
+        if not catalogue.brokers and not former.queues:
             raise Invalid(f"{provider.url}: no broker {broker!r} in the tier")
-        listed = [queue for queue in catalogue.queues if queue.broker == broker]
+        deleted = find_deleted(provider, broker)
+        if belonging.is_up_to_date():
+            deleted = merge_left(deleted, find_left_records(state))
+        listed = list(_list_present(catalogue.queues, broker, deleted))
         queues = _find_queues(
             run, location, listed, "queues", exact_times=options.exact_times, spread=0
         )
         extents = catalogue.indexes.get(broker, ())
         index = _find_index(run, location, extents, "index", queues, former.taken_ms)
-        ids = _topic_ids(run, location, state, listed, queues, extents, index, former)
+        former = former.drop_deleted(deleted)
+        ids = _topic_ids(run, location, state, listed, queues, extents, index, former, deleted)
         found = Found(broker, queues, index, ids, moment_ms, former)
         kept: list[Path] = []
         if not options.dry_run:
-            confirm_writer()  # what was listed under this right counts
+            confirm_writer()  # Only the listing under this epoch counts.
             files.check_free()
             kept = files.replace(found.fill, ManualClock(moment_ms), force=options.force)
+            remember()
         return run.report(
             {
                 "tier": show_url(location.url),
@@ -115,8 +122,22 @@ def run_rebuild_metadata(
         )
 
 
-def _confirm_nothing() -> None:
-    """A dry run has no right that could be lost."""
+def _list_present(
+    queues: Iterable[QueueFiles], broker: str, deleted: Mapping[str, DeletedTopic]
+) -> Iterator[QueueFiles]:
+    """Yield the queues of a broker, without the segments of deleted topics. An older copy of a tier
+    may still have such segments."""
+    for queue in queues:
+        log, units = (
+            tuple(extent for extent in file if not is_deleted(extent.id, deleted))
+            for file in (queue.commit_log, queue.consume_queue)
+        )
+        if queue.broker == broker and (log or units):
+            yield replace(queue, commit_log=log, consume_queue=units)
+
+
+def _do_nothing() -> None:
+    """No-op of a dry run, in place of the ownership check and the identity record."""
 
 
 def _find_queues(
@@ -142,7 +163,7 @@ def _find_index(
     queues: Iterable[FoundQueue],
     known_until_ms: int = 0,
 ) -> list[FoundIndex]:
-    probes = Probes.of(queues)
+    probes = pack_probes(queues)
     groups = gather_groups(extents, lambda extent: extent.size_bytes, TASK_BYTES)
     tasks = [IndexTask(location, group, probes, known_until_ms) for group in groups]
     return list(chain.from_iterable(run.map(stage, find_index, tasks, list[FoundIndex])))
@@ -157,15 +178,16 @@ def _topic_ids(
     extents: Sequence[SegmentExtent],
     index: Sequence[FoundIndex],
     former: FormerMetadata,
+    deleted: Mapping[str, DeletedTopic],
 ) -> TopicIds:
-    """Asks more messages of the topics whose ends no item of the index names: what came last may
-    not be in it yet, what came first not any more."""
+    """Search more messages of topics whose first and last messages are not in the index. The newest
+    messages may not be in the index yet, and the oldest may have expired."""
     topics = sorted({*(queue.topic for queue in queues), *(key.topic for key in former.queues)})
-    votes = [*index, *find_unsealed(state, location.config, Probes.of(queues))]
+    votes = [*index, *find_unsealed(state, location.config, pack_probes(queues))]
     undecided = list_undecided_topics(topics, votes)
     if others := {topic for topic in undecided if topic not in former.topic_ids}:
         again = [queue for queue in listed if queue.topic in others]
         more = _find_queues(run, location, again, "queues again", exact_times=False, spread=SPREAD)
         votes += _find_index(run, location, extents, "index again", more)
-        votes += find_unsealed(state, location.config, Probes.of(more))
-    return topic_ids(topics, votes, former.topic_ids)
+        votes += find_unsealed(state, location.config, pack_probes(more))
+    return topic_ids(topics, votes, former.topic_ids, deleted)

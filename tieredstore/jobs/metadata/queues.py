@@ -1,39 +1,44 @@
-"""What of the files of queues counts, found from names, sizes and a few reads of each."""
+"""Valid content of a queue's files, from names, sizes and a few reads."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, pairwise
 
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.jobs.metadata.ends import BLOCK_BYTES, EndsReader
-from tieredstore.jobs.metadata.probes import Probe, probes_of
+from tieredstore.jobs.metadata.ends import BLOCK_BYTES, EndsReader, probes_of
+from tieredstore.jobs.metadata.former import FormerEnds
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from tieredstore.message.layout import CODA_SIZE, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, sort_by_base
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.extents import is_coda
 from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.scan.holes import find_lost_units, make_lost_finding
+from tieredstore.scan.listing import sort_by_base
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batches import read_batches
-from tieredstore.scan.segments.tail import QueueTail, cut_queue, find_tail
+from tieredstore.scan.read.tail import QueueTail, cut_queue, find_tail
 from tieredstore.scan.segments.times import NO_TIMES, Times, first_unit_behind
+from tieredstore.scan.verify.topic_probes import Probe
 
 _THREADS = 32
 _WITNESSES = 4
-"""Units asked for a time before it counts as unknown."""
+"""Number of units whose messages are tried before a store time counts as unknown."""
 _MOST_FINDINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class FoundSegment:
-    """A segment as the metadata is to have it; begin and end: store times, epoch ms."""
+    """A segment for the metadata, with store times of its first and last message, epoch ms."""
 
     type: FileSegmentType
     base_offset: int
@@ -44,8 +49,9 @@ class FoundSegment:
 
 @dataclass(frozen=True, slots=True)
 class FoundQueue:
-    """A queue as the metadata is to have it. min_offset, max_offset: queue offsets of its first
-    message, and behind its last. findings: what of its files does not count, and why."""
+    """A queue for the metadata. `min_offset`: queue offset of the first message. `max_offset`:
+    queue offset after the last message. `findings`: invalid parts of the files, with reasons.
+    `listed`: end offsets of the files, including invalid bytes."""
 
     topic: str
     queue_id: int
@@ -54,12 +60,18 @@ class FoundQueue:
     segments: list[FoundSegment]
     probes: list[Probe]
     findings: list[Finding]
+    listed: FormerEnds = field(default=FormerEnds(0, 0))
+
+    @property
+    def key(self) -> QueueKey:
+        return QueueKey(self.topic, self.queue_id)
 
 
 @dataclass(frozen=True, slots=True)
 class QueuesTask:
-    """Queues to look at. exact_times: read every message for the times of segments, not the first
-    and the last of each. spread: probes taken evenly from each whole queue; 0 for its ends."""
+    """Queues to examine. `exact_times`: read every message for the times of segments, not only the
+    first and last. `spread`: number of probes, evenly over each whole queue. 0 probes only the
+    ends."""
 
     location: TierLocation
     queues: tuple[QueueFiles, ...]
@@ -68,7 +80,7 @@ class QueuesTask:
 
     @property
     def key(self) -> str:
-        """Another one as soon as a segment has another size."""
+        """Key of the task. The key changes with the size of any segment."""
         sizes = [
             (str(extent.id), extent.size_bytes)
             for queue in self.queues
@@ -85,14 +97,11 @@ class QueuesTask:
 
 
 def find_queues(task: QueuesTask) -> list[FoundQueue]:
-    """Find the metadata of the queues of a task. Raises Unavailable."""
-    provider = task.location.connect()
-    try:
+    """Return the metadata of the queues of a task. Raises Unavailable."""
+    with closing(task.location.connect()) as provider:
         return find_each_queue(
             provider, task.queues, exact_times=task.exact_times, spread=task.spread
         )
-    finally:
-        provider.close()
 
 
 def find_each_queue(
@@ -102,12 +111,12 @@ def find_each_queue(
     exact_times: bool = False,
     spread: int = 0,
 ) -> list[FoundQueue]:
-    """Find the metadata of some queues, in their order, as `find_queue` does."""
+    """Return the metadata of some queues in the given order, as `find_queue` does."""
 
     def find(queue: QueueFiles) -> FoundQueue:
         return find_queue(provider, queue, exact_times=exact_times, spread=spread)
 
-    if provider.capabilities.rewritable:  # files, which do not keep us waiting
+    if provider.capabilities.rewritable:  # Files have no latency to hide.
         return [find(queue) for queue in queues]
     with ThreadPoolExecutor(_THREADS, "rebuild") as pool:
         return list(pool.map(find, queues))
@@ -116,17 +125,31 @@ def find_each_queue(
 def find_queue(
     provider: SegmentProvider, queue: QueueFiles, *, exact_times: bool = False, spread: int = 0
 ) -> FoundQueue:
-    """Find the metadata of one queue. What cannot be read is a finding, and the queue has no
-    segments then. Raises Unavailable."""
+    """Return the metadata of one queue, or metadata without segments if the queue is unreadable.
+    Raises Unavailable."""
     findings: list[Finding] = []
+    listed = FormerEnds(_find_end(queue.commit_log), _find_end(queue.consume_queue))
     try:
         queue = _check_bases(queue, findings)
-        with EndsReader(provider, _leave_out_empty(queue)) as reader:
+        # Empty segments would hide bytes of the segments that contain them.
+        filled = replace(
+            queue,
+            commit_log=tuple(extent for extent in queue.commit_log if extent.size_bytes),
+            consume_queue=tuple(extent for extent in queue.consume_queue if extent.size_bytes),
+        )
+        with EndsReader(provider, filled) as reader:
             finder = _Finder(provider, reader, queue, findings)
-            return finder.run(exact_times=exact_times, spread=spread)
+            found = finder.run(exact_times=exact_times, spread=spread)
+            findings += (damage("queue-damaged", str(error)) for error in reader.list_damage())
+            return replace(found, listed=listed)
     except Corrupt as error:
         findings.append(damage("queue-unreadable", f"{queue.path} is left out: {error}"))
-        return FoundQueue(queue.topic, queue.queue_id, 0, 0, [], [], findings)
+        return FoundQueue(queue.topic, queue.queue_id, 0, 0, [], [], findings, listed)
+
+
+def _find_end(extents: Iterable[SegmentExtent]) -> int:
+    filled = (extent for extent in extents if extent.size_bytes + extent.surplus_bytes)
+    return max((extent.end_offset + extent.surplus_bytes for extent in filled), default=0)
 
 
 def _check_bases(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
@@ -158,47 +181,32 @@ def _check_bases(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
     return queue
 
 
-def _leave_out_empty(queue: QueueFiles) -> QueueFiles:
-    """Without empty segments, which would hide bytes of those that they lie in."""
-    return replace(
-        queue,
-        commit_log=tuple(extent for extent in queue.commit_log if extent.size_bytes),
-        consume_queue=tuple(extent for extent in queue.consume_queue if extent.size_bytes),
-    )
-
-
+@dataclass
 class _Finder:
-    """listed: the queue with its empty segments."""
+    """Search in one queue. `listed`: the queue with its empty segments."""
 
-    def __init__(
-        self,
-        provider: SegmentProvider,
-        reader: EndsReader,
-        listed: QueueFiles,
-        findings: list[Finding],
-    ) -> None:
-        self._provider = provider
-        self._reader = reader
-        self._listed = listed
-        self._findings = findings
+    provider: SegmentProvider
+    reader: EndsReader
+    listed: QueueFiles
+    findings: list[Finding]
 
     def run(self, *, exact_times: bool, spread: int) -> FoundQueue:
         last = self._find_tail()
-        queue = self._reader.queue
+        queue = self.reader.queue
         units, end = last or (0, 0)
         kept = replace(queue, commit_log=(), consume_queue=())
         if last is not None:
             kept = cut_queue(queue, last, None)
-        elif self._listed.consume_queue:
-            units = self._listed.consume_queue[0].base_offset // UNIT_SIZE
+        elif self.listed.consume_queue:
+            units = self.listed.consume_queue[0].base_offset // UNIT_SIZE
         commit_log = self._commit_log(kept.commit_log, None if last is None else end)
         consume_queue = self._announce_behind(
-            self._listed.consume_queue, kept.consume_queue, units * UNIT_SIZE
+            self.listed.consume_queue, kept.consume_queue, units * UNIT_SIZE
         )
         self._tell_holes(kept)
         first = units
         if last is not None and kept.commit_log:
-            first = min(self._reader.min_offset(), units)
+            first = min(self._find_first(), units)
         messages = (first, units)
         if exact_times:
             found = self._exact_times(kept, messages, (*commit_log, *consume_queue))
@@ -211,24 +219,33 @@ class _Finder:
             FoundSegment(extent.id.type, extent.base_offset, extent.size_bytes, *times)
             for extent, times in zip((*commit_log, *consume_queue), found, strict=True)
         ]
-        probes = probes_of(self._reader, messages, spread)
+        probes = probes_of(self.reader, messages, spread)
         return FoundQueue(
-            queue.topic, queue.queue_id, first, units, segments, probes, self._findings
+            queue.topic, queue.queue_id, first, units, segments, probes, self.findings
         )
+
+    def _find_first(self) -> int:
+        """Return the queue offset of the first message, or of the first unit if the units of the
+        first messages cannot be read."""
+        try:
+            return self.reader.min_offset()
+        except Corrupt as error:
+            self.findings.append(damage("queue-damaged", str(error)))
+            return self.reader.queue.unit_spans()[0][0]
 
     # Which segments, and how much of them
 
     def _find_tail(self) -> QueueTail | None:
-        """The queue's tail, also of one whose whole commit log has gone."""
-        found = find_tail(self._reader)
-        queue = self._reader.queue
+        """Read the queue's tail, even if its whole commit log is gone."""
+        found = find_tail(self.reader)
+        queue = self.reader.queue
         spans = queue.unit_spans()
         if found is None and spans and not queue.commit_log:
-            # The consume queue is written last: its messages were there.
-            unit = self._reader.read_units(spans[-1][1] - 1, 1)[0]
+            # The consume queue is written last, so its messages were there.
+            unit = self.reader.read_units(spans[-1][1] - 1, 1)[0]
             offset, size = int(unit["physical_offset"]), int(unit["size"])
             if offset >= 0 and size > 0:
-                self._findings.append(
+                self.findings.append(
                     note("messages-gone", f"{queue.path}: its commit log has expired, or is lost")
                 )
                 return QueueTail(spans[-1][1], offset + size)
@@ -237,35 +254,41 @@ class _Finder:
     def _commit_log(
         self, kept: Sequence[SegmentExtent], end: int | None
     ) -> tuple[SegmentExtent, ...]:
-        listed, filled = self._listed.commit_log, self._reader.queue.commit_log
+        listed, filled = self.listed.commit_log, self.reader.queue.commit_log
         if end is None and len(filled) < 2:
-            # What a first commit left that did not end.
+            # Left by an unfinished first commit.
             lone = filled or listed[:1]
             return self._announce_behind(listed, (), lone[0].base_offset if lone else 0)
         later = [] if end is None else [e for e in filled if e.base_offset >= end]
         if end is None or len(later) > 1 or (later and later[0].base_offset != end):
-            self._findings.append(
-                damage(
+            unnamed = later or filled
+            # Without the segments that contain only an old writer's coda, these are the remains of
+            # one unfinished commit.
+            whole = [e for e in unnamed if not is_coda(self.reader, e.base_offset, e.end_offset)]
+            is_begun = end is None or unnamed[0].base_offset - end in (0, CODA_SIZE)
+            make = note if len(whole) <= 1 and is_begun else damage
+            self.findings.append(
+                make(
                     "segment-unreachable",
-                    "no consume queue unit names what the commit log holds from there on; kept, to "
+                    "no consume queue unit names what the commit log holds from there on. Kept, to "
                     "be written behind",
-                    segment=(later or filled)[0].id,
-                    found=f"{sum(e.size_bytes for e in later or filled)} bytes",
+                    segment=unnamed[0].id,
+                    found=f"{sum(e.size_bytes for e in unnamed)} bytes",
                 )
             )
             return filled
         found = self._announce_behind(listed, kept, end)
         if not found:
-            # Offsets go on: an old unit must not come to name a new message.
+            # Offsets are never reused, so that an old unit cannot refer to a new message.
             found = (
-                SegmentExtent(SegmentId(self._listed.path, FileSegmentType.COMMIT_LOG, end), 0),
+                SegmentExtent(SegmentId(self.listed.path, FileSegmentType.COMMIT_LOG, end), 0),
             )
         return found
 
     def _announce_behind(
         self, listed: Sequence[SegmentExtent], kept: Sequence[SegmentExtent], end: int
     ) -> tuple[SegmentExtent, ...]:
-        """The segments to announce: those kept, and an empty one that begins where they end."""
+        """Return the segments to register: the kept segments, and an empty segment at their end."""
         sizes = {extent.id: extent.size_bytes for extent in kept}
         result = list(kept)
         for extent in listed:
@@ -275,7 +298,7 @@ class _Finder:
                 result.append(SegmentExtent(extent.id, 0, extent.listing))
             is_last = is_next or (bool(kept) and extent.id == kept[-1].id)
             if is_last and size < extent.size_bytes:
-                self._findings.append(
+                self.findings.append(
                     note(
                         "tail-torn",
                         "bytes behind the last whole message are not announced",
@@ -284,42 +307,30 @@ class _Finder:
                         found=f"{extent.size_bytes - size} bytes",
                     )
                 )
+            elif extent.id not in sizes and not is_next and extent.size_bytes:
+                text = (
+                    "left out: its units name no messages of the commit log. No more is written "
+                    "to the queue before it is moved away"
+                )
+                found = f"{extent.size_bytes} bytes"
+                self.findings.append(
+                    damage("segment-unreachable", text, segment=extent.id, found=found)
+                )
             elif extent.id not in sizes and not is_next:
-                self._tell_left_out(extent)
+                text = "left out: empty, and not where its file ends"
+                self.findings.append(note("segment-empty", text, segment=extent.id))
         return tuple(result)
 
-    def _tell_left_out(self, extent: SegmentExtent) -> None:
-        if extent.size_bytes:
-            self._findings.append(
-                damage(
-                    "segment-unreachable",
-                    "left out: its units name no messages of the commit log; no more is written "
-                    "to the queue before it is moved away",
-                    segment=extent.id,
-                    found=f"{extent.size_bytes} bytes",
-                )
-            )
-        else:
-            self._findings.append(
-                note(
-                    "segment-empty",
-                    "left out: empty, and not where its file ends",
-                    segment=extent.id,
-                )
-            )
-
     def _tell_holes(self, kept: QueueFiles) -> None:
-        lost = find_lost_units(self._reader) if len(kept.unit_spans()) > 1 else []
+        lost = find_lost_units(self.reader) if len(kept.unit_spans()) > 1 else []
         for (_, before), (after, _) in pairwise(kept.unit_spans()):
+            finding = note("queue-hole", f"{kept.path}: has no messages [{before}, {after})")
             if (before, after) in lost:
-                self._findings.append(make_lost_finding(kept, before, after))
-            else:
-                self._findings.append(
-                    note("queue-hole", f"{kept.path}: has no messages [{before}, {after})")
-                )
+                finding = make_lost_finding(kept, before, after)
+            self.findings.append(finding)
         for one, other in pairwise(kept.commit_log):
             if one.end_offset != other.base_offset:
-                self._findings.append(
+                self.findings.append(
                     damage(
                         "segment-short",
                         "the next segment begins later than this one ends",
@@ -337,7 +348,8 @@ class _Finder:
         consume_queue: Sequence[SegmentExtent],
         messages: tuple[int, int],
     ) -> list[Times]:
-        """Of the first and the last message of each segment: store times rise in a queue."""
+        """Return the store times of the first and last message of each segment. The times
+        ascend."""
         first, units = messages
         inner = [self._first_unit_behind(extent.base_offset, units) for extent in commit_log[1:]]
         borders = [first, *inner, units]
@@ -348,7 +360,7 @@ class _Finder:
         for extent in consume_queue:
             low, high = extent.base_offset // UNIT_SIZE, extent.end_offset // UNIT_SIZE
             if low < high <= first:
-                # All expired: no later than what follows.
+                # All have expired. They are no later than the next one.
                 low, high = first, min(first + 1, units)
             found.append(self._times_of(max(low, first), high))
         return found
@@ -356,31 +368,49 @@ class _Finder:
     def _find_front_time(
         self, commit_log: Sequence[SegmentExtent], messages: tuple[int, int]
     ) -> int | None:
-        """The store time of the first message of the commit log, where the units that named it have
-        expired before it; None where there is a unit of it, or no message."""
+        """Return the store time of the first message of the commit log if its unit has already
+        expired. None if the message has a unit, or if there is no message."""
         first, units = messages
         if not commit_log or first >= units:
             return None
         begin = commit_log[0].base_offset
         try:
-            if int(self._reader.read_units(first, 1)[0]["physical_offset"]) <= begin:
+            if int(self.reader.read_units(first, 1)[0]["physical_offset"]) <= begin:
                 return None
-            head = StoredMessage(self._reader.commit_log.read(begin, MIN_RECORD_SIZE), 0, 0)
+            head = StoredMessage(self.reader.commit_log.read(begin, MIN_RECORD_SIZE), 0, 0)
         except Corrupt:
             return None
         is_message = head.magic in {MAGIC_V1, MAGIC_V2} and head.physical_offset == begin
         return head.store_timestamp_ms if is_message else None
 
     def _first_unit_behind(self, offset: int, units: int) -> int:
-        for span in self._reader.queue.unit_spans():
-            unit = first_unit_behind(self._reader, (span[0], min(span[1], units)), offset)
+        for span in self.reader.queue.unit_spans():
+            low, high = span[0], min(span[1], units)
+            try:
+                unit = first_unit_behind(self.reader, (low, high), offset)
+            except Corrupt:
+                unit = self._step_back(low, high, offset)
             if unit < span[1]:
                 return unit
         return units
 
+    def _step_back(self, low: int, high: int, offset: int) -> int:
+        """Return the first of the last units in [low, high) that all refer to bytes at or after an
+        offset of the commit log. The search ends at an unreadable unit."""
+        while low < high:
+            try:
+                row = self.reader.read_units(high - 1, 1)[0]
+            except Corrupt:
+                break
+            if int(row["physical_offset"]) < offset:
+                break
+            high -= 1
+        return high
+
     def _times_of(self, low: int, high: int) -> Times:
-        """Of the messages of the units [low, high), those in holes left out."""
-        spans = self._reader.queue.unit_spans()
+        """Return the first and the last store time of the messages of the units [low, high). Holes
+        are skipped."""
+        spans = self.reader.queue.unit_spans()
         there = [range(max(low, start), min(high, stop)) for start, stop in spans]
         rising = chain.from_iterable(there)
         falling = chain.from_iterable(units[::-1] for units in reversed(there))
@@ -392,12 +422,13 @@ class _Finder:
         return (min(times), max(times)) if times else NO_TIMES
 
     def _time_of_one(self, units: Iterable[int]) -> int | None:
-        """Store time of the first of them that names a message."""
+        """Return the store time of the message of the first unit that refers to a message. Reads at
+        most `_WITNESSES` units."""
         for unit in islice(units, _WITNESSES):
             try:
-                row = self._reader.read_units(unit, 1)[0]
+                row = self.reader.read_units(unit, 1)[0]
                 offset, size = int(row["physical_offset"]), int(row["size"])
-                head = StoredMessage(self._reader.commit_log.read(offset, MIN_RECORD_SIZE), 0, size)
+                head = StoredMessage(self.reader.commit_log.read(offset, MIN_RECORD_SIZE), 0, size)
                 if head.magic in {MAGIC_V1, MAGIC_V2}:
                     return head.store_timestamp_ms
             except Corrupt:
@@ -413,7 +444,7 @@ class _Finder:
             if scanned.count <= 0:
                 continue
             for batch in read_batches(
-                self._provider, scanned, on_finding=self._tell_damage, body_crcs=False
+                self.provider, scanned, on_finding=self._tell_damage, body_crcs=False
             ):
                 times = batch.columns.store_timestamps
                 places = {
@@ -431,6 +462,5 @@ class _Finder:
         return found
 
     def _tell_damage(self, finding: Finding) -> None:
-        """`verify` tells all of it."""
-        if len(self._findings) < _MOST_FINDINGS:
-            self._findings.append(finding)
+        if len(self.findings) < _MOST_FINDINGS:
+            self.findings.append(finding)

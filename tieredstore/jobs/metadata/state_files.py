@@ -1,4 +1,4 @@
-"""Puts a metadata file in the place of another one, in one step that can be repeated."""
+"""Replaces a metadata file by a new one, in one step that can be repeated."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from tieredstore import registry
 from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.disk.errors import classify_os_error
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.sync import sync_folder
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Invalid
 from tieredstore.jobs.target import check_directory, refuse_broker
 from tieredstore.scan.location import METADATA_FILE
 
 _STAGING = "config/.rebuild-metadata"
 _NAMES = ("", ".bak", ".journal")
-"""What is appended to the name of the metadata file, for each file that belongs to it."""
+"""Suffixes of the names of all files that belong to the metadata."""
 
 
 class StateFiles:
-    """The metadata files of a state directory. config: of the tier, with the state's place."""
+    """The metadata files of a state directory. `config`: configuration of the tier with this
+    state."""
 
     def __init__(self, config: StoreConfig, state: Path) -> None:
         self._config = config
@@ -33,25 +35,24 @@ class StateFiles:
         self.main = state / METADATA_FILE
 
     def list_present(self) -> list[Path]:
-        """List the files that are there and hold something."""
+        """Return the existing files that are not empty."""
         files = (self._make_path(name) for name in _NAMES)
         return [file for file in files if file.exists() and file.stat().st_size]
 
     def check_free(self) -> None:
-        """Raise Fenced when a broker runs on the directory, Invalid when it cannot be one."""
+        """Raise Fenced if a broker runs on the directory, Invalid if the path cannot be a state
+        directory."""
         check_directory(self._state)
         refuse_broker(self._state)
 
     def replace(
         self, fill: Callable[[MetadataStore], None], clock: Clock, *, force: bool
     ) -> list[Path]:
-        """Make what `fill` puts into an empty store the metadata. Other metadata is an error
-        (Invalid), or with `force` kept beside, under names with the clock's time, which are
-        returned.
-
-        Nothing has changed until, at once, the new file is in place. A call after one that was
-        killed, with the same time and contents, ends as one call does. Raises Unavailable.
-        """
+        """Replace the metadata by the content that `fill` puts into an empty store. Raises Invalid
+        if other metadata exists. With `force`, existing metadata is kept beside the new file, under
+        names with the clock's time, and these names are returned. The new file replaces the old
+        file atomically. A repeated call with the same time and contents has the same result. Raises
+        Unavailable."""
         staging = self._state / _STAGING
         suffix = f".replaced-{clock.now_ms()}"
         try:
@@ -66,13 +67,13 @@ class StateFiles:
                         kept.hardlink_to(file)
                 staged.replace(self.main)
                 sync_folder(self.main.parent)
-            # An older backup would be taken when the main file breaks.
-            self._back_up()
+            # An older backup would be used if the main file breaks.
+            FILES.replace_file(self._make_path(".bak"), self.main.read_bytes())
             self._make_path(".journal").unlink(missing_ok=True)
             shutil.rmtree(staging)
             sync_folder(self.main.parent)
         except OSError as error:
-            raise Unavailable(
+            raise classify_os_error(error)(
                 f"state {self._state}: cannot be written: {error.strerror or error}",
                 path=str(error.filename or self._state),
             ) from error
@@ -80,7 +81,7 @@ class StateFiles:
 
     def refusal(self, present: Sequence[Path]) -> Invalid:
         return Invalid(
-            f"state {self._state}: has metadata already ({present[0].name}); give another "
+            f"state {self._state}: has metadata already ({present[0].name}). Give another "
             "directory, or have it replaced with --force, which keeps it beside",
             path=str(present[0]),
         )
@@ -95,18 +96,17 @@ class StateFiles:
         try:
             fill(store)
             store.flush()
+            if not (staging / METADATA_FILE).exists():
+                store.destroy()  # Nothing was filled in. An empty store is written as well.
         finally:
             store.close()
         staged = staging / METADATA_FILE
         if not staged.exists():
             raise Invalid(
-                f"{config.metadata_service_provider}: keeps no {METADATA_FILE}; only that file can "
-                "be made anew"
+                f"{config.metadata_service_provider}: keeps no {METADATA_FILE}. Only that file can "
+                "be rebuilt"
             )
         return staged
-
-    def _back_up(self) -> None:
-        FILES.replace_file(self._make_path(".bak"), self.main.read_bytes())
 
     def _make_path(self, name: str) -> Path:
         return self.main.with_name(self.main.name + name)

@@ -1,1 +1,1 @@
-"""The job `offload`: what a broker's store has and a tier lacks goes into the tier."""
+"""The job `offload`: copies data of a broker's store that a tier lacks."""

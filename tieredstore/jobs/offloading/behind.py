@@ -1,30 +1,25 @@
-"""How far an offload is behind the store that it copies, and why."""
+"""Lag of the tier behind the store that an offload copies, with the reason."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from tieredstore.clock import Clock
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import TieredStoreError
+from tieredstore.jobs.offloading.source import OffloadSource
+from tieredstore.local.read_only import ReadOnlyMessageStore
+from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.timestamps import format_time
-
-if TYPE_CHECKING:
-    from tieredstore.clock import Clock
-    from tieredstore.contracts.dispatch_source import QueueKey
-    from tieredstore.jobs.offloading.source import OffloadSource
-    from tieredstore.local.read_only import ReadOnlyMessageStore
-    from tieredstore.tier.flat.file_store import FlatFileStore
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What the store has and the tier has not, of the chosen queues.
-
-    messages: how many; seconds: age of the oldest of them, 0 without one; held_back_messages: those
-    of them that the store's checkpoint does not say to be on disk; checkpoint_ms: up to which store
-    time (epoch ms) it says so, None where all messages may be taken; reason: why, empty without
-    one.
-    """
+    """Messages of the chosen queues that are in the store and not in the tier. `messages`: number
+    of these messages. `seconds`: age of the oldest such message, 0 without one.
+    `held_back_messages`: messages that the store's checkpoint does not confirm to be on disk.
+    `checkpoint_ms`: store time (epoch ms) up to which the checkpoint confirms messages, None if all
+    may be copied. `reason`: reason of the lag, empty without one."""
 
     messages: int
     seconds: float
@@ -56,14 +51,14 @@ def measure_behind(
     clock: Clock,
     why_waiting: str,
 ) -> Behind:
-    """Compare store and tier. why_waiting: for what those messages wait that may be taken."""
+    """Compare store and tier. `why_waiting`: reason why messages that may be copied still wait."""
     waiting, held_back = 0, 0
     times: list[int] = []
     for key in source.queues():
         try:
             count, first_ms = _find_waiting(store, source, flat_files, key)
         except TieredStoreError:
-            continue  # a visit says what is wrong with the queue
+            continue  # The upload round reports the queue's problem.
         waiting += count
         times.append(first_ms)
     for found in store.find_held_back(source.make_topic_choice()).values():
@@ -71,10 +66,15 @@ def measure_behind(
         times.append(found.first_ms)
     checkpoint_ms = store.served_until_ms
     oldest_ms = min((time for time in times if time > 0), default=None)
-    reasons = [
-        *([_explain_checkpoint(store, held_back, checkpoint_ms)] if held_back else []),
-        *([f"{waiting:,} {why_waiting}"] if waiting else []),
-    ]
+    reasons = []
+    if held_back:
+        moves = "which a Java broker moves about once a minute"
+        if store.is_unclean:
+            moves = "which stays there: the store was not stopped cleanly"
+        until = f"up to {format_time(checkpoint_ms)}" if checkpoint_ms else "of no message yet"
+        reasons.append(f"{held_back:,} later than the store's checkpoint ({until}, {moves})")
+    if waiting:
+        reasons.append(f"{waiting:,} {why_waiting}")
     return Behind(
         waiting + held_back,
         0.0 if oldest_ms is None else max(clock.now_ms() - oldest_ms, 0) / 1000,
@@ -87,8 +87,8 @@ def measure_behind(
 def _find_waiting(
     store: ReadOnlyMessageStore, source: OffloadSource, flat_files: FlatFileStore, key: QueueKey
 ) -> tuple[int, int]:
-    """How many messages of a queue may be taken and are not in the tier, and the store time (epoch
-    ms) of the first, -1 without one."""
+    """Return the number of messages of a queue that may be copied and are not in the tier, and the
+    store time (epoch ms) of the first such message, -1 without one."""
     available = source.queue_range(key)
     if available is None:
         return 0, -1
@@ -99,12 +99,3 @@ def _find_waiting(
         return 0, -1
     time_ms = store.get_message_store_timestamp(key.topic, key.queue_id, first)
     return available.max_offset - first, time_ms
-
-
-def _explain_checkpoint(store: ReadOnlyMessageStore, count: int, until_ms: int | None) -> str:
-    if store.is_unclean:
-        moves = "which stays there: the store was not stopped cleanly"
-    else:
-        moves = "which a Java broker moves about once a minute"
-    until = f"up to {format_time(until_ms)}" if until_ms else "of no message yet"
-    return f"{count:,} later than the store's checkpoint ({until}, {moves})"

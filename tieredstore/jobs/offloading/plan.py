@@ -1,34 +1,32 @@
-"""What an offload would do: messages, bytes, segments and time."""
+"""Plan of an offload: messages, bytes, segments and time."""
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
+from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
+from tieredstore.jobs.run import make_row
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.scan.catalogue import QueueFiles, load_catalogue
-
-if TYPE_CHECKING:
-    from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.listing import load_catalogue
 
 _UNITS_PER_READ = 1 << 16
 _SAMPLE_BYTES = 32 << 20
 MAX_RATE_BYTES_PER_SECOND = 200e6
-"""A tier takes no more than this in an estimate, however fast the store was read."""
+"""Maximum upload rate in an estimate, however fast the store was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """Messages [from_offset, until_offset) of a queue; bytes of their records; segments that would
-    be made for them."""
+    """Messages [from_offset, until_offset) of a queue, their bytes, and their new segments."""
 
     key: QueueKey
     from_offset: int
@@ -39,8 +37,8 @@ class QueuePlan:
 
 @dataclass(slots=True)
 class DryRun:
-    """Totals and queues with something to copy. seconds: an estimate from the speed at which a
-    sample of the store could be read, at most 200 MB/s. Index segments are not counted."""
+    """Totals and queues with something to copy. `seconds`: an estimate from the read speed of a
+    sample of the store, at most 200 MB/s. Index segments are not counted."""
 
     queues: list[QueuePlan] = field(default_factory=list)
     messages: int = 0
@@ -56,24 +54,14 @@ class DryRun:
             "message_bytes": self.message_bytes,
             "segments": self.segments,
             "estimated_seconds": round(self.seconds, 3),
-            "plan": [
-                {
-                    "topic": queue.key.topic,
-                    "queue_id": queue.key.queue_id,
-                    "from_offset": queue.from_offset,
-                    "until_offset": queue.until_offset,
-                    "message_bytes": queue.message_bytes,
-                    "segments": queue.segments,
-                }
-                for queue in self.queues
-            ],
+            "plan": [make_row(queue) for queue in self.queues],
         }
 
 
 def dry_run(
     config: StoreConfig, source: DispatchSource, provider: SegmentProvider | None
 ) -> DryRun:
-    """Compare what the source has with what the tier has (None: nothing). Only reads."""
+    """Compare the source with the tier (None for an empty tier). The call only reads."""
     there: dict[tuple[str, int], QueueFiles] = {}
     if provider is not None:
         catalogue = load_catalogue(provider, broker=config.broker_name)
@@ -106,7 +94,7 @@ def _plan_queue(
     end: int,
     files: QueueFiles | None,
 ) -> QueuePlan:
-    log_size = unit_bytes = -1  # no segment yet
+    log_size = unit_bytes = -1  # No segment yet.
     if files is not None and files.commit_log:
         log_size = files.commit_log[-1].size_bytes
     if files is not None and files.consume_queue:
@@ -130,26 +118,23 @@ def _plan_queue(
 
 
 def roll(sizes: npt.NDArray[np.int64], used: int, most: int) -> tuple[int, int]:
-    """Count the new segments for messages of those sizes behind a segment with `used` bytes (-1:
-    none), and the bytes in the last one."""
-    ends = np.cumsum(sizes)
-    made, done, at = 0, 0, 0
+    """Return the number of new segments for messages of the given sizes, after a segment with
+    `used` bytes (-1 for none), and the bytes in the last segment."""
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    made = done = at = 0
     if used >= 0:
-        at = int(np.searchsorted(ends, most - used, side="right"))
-        used += int(ends[at - 1]) if at else 0
-        done = int(ends[at - 1]) if at else 0
+        at = int(np.searchsorted(ends[1:], most - used, side="right"))
+        done = int(ends[at])
+        used += done
     while at < len(sizes):
         made += 1
-        following = int(np.searchsorted(ends, done + most, side="right"))
-        following = max(following, at + 1)
-        used = int(ends[following - 1]) - done
-        done = int(ends[following - 1])
-        at = following
+        at = max(int(np.searchsorted(ends[1:], done + most, side="right")), at + 1)
+        used, done = int(ends[at]) - done, int(ends[at])
     return made, used
 
 
 def _estimate(source: DispatchSource, plan: DryRun) -> float:
-    """Seconds, from reading up to 32 MiB of the messages in question."""
+    """Estimate the seconds of the run, by reading up to 32 MiB of the messages."""
     read, start = 0, time.monotonic()
     for queue in plan.queues:
         offset = queue.from_offset
@@ -157,7 +142,7 @@ def _estimate(source: DispatchSource, plan: DryRun) -> float:
             units = source.read_units(queue.key, offset, min(1024, queue.until_offset - offset))
             if not len(units):
                 break
-            with suppress(Corrupt):  # one damaged record; the run will leave it out
+            with suppress(Corrupt):  # One damaged record. The run will leave it out.
                 source.read_records(units)
             read += int(units["size"].sum())
             offset += len(units)

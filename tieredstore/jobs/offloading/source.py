@@ -1,57 +1,69 @@
-"""The store as an offload sees it: chosen topics only, and every read counted."""
+"""View of the store for an offload, with only chosen topics and counted reads."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
-from tieredstore.errors import Invalid, TieredStoreError
+from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.jobs.run import JobProgress, ProgressCallback
+from tieredstore.message.columns.records import check_bodies, record_columns
+from tieredstore.message.record import decode_record
+from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.policy.topic_filter import TopicFilter
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
-    from tieredstore.tier.flat.file_store import FlatFileStore
+@dataclass(slots=True)
+class WrongBodies:
+    """Messages of a queue that are copied although their bodies do not match their CRCs.
+    `first_offset`: queue offset of the first such message. `next_offset`: queue offset after the
+    last such message."""
+
+    first_offset: int
+    messages: int = 0
+    next_offset: int = 0
 
 
+@dataclass
 class OffloadSource:
-    """A DispatchSource over another one. `topics`: shell patterns, empty for all."""
+    """A DispatchSource that filters another DispatchSource. `topics`: shell patterns, empty for
+    all. `wrong_bodies`: messages that were read with a wrong body CRC, by queue. Messages that were
+    in the tier before this job are not included."""
 
-    def __init__(
-        self, source: DispatchSource, topics: Sequence[str], topic_filter: TopicFilter
-    ) -> None:
-        self._source = source
-        self._topics = tuple(topics)
-        self._filter = topic_filter
-        self._lock = threading.Lock()
-        self._callback: ProgressCallback | None = None
-        self._messages = 0
-        self._message_bytes = 0
-        self._total = 0
-        self._start = 0.0
-        self._queues: list[QueueKey] | None = None
-        self._excluded: dict[str, str] | None = None
+    source: DispatchSource
+    topics: Sequence[str]
+    topic_filter: TopicFilter
+    wrong_bodies: dict[QueueKey, WrongBodies] = field(default_factory=dict)
+    _done: dict[QueueKey, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _callback: ProgressCallback | None = None
+    _messages: int = 0
+    _message_bytes: int = 0
+    _total: int = 0
+    _start: float = 0.0
+    _queues: list[QueueKey] | None = None
+    _excluded: dict[str, str] | None = None
 
     def look_again(self) -> None:
-        """Forget which queues and topics there are: they are listed once, and then when somebody
-        asks after this."""
+        """Discard the list of queues and topics. The next access reads a new list."""
         self._queues = self._excluded = None
 
     def check_topics(self) -> None:
         """Raise Invalid for a pattern that no topic of the store matches."""
-        if not self._topics:
+        if not self.topics:
             return
         names = sorted(
-            {key.topic for key in self._source.queues()} | {*self._source.find_excluded_topics()}
+            {key.topic for key in self.source.queues()} | {*self.source.find_excluded_topics()}
         )
-        for pattern in self._topics:
+        for pattern in self.topics:
             if not any(fnmatchcase(name, pattern) for name in names):
                 import difflib
 
@@ -60,60 +72,63 @@ class OffloadSource:
                 raise Invalid(f"--topics: the store has no topic {pattern!r}{hint}")
 
     def begin(
-        self,
-        flat_files: FlatFileStore,
-        callback: ProgressCallback | None,
-        start: float,
+        self, flat_files: FlatFileStore, callback: ProgressCallback | None, start: float
     ) -> None:
-        """Count what there is to do, and report from now on."""
+        """Count the work to do, and report progress from now on."""
         self._callback = callback
         self._start = start
         for key in self.queues():
             try:
-                available = self._source.queue_range(key)
+                available = self.source.queue_range(key)
             except TieredStoreError:
-                continue  # the pass says what is wrong with it
+                continue  # The pass reports the queue's problem.
             if available is None:
                 continue
             file = flat_files.get(key.topic, key.queue_id)
             done = 0 if file is None or not file.is_initialised else file.consume_queue_max_offset
+            self._done[key] = done
             self._total += max(available.max_offset - max(available.min_offset, done), 0)
         if callback is not None:
             self._report()
 
     def all_queues(self) -> Iterator[QueueKey]:
-        """Yield the queues of the chosen topics, those that never go to a tier included."""
+        """Yield the queues of the chosen topics, including queues that never go to a tier."""
         if self._queues is None:
-            self._queues = [key for key in self._source.queues() if self._is_chosen(key.topic)]
+            self._queues = [key for key in self.source.queues() if self._is_chosen(key.topic)]
         yield from self._queues
 
     def make_topic_choice(self) -> Callable[[str], bool]:
-        """Make what tells whether a topic is chosen and its queues may go to a tier."""
+        """Return a function that reports whether a chosen topic may go to a tier."""
         excluded = self.find_excluded_topics()
         return lambda topic: (
-            self._is_chosen(topic) and self._filter.is_uploaded(topic) and topic not in excluded
+            self._is_chosen(topic)
+            and self.topic_filter.is_uploaded(topic)
+            and topic not in excluded
         )
 
     def _is_chosen(self, topic: str) -> bool:
-        return not self._topics or any(fnmatchcase(topic, name) for name in self._topics)
+        return not self.topics or any(fnmatchcase(topic, name) for name in self.topics)
 
     # DispatchSource
 
     def queues(self) -> Iterator[QueueKey]:
-        return (key for key in self.all_queues() if self._filter.is_uploaded(key.topic))
+        return (key for key in self.all_queues() if self.topic_filter.is_uploaded(key.topic))
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
-        return self._source.queue_range(key)
+        return self.source.queue_range(key)
 
     def flush(self) -> None:
-        self._source.flush()
+        self.source.flush()
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
-        return self._source.read_units(key, offset, count)
+        return self.source.read_units(key, offset, count)
 
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
-        records = self._source.read_records(units)
+        records = self.source.read_records(units)
+        wrong = list(_find_wrong_bodies(units, records))
         with self._lock:
+            for key, offset in wrong:
+                self._count_wrong(key, offset)
             # Single messages that are read to be compared may be counted twice.
             self._messages = min(self._messages + len(units), self._total)
             self._message_bytes += int(units["size"].sum())
@@ -121,55 +136,73 @@ class OffloadSource:
                 self._report()
         return records
 
+    def _count_wrong(self, key: QueueKey, offset: int) -> None:
+        """Count a message whose body has a wrong CRC. A later read of the same message does not
+        count, because uploads read a queue in the order of its offsets."""
+        if offset < self._done.get(key, 0):
+            return  # only compared
+        found = self.wrong_bodies.setdefault(key, WrongBodies(offset))
+        if offset >= found.next_offset:
+            found.messages += 1
+            found.next_offset = offset + 1
+
     def _report(self) -> None:
         assert self._callback is not None
-        self._callback(
-            JobProgress(
-                "offload",
-                "messages",
-                self._messages,
-                self._total,
-                self._message_bytes,
-                None,
-                time.monotonic() - self._start,
-            )
-        )
+        done = (self._messages, self._total, self._message_bytes)
+        seconds = time.monotonic() - self._start
+        self._callback(JobProgress("offload", "messages", *done, None, seconds))
 
     def is_in_store(self, key: QueueKey, offset: int) -> bool:
-        return self._source.is_in_store(key, offset)
+        return self.source.is_in_store(key, offset)
 
     def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
-        return self._source.is_in_memory(key, offset, count)
+        return self.source.is_in_memory(key, offset, count)
 
     def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
-        return self._source.offset_by_time(key, timestamp_ms)
+        return self.source.offset_by_time(key, timestamp_ms)
 
     def earliest_message_time(self, key: QueueKey | None = None) -> int:
-        return self._source.earliest_message_time(key)
+        return self.source.earliest_message_time(key)
 
     def topic_reserve_hours(self) -> dict[str, int]:
-        return self._source.topic_reserve_hours()
+        return self.source.topic_reserve_hours()
 
     def topic_storage_levels(self) -> dict[str, StorageLevel]:
-        return self._source.topic_storage_levels()
+        return self.source.topic_storage_levels()
 
     def find_excluded_topics(self) -> dict[str, str]:
-        """Return the chosen topics that are left out, and why."""
+        """Return the chosen topics that are left out, with reasons."""
         if self._excluded is None:
             self._excluded = {
                 topic: reason
-                for topic, reason in self._source.find_excluded_topics().items()
+                for topic, reason in self.source.find_excluded_topics().items()
                 if self._is_chosen(topic)
             }
         return self._excluded
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
-        """Ignore the guard: the store is not ours, and its owner cleans as it likes."""
+        """No-op: the store has another owner, which cleans it."""
         del guard
 
 
+def _find_wrong_bodies(
+    units: npt.NDArray[np.void], records: Sequence[memoryview]
+) -> Iterator[tuple[QueueKey, int]]:
+    """Yield queue and offset of the messages whose bodies do not match their CRCs."""
+    data = records[0] if len(records) == 1 else memoryview(b"".join(records))
+    sizes = units["size"].astype(np.int64)
+    starts = sizes.cumsum() - sizes
+    try:
+        good = check_bodies(data, record_columns(data, starts))
+    except Corrupt:
+        return  # The upload reports it.
+    for start in starts[~good].tolist():
+        message = decode_record(data, start)
+        yield QueueKey(message.topic, message.queue_id), message.queue_offset
+
+
 def list_skipped_topics(source: OffloadSource, topic_filter: TopicFilter) -> dict[str, str]:
-    """List the topics of the store that do not go to the tier, and why."""
+    """Return the topics of the store that do not go to the tier, with reasons."""
     topics = {key.topic for key in source.all_queues()}
     reasons = {
         topic: topic_filter.reason(topic) or topic_filter.find_policy(topic) for topic in topics

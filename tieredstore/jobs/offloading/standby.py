@@ -1,9 +1,7 @@
-"""An offload beside a replica: it waits, and follows the replica's store when it is told to.
-
-The order is a file in the state directory, which an operator makes (`touch`). It stays there: a
-standby that is started again after it took over goes on as the tier's writer, but takes the right
-from nobody a second time.
-"""
+"""Offload beside a replica. It waits for a take-over order, then follows the replica's store. The
+order is a file in the state directory, which an operator creates (`touch`). The file stays there. A
+standby that is restarted after the take-over continues as the tier's writer, but never takes
+ownership from another writer again."""
 
 from __future__ import annotations
 
@@ -11,33 +9,32 @@ import logging
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tieredstore.clock import Clock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.disk.errors import wrap_os_errors
-from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.file_operations import FILES, cut_zeros
 from tieredstore.errors import Corrupt
-from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
+from tieredstore.jobs.metadata.job import run_rebuild_metadata
+from tieredstore.jobs.offloading.source import OffloadSource
+from tieredstore.jobs.options import RebuildMetadataOptions
 from tieredstore.jobs.restoring.backups import find_former_metadata
-from tieredstore.jobs.run import JobProgress, ignore_progress
+from tieredstore.jobs.run import JobProgress, JobRun, ProgressCallback, ignore_progress
+from tieredstore.jobs.stopping import StopSignal
+from tieredstore.jobs.target import TierTarget
+from tieredstore.local.read_only import ReadOnlyMessageStore
+from tieredstore.scan.listing import list_tier
 from tieredstore.scan.location import TierLocation
-from tieredstore.tier.upload.position import check_last_message, check_not_ahead
-
-if TYPE_CHECKING:
-    from tieredstore.clock import Clock
-    from tieredstore.jobs.offloading.source import OffloadSource
-    from tieredstore.jobs.run import JobRun, ProgressCallback
-    from tieredstore.jobs.stopping import StopSignal
-    from tieredstore.jobs.target import TierTarget
-    from tieredstore.local.read_only import ReadOnlyMessageStore
-    from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.deleted.records import find_deleted
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.upload.local_records import check_last_message, check_not_ahead
 
 ORDER_FILE: Final = "offload.take-over"
 LOOK_MS: Final = 1_000
-"""Between two looks for the order."""
+"""Interval between checks for the order."""
 PATIENCE_MS: Final = 180_000
-"""How long the checkpoint of a replica that runs may be behind what the tier has. A Java broker
-moves it about once a minute."""
+"""Maximum lag of a running replica's checkpoint, which Java advances once a minute."""
 _RETRY_MS: Final = 5_000
 _DONE: Final = b"taken over at"
 _log = logging.getLogger(__name__)
@@ -45,8 +42,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TakeOverOrder:
-    """The file of one state directory: not there, there (the order, whatever is in it), or with
-    `note_done`'s line once it was carried out."""
+    """The order file of one state directory. The file is missing, present (the order, with any
+    content), or contains the line of `note_done` after the order was carried out."""
 
     state: Path
 
@@ -61,13 +58,20 @@ class TakeOverOrder:
     @property
     def is_done(self) -> bool:
         with wrap_os_errors("read", self.path):
-            return self.is_given and FILES.read(self.path).startswith(_DONE)
+            content = FILES.read(self.path) if self.is_given else b""
+        if content != cut_zeros(content) and not content.startswith(_DONE):
+            raise Corrupt(
+                f"{self.path}: expected an order, or a note that it was carried out, found zeros. "
+                "Remove the file, and make it again (`touch`) only to have the tier taken over",
+                path=str(self.path),
+            )
+        return content.startswith(_DONE) or bool(content and _DONE.startswith(content))
 
     def await_it(
         self, stop: StopSignal, clock: Clock, progress: ProgressCallback = ignore_progress
     ) -> bool:
-        """Wait for the order, which `progress` is told once; return whether it was given before
-        `stop` was set."""
+        """Wait for the order. `progress` receives the waiting state once. Return False if `stop`
+        was set first."""
         with wrap_os_errors("make", self.state):
             FILES.make_directory(self.state)
         if not self.is_given:
@@ -80,24 +84,24 @@ class TakeOverOrder:
         return True
 
     def note_done(self, now_ms: int) -> None:
-        """Note, on disk, that the right was taken and the state directory knows the tier."""
+        """Record durably that ownership was taken and the state directory describes the tier."""
         with wrap_os_errors("write", self.path):
             FILES.replace_file(self.path, b"%s %d\n" % (_DONE, now_ms))
 
 
 def learn_tier(run: JobRun, target: TierTarget, clock: Clock) -> None:
-    """Take the right to write from whoever has it, and make the metadata of the state directory
-    from what the tier has; metadata that was there is kept beside it. Raises Fenced where the
-    backend cannot end another's right, Unavailable."""
+    """Take epoch ownership, and rebuild the metadata of the state directory from the tier. Existing
+    metadata is kept in files beside the new ones. Raises Fenced, Unavailable."""
     broker = target.config.broker_name
     provider = target.open_provider(create=True)
     assert provider is not None
     with closing(provider):
-        if not any(True for _ in provider.list(broker)):
-            return  # nobody has written yet
         former, _, _ = find_former_metadata(provider, target.config)
+        former = former.drop_deleted(find_deleted(provider, broker))
+        if not former.queues and not list_tier(provider, broker):
+            return  # No writer yet, or all of it is deleted.
     place = TierLocation(target.url, target.config, broker)
-    options = RebuildOptions(force=True, take_over=True)
+    options = RebuildMetadataOptions(force=True, take_over=True)
     run_rebuild_metadata(run, place, target.state, options, former=former, clock=clock)
 
 
@@ -108,10 +112,10 @@ def await_coverage(
     stop: StopSignal,
     clock: Clock,
 ) -> None:
-    """Return when a replica's store has, of each queue of the tier, the last message that the tier
-    has, or had it once; then what comes next in it comes next in the tier. Raises Corrupt with the
-    queue and the offset for a log that ends before the tier's or differs from it; while a broker
-    runs on the store, once its checkpoint had the time to catch up."""
+    """Wait until a replica's store has, or once had, the tier's last message of each queue. Then
+    the next messages of the store follow the last messages of the tier. While a broker runs on the
+    store, its checkpoint gets time to catch up. Raises Corrupt, with the queue and the offset, if
+    the log ends before the tier's end or differs from the tier."""
     until_ms = clock.monotonic_ms() + PATIENCE_MS
     while not stop.event.is_set():
         behind, other = _find_faults(source, flat_files)
@@ -131,8 +135,7 @@ def await_coverage(
 def _find_faults(
     source: OffloadSource, flat_files: FlatFileStore
 ) -> tuple[list[Corrupt], list[Corrupt]]:
-    """Queues of which the store has less than the tier, and those of which it has something else.
-    Raises Unavailable."""
+    """Return the queues whose store lags behind the tier, and the queues that differ."""
     behind: list[Corrupt] = []
     other: list[Corrupt] = []
     is_chosen = source.make_topic_choice()
@@ -153,15 +156,13 @@ def _find_faults(
                 )
             )
             continue
+        faults = behind
         try:
             check_not_ahead(key, file, available)
-        except Corrupt as error:
-            behind.append(error)
-            continue
-        try:
+            faults = other
             check_last_message(source, key, file, available)
         except Corrupt as error:
-            other.append(error)
+            faults.append(error)
     return behind, other
 
 
@@ -169,7 +170,7 @@ def _refusal(faults: list[Corrupt]) -> Corrupt:
     first = faults[0]
     rest = f" (and {len(faults) - 1:,} more queues)" if len(faults) > 1 else ""
     return Corrupt(
-        f"standby: nothing was uploaded, the replica does not go on where the tier ends: "
+        f"standby: nothing was uploaded, the replica does not continue at the tier's end: "
         f"{first}{rest}",
         topic=first.topic,
         queue_id=first.queue_id,

@@ -1,10 +1,10 @@
-"""What a run that left nothing saw of store, tier and state: one that sees the same has nothing to
-upload, and says so without opening the queues.
+"""Detection of unchanged store, tier and state since a complete run. If nothing has changed, a run
+reports that without opening the queues.
 
-A file in the state directory has digests of it. It tells that nothing has changed, and no more:
-where something has, or cannot be read, all queues are opened as if the file was not there, and
-their last messages compared before anything is uploaded. Only of a store that nobody owns, with
-its tier and its metadata in files.
+A file in the state directory has digests of store, tier and state. It is only used to show that
+nothing has changed. After a change, or an unreadable file, all queues are opened as if the file
+were missing, and their last messages are compared before anything is uploaded. The file is only
+used for a store without an owner whose tier and metadata are files.
 """
 
 from __future__ import annotations
@@ -15,52 +15,54 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tieredstore.config import JSON_METADATA
-from tieredstore.contracts.segment import WriterRecord
+from tieredstore.contracts.metadata_store import STATUS_DELETED, MetadataStore
+from tieredstore.contracts.segment import SegmentProvider, WriterRecord
 from tieredstore.contracts.usage import read_usage
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.disk.errors import wrap_os_errors
-from tieredstore.disk.file_operations import FILES, make_stamp
+from tieredstore.disk.file_operations import FILES, cut_zeros, make_stamp
 from tieredstore.errors import TieredStoreError
 from tieredstore.jobs.offloading.behind import Behind
 from tieredstore.jobs.offloading.report import OffloadReport
+from tieredstore.jobs.offloading.source import OffloadSource
+from tieredstore.jobs.options import OffloadOptions, list_names
+from tieredstore.jobs.target import TierTarget
+from tieredstore.local.broker_config import read_broker_config
 from tieredstore.local.log.commit_log import CommitLogReader, find_log_directory
 from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue_store import BATCH_DIRECTORY, CONSUME_QUEUE_DIRECTORY
 from tieredstore.local.queues.kinds import find_queue_database
+from tieredstore.local.read_only import ReadOnlyMessageStore
 from tieredstore.local.recovery.store_lock import has_abort_file, is_owned
 from tieredstore.local.topic_table import read_topics
 from tieredstore.message.layout import MAGIC_BLANK, MAGICS
-from tieredstore.tier.flat.segment import STATUS_DELETED
+from tieredstore.tier.backup import CONFIG_FILES
+from tieredstore.tier.identity.comparison import STATE_MEMORY
 from tieredstore.tier.index.service import DIRECTORY as INDEX_DIRECTORY
-from tieredstore.tier.state_lock import is_held
-
-if TYPE_CHECKING:
-    from tieredstore.contracts.metadata_store import MetadataStore
-    from tieredstore.contracts.segment import SegmentProvider
-    from tieredstore.jobs.offloading.options import OffloadOptions
-    from tieredstore.jobs.offloading.source import OffloadSource
-    from tieredstore.jobs.target import TierTarget
-    from tieredstore.local.read_only import ReadOnlyMessageStore
+from tieredstore.tier.state_files import is_held
 
 SEEN_FILE: Final = "tieredstore.offloaded.json"
-"""In a state directory; Java ignores it."""
+"""Name of the file with the digests, in a state directory. Java ignores the file."""
 _FORMAT: Final = 1
-"""Another one when what is in the file changes, or which messages an upload takes."""
+"""Version of the content of SEEN_FILE, and of the choice of messages to upload."""
 _HEAD: Final = struct.Struct(">iI")
 _MOST_RECORDS: Final = 10_000
-"""Records without a unit, or of topics that were not chosen, that are walked over for the last."""
+"""Maximum number of records that the search for the last record passes. The search begins at the
+last record of the chosen queues."""
 _log = logging.getLogger(__name__)
 
 
 class _Last(msgspec.Struct, frozen=True):
-    """The last record of a log: its byte, its size, and the byte at which the next one comes."""
+    """The last record of a log: its physical offset, its size, and the physical offset of the next
+    record."""
 
     position: int
     size: int
@@ -68,7 +70,7 @@ class _Last(msgspec.Struct, frozen=True):
 
 
 class _Signs(msgspec.Struct, frozen=True):
-    """Digests of what decides what a run uploads."""
+    """Digests of all data that decide what a run uploads."""
 
     settings: str
     store: str
@@ -77,36 +79,43 @@ class _Signs(msgspec.Struct, frozen=True):
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """The file. queues, skipped: of the run's report."""
+    """Content of SEEN_FILE. The last four fields are from the run's report."""
 
     format: int
     last: _Last
     signs: _Signs
     queues: int
     skipped: dict[str, str]
+    keys_waiting: int = 0
+    backup: dict[str, object] = {}
 
 
 def find_unchanged(options: OffloadOptions, target: TierTarget) -> OffloadReport | None:
-    """Return the report of a run in which all is as the last one left it; None where it has to
-    look, whatever the reason."""
+    """Return the report of the last run if nothing has changed since then, or None."""
     if options.take_over:
         return None
     try:
-        seen = msgspec.json.decode(FILES.read(options.state / SEEN_FILE), type=_Seen)
+        data = cut_zeros(FILES.read(options.state_path / SEEN_FILE))
+        seen = msgspec.json.decode(data, type=_Seen)
+        if seen.keys_waiting and (
+            options.upload_index or target.config.index_file_upload_interval_ms
+        ):
+            return None  # They may be due.
         return _compare(seen, options, target) if seen.format == _FORMAT else None
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, TieredStoreError) as error:
-        _log.info("%s: all queues are opened: %s", options.state / SEEN_FILE, error)
+        _log.info("%s: all queues are opened: %s", options.state_path / SEEN_FILE, error)
         return None
 
 
 def _compare(seen: _Seen, options: OffloadOptions, target: TierTarget) -> OffloadReport | None:
-    if _is_in_use(options.store) or is_held(options.state) or is_owned(options.state):
+    state = options.state_path
+    if _is_in_use(options.store_path) or is_held(state) or is_owned(state):
         return None
     looks: list[tuple[str, Callable[[], str]]] = [
         ("settings", lambda: _sign_settings(options, target)),
-        ("state", lambda: _sign_state(options.state)),
+        ("state", lambda: _sign_state(options.state_path)),
         ("store", lambda: _sign_store(options, target, seen.last)),
     ]
     provider = target.open_provider(create=False)
@@ -114,89 +123,98 @@ def _compare(seen: _Seen, options: OffloadOptions, target: TierTarget) -> Offloa
         return None
     with closing(provider):
         broker = target.config.broker_name
-        looks.append(("tier", lambda: _sign_tier(provider, broker, _list_tier(provider, broker))))
+        listed = (
+            (one.id.path, int(one.id.type), one.id.base_offset, one.size_bytes)
+            for one in provider.list(broker)
+        )
+        looks.append(("tier", lambda: _sign_tier(provider, broker, listed)))
         for name, look in looks:
             if look() != getattr(seen.signs, name):
                 _log.debug("all queues are opened: another %s than before", name)
                 return None
-        if _is_in_use(options.store):
+        if _is_in_use(options.store_path):
             return None
         usage = read_usage(provider)
-    nothing = Behind(0, 0.0, 0, None, "")
-    return OffloadReport(seen.queues, skipped=seen.skipped, behind=nothing, usage=usage)
+    return OffloadReport(
+        seen.queues,
+        skipped=seen.skipped,
+        behind=Behind(0, 0.0, 0, None, ""),
+        keys_waiting=seen.keys_waiting,
+        backup=seen.backup,
+        usage=usage,
+    )
 
 
+@dataclass
 class LastLook:
-    """What a run sees, for the next one. By the tier's writer, in this order: `forget`, before
-    anything else is written; `see`, behind the upload; `leave`, when nothing turned out to be left;
-    `keep`, when the metadata changes no more."""
+    """Digests taken by a run for the next run. The tier's writer calls, in this order: `forget`
+    before other writes, `see` after the upload, `leave` if no data are left to upload, `keep` after
+    the last change of the metadata."""
 
-    def __init__(
-        self,
-        options: OffloadOptions,
-        target: TierTarget,
-        provider: SegmentProvider,
-        metadata: MetadataStore,
-    ) -> None:
-        self._options = options
-        self._target = target
-        self._provider = provider
-        self._metadata = metadata
-        self._path = options.state / SEEN_FILE
-        self._last: _Last | None = None
-        self._signs: _Signs | None = None
-        self._report: OffloadReport | None = None
+    options: OffloadOptions
+    target: TierTarget
+    provider: SegmentProvider
+    metadata: MetadataStore
+    _last: _Last | None = None
+    _signs: _Signs | None = None
+    _report: OffloadReport | None = None
+
+    def __post_init__(self) -> None:
+        self._path = self.options.state_path / SEEN_FILE
 
     def forget(self) -> None:
-        """Remove what the run before left. Raises Unavailable, Invalid."""
+        """Delete the file of the previous run. Raises Unavailable, Invalid."""
         with wrap_os_errors("delete", self._path):
             FILES.unlink(self._path)
 
     def see(self, store: ReadOnlyMessageStore, source: OffloadSource) -> None:
-        """See what there is now. Whoever then compares how far the tier is, has all of it."""
-        config = self._target.config
+        """Record the current state. A later measurement of the lag covers all messages of this
+        state."""
+        config = self.target.config
         is_in_files = (
-            self._provider.capabilities.rewritable
+            self.provider.capabilities.rewritable
             and config.metadata_service_provider == JSON_METADATA
         )
-        if not is_in_files or _is_in_use(self._options.store):
+        if not is_in_files or _is_in_use(self.options.store_path):
             return
         try:
             self._last = _find_last(store, source)
             if self._last is not None:
                 segments = (
                     (one.path, int(one.type), one.base_offset, one.size)
-                    for one in self._metadata.segments()
+                    for one in self.metadata.segments()
                     if one.status != STATUS_DELETED
                 )
                 self._signs = _Signs(
-                    _sign_settings(self._options, self._target),
-                    _sign_store(self._options, self._target, self._last),
-                    _sign_tier(self._provider, config.broker_name, segments),
+                    _sign_settings(self.options, self.target),
+                    _sign_store(self.options, self.target, self._last),
+                    _sign_tier(self.provider, config.broker_name, segments),
                 )
         except TieredStoreError as error:
             _log.info("the next run opens all queues again: %s", error)
 
     def leave(self, report: OffloadReport) -> None:
-        """Leave what was seen to the next run, of which this is the report."""
+        """Prepare the file for the next run, with the report of this one."""
         self._report = report
 
     def keep(self) -> None:
-        """Write what is left to the next run. Without room that one looks again."""
+        """Write the file for the next run. If the disk is full, the next run opens the queues."""
         last, signs, report = self._last, self._signs, self._report
-        if last is None or signs is None or report is None or _is_in_use(self._options.store):
+        if last is None or signs is None or report is None or _is_in_use(self.options.store_path):
             return
         try:
-            self._metadata.flush()
-            signs = msgspec.structs.replace(signs, state=_sign_state(self._options.state))
-            seen = _Seen(_FORMAT, last, signs, report.queues, report.skipped)
+            self.metadata.flush()
+            signs = msgspec.structs.replace(signs, state=_sign_state(self.options.state_path))
+            rest = report.queues, report.skipped, report.keys_waiting, report.backup
+            seen = _Seen(_FORMAT, last, signs, *rest)
             FILES.replace_file(self._path, msgspec.json.encode(seen))
         except (OSError, TieredStoreError) as error:
             _log.info("%s: not written: %s", self._path, error)
 
 
 def _is_in_use(store: Path) -> bool:
-    """Whether a process owns a store, or has left it unclean: units may be missing then."""
+    """Return whether a process owns a store, or has left it unclean. Such a store may lack
+    units."""
     return is_owned(store) or has_abort_file(store)
 
 
@@ -204,7 +222,7 @@ def _is_in_use(store: Path) -> bool:
 
 
 def _find_last(store: ReadOnlyMessageStore, source: OffloadSource) -> _Last | None:
-    """Find the last record of the log, from the last one that a queue leads to on."""
+    """Return the last record of the log, searching from the last record that a queue refers to."""
     position, size = -1, 0
     for key in source.queues():
         queue = store.find_queue(*key)
@@ -213,7 +231,10 @@ def _find_last(store: ReadOnlyMessageStore, source: OffloadSource) -> _Last | No
             position, size = unit[:2]
     log = store.commit_log
     for _ in range(_MOST_RECORDS if position >= 0 else 0):
-        following = _skip_rest(log, position + size)
+        following = position + size
+        rest = -following % log.file_size
+        if rest < _HEAD.size:  # The end of a file may be too short for a record.
+            following += rest
         next_size, magic = _read_head(log, following)
         if magic == MAGIC_BLANK:
             following += log.file_size - following % log.file_size
@@ -226,14 +247,8 @@ def _find_last(store: ReadOnlyMessageStore, source: OffloadSource) -> _Last | No
     return None
 
 
-def _skip_rest(log: CommitLogReader, end: int) -> int:
-    """Where a record comes behind another: a file may end with bytes that have no room for one."""
-    rest = -end % log.file_size
-    return end + rest if rest < _HEAD.size else end
-
-
 def _read_head(log: CommitLogReader, position: int) -> tuple[int, int]:
-    """Size and magic of a record; zeros where nothing was written, or the log has no file yet."""
+    """Return the size and magic of a record, or zeros if no record was written."""
     head = log.get(position, _HEAD.size)
     size, magic = (0, 0) if head is None else _HEAD.unpack(head)
     return size, magic
@@ -253,20 +268,22 @@ def _sign(parts: Iterable[object]) -> str:
 def _sign_settings(options: OffloadOptions, target: TierTarget) -> str:
     fields = msgspec.structs.asdict(target.config)
     fields["plugin_properties"] = sorted(target.config.plugin_properties.items())
-    places = [str(path.resolve()) for path in (options.store, options.state)]
-    choice = (*options.topics, options.recovered)
+    places = [str(path.resolve()) for path in (options.store_path, options.state_path)]
+    choice = (*list_names(options.topics), options.recovered)
     return _sign((target.url, places, choice, sorted(fields.items())))
 
 
 def _sign_store(options: OffloadOptions, target: TierTarget, last: _Last) -> str:
-    """Its topics, the files of its log and queues, the last record of the log and that nothing is
-    behind it. A start and a stop of its broker show in the folder itself, where `abort` was."""
-    root = options.store
+    """Compute the digest of a store: its folder, topics, files of log and queues, and its last
+    record if nothing follows."""
+    root = options.store_path
 
     def look() -> Iterator[object]:
         yield make_stamp(root.stat())
         topics = read_topics(root)
         yield sorted(topics.attributes.items()), topics.version, sorted(topics.compacted)
+        # Backed-up files: offsets move without messages.
+        yield sorted(read_broker_config(root, CONFIG_FILES).contents.items())
         config = msgspec.structs.replace(target.config, store_path_root_dir=str(root))
         directory = find_log_directory(config, root)
         yield from _stamp_entries(directory, 1)
@@ -274,38 +291,33 @@ def _sign_store(options: OffloadOptions, target: TierTarget, last: _Last) -> str
         yield from _stamp_entries(root / BATCH_DIRECTORY, 1)
         database = find_queue_database(root)
         yield from () if database is None else _stamp_entries(database, 1)
-        files = PositionalFiles(writable=False)
-        try:
+        with closing(PositionalFiles(writable=False)) as files:
             log = ForeignCommitLog(directory, files)
             log.refresh()
             yield bytes(log.get(last.position, last.size) or b"")
             yield _read_head(log, last.next_position)
-        finally:
-            files.close()
 
     with wrap_os_errors("look at", root):
         return _sign(look())
 
 
-def _list_tier(provider: SegmentProvider, broker: str) -> Iterator[tuple[str, int, int, int]]:
-    for one in provider.list(broker):
-        yield one.id.path, int(one.id.type), one.id.base_offset, one.size_bytes
-
-
 def _sign_tier(
     provider: SegmentProvider, broker: str, segments: Iterable[tuple[str, int, int, int]]
 ) -> str:
-    """Who wrote last, and each segment with its size."""
+    """Compute the digest of a tier: its last writer, and the name and size of each segment."""
     record = find_layer(provider, WriterRecord)
     writer = None if record is None else record.find_last_writer(broker)
     return _sign((writer, *sorted(one for one in segments if one[3])))
 
 
 def _sign_state(state: Path) -> str:
-    """The metadata, and what waits for the index."""
+    """Compute the digest of the metadata, and of the files that wait for the index. The tier's
+    identity record is not included, since a run writes that record last."""
 
     def look() -> Iterator[object]:
         for path in sorted((state / "config").iterdir()):
+            if path.name.startswith(Path(STATE_MEMORY).name):
+                continue
             yield path.name
             yield path.read_bytes()
         yield from _stamp_entries(state / INDEX_DIRECTORY, 1)
@@ -315,7 +327,6 @@ def _sign_state(state: Path) -> str:
 
 
 def _stamp_entries(directory: Path | str, depth: int) -> Iterator[object]:
-    """What is in a folder, and in those in it, so many deep."""
     try:
         with os.scandir(directory) as entries:
             found = sorted(entries, key=lambda entry: entry.name)

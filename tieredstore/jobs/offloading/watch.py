@@ -1,11 +1,11 @@
-"""What an offload that follows its store tells of itself, to those who watch it."""
+"""State of an offload that follows its store, for monitoring."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.contracts.tier_status import TierStatus
+from tieredstore.contracts.message_store import TierStatus
 from tieredstore.jobs.offloading.behind import Behind
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceState
@@ -22,12 +22,10 @@ _LATE_INTERVALS = 3
 
 @dataclass(slots=True)
 class OffloadWatch:
-    """How a followed store's offload is; set by the job, read by any thread.
-
-    metrics: the dispatcher's and the provider's, under the names that a broker of ours has, and
-    those of this module. tier: as it was after the last round, or before the first; None until
-    the job is open. is_standby: whether it waits for the order to take over.
-    """
+    """State of the offload of a followed store. The job sets the state, and any thread reads it.
+    `metrics`: metrics of the dispatcher and the provider, under the names of our broker, and
+    metrics of this module. `tier`: state after the last round, or before the first round. None
+    until the job is open. `is_standby`: whether the job waits for the take-over order."""
 
     clock: Clock = SYSTEM_CLOCK
     metrics: Metrics = field(default_factory=Metrics)
@@ -40,13 +38,16 @@ class OffloadWatch:
     _error: Exception | None = None
 
     def begin(self, interval_ms: int, tier: TierStatus) -> None:
-        """Note that the job is open, and its first round begins. interval_ms: between two."""
+        """Record that the job is open. `interval_ms`: interval between rounds."""
         self.tier = tier
         self._late_after_ms = _LATE_INTERVALS * interval_ms
         self._moved_ms = self.clock.monotonic_ms()
+        # Without it, an alarm on its age would never fire if no round succeeds.
+        self.metrics.gauge(GOOD_ROUND_SECONDS, self.clock.now_ms() / 1000)
 
     def note_progress(self) -> None:
-        """Note that messages were read in the store; before the first round it means nothing."""
+        """Record that messages were read in the store. This has no effect before the first
+        round."""
         if self._moved_ms is not None:
             self._moved_ms = self.clock.monotonic_ms()
             self._has_worked = True
@@ -54,8 +55,9 @@ class OffloadWatch:
     def end_round(
         self, tier: TierStatus, behind: Behind | None, stuck_queues: int, error: Exception | None
     ) -> None:
-        """Note that a round ended. behind: as it was when a round last went well; stuck_queues: how
-        many cannot go on; error: why the round ended early."""
+        """Record the end of a round. `behind`: the same lag as in `tier`. `stuck_queues`: number of
+        queues that only an operator can repair. `error`: reason why the round ended early, or why a
+        queue or the index failed. Such a round is not successful."""
         self.tier = tier
         self._error = error
         self._failures = 0 if error is None else self._failures + 1
@@ -72,9 +74,9 @@ class OffloadWatch:
             gauge(GOOD_ROUND_SECONDS, self.clock.now_ms() / 1000)
 
     def list_services(self) -> list[ServiceHealth]:
-        """Tell how the job is: STARTING until its first round takes something or ends, LATE when
-        for much longer than the time between two rounds nothing was taken and none ended, FAILED
-        while its rounds fail."""
+        """Describe the job. STARTING: its first round has not copied a message and has not ended.
+        LATE: no message was copied and no round ended for much longer than the interval. FAILED:
+        its rounds fail."""
         if self.is_standby:
             return [ServiceHealth("standby", ServiceState.RUNNING)]
         moved_ms, failures, error = self._moved_ms, self._failures, self._error

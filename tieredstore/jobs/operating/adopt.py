@@ -1,4 +1,4 @@
-"""`tier adopt`: a new local store goes on behind what the tier has, as its disk was lost."""
+"""`tier adopt`: a new local store continues at the end of the tier, after the loss of its disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.operating.part import TierPart, open_part
 from tieredstore.jobs.target import check_directory, refuse_broker, refuse_slave
 from tieredstore.scan.location import METADATA_FILE, TierLocation, load_config, place_tier
-from tieredstore.tier.history import has_history
+from tieredstore.tier.identity.belonging import has_history
 from tieredstore.tier_url import as_url
 
 
@@ -31,26 +31,24 @@ def adopt_tier(
     yes: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Let the broker of a configuration, whose commit log is gone, go on at the tier's offsets:
-    what a start with `tieredStoreAdopt=true` does, without the start. state: the broker's
-    `storePathRootDir`, with the tier's metadata in it. config: a broker.conf, properties: settings
-    of one that beat it. yes: do it; without, only say so.
-
-    One file is written, the first of the commit log; whoever stops before it has changed nothing.
-    Raises Invalid for a local store that has a commit log, or a tier without messages of the
-    broker; what `open_part` and the store raise.
-    """
+    """Let a broker that has lost its commit log continue at the tier's offsets. The call has the
+    effect of a broker start with `tieredStoreAdopt=true`, but starts no broker. `state`: the
+    broker's `storePathRootDir`, with the tier's metadata in it. `config`: a broker.conf.
+    `properties`: settings that override it. `yes`: adopt the tier. Without it, only report. The
+    only file written is the first file of the commit log. An interruption before that write has no
+    effect. Raises Invalid for a local store that has a commit log, or a tier without messages of
+    the broker. Also raises the errors of `open_part` and the store."""
     url = as_url(url)
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
     placed = place_tier(loaded.config, url, state=state)
     refuse_slave(placed)
     if placed.storage_level is StorageLevel.DISABLE:
-        raise Invalid("tieredStorageLevel is DISABLE: the broker has no tier to go on behind")
+        raise Invalid("tieredStorageLevel is DISABLE: the broker has no tier to continue")
     check_directory(state)
     refuse_broker(state)
     if not has_metadata(state):
         raise Invalid(
-            f"state {state}: no {METADATA_FILE} in it; `tieredstore rebuild metadata` makes it",
+            f"state {state}: no {METADATA_FILE} in it. `tieredstore rebuild metadata` makes it",
             path=str(state),
         )
     check_no_log(placed, state)
@@ -58,7 +56,7 @@ def adopt_tier(
     with open_part(location, writes=False, clock=clock) as part:
         if not has_history(part.metadata):
             raise Invalid(
-                f"{part.url}: has no messages of broker {part.broker!r}: nothing is to be adopted"
+                f"{part.url}: has no messages of broker {part.broker!r}: there is nothing to adopt"
             )
         report = _report(part)
     if yes:
@@ -68,7 +66,7 @@ def adopt_tier(
 
 
 def has_metadata(state: Path) -> bool:
-    """Tell whether a state directory has the metadata of a tier."""
+    """Return whether a state directory has the metadata of a tier."""
     return any((state / f"{METADATA_FILE}{suffix}").exists() for suffix in ("", ".bak"))
 
 
@@ -78,14 +76,14 @@ def check_no_log(config: StoreConfig, state: Path) -> None:
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     if files:
         raise Invalid(
-            f"{folder}: has {len(files)} files: the local store is not new. A start goes on with "
-            "what it has",
+            f"{folder}: has {len(files)} files: the local store is not new. A start continues with "
+            "it",
             path=str(folder),
         )
 
 
 def _report(part: TierPart) -> dict[str, object]:
-    """Where each queue goes on."""
+    """Report the offset at which each queue continues."""
     broken = part.flat_files.broken_queues
     return {
         "tier": part.url,
@@ -105,9 +103,10 @@ def _report(part: TierPart) -> dict[str, object]:
 
 
 def _adopt(loaded: LoadedConfig, clock: Clock) -> int:
-    """Load the store once, which begins its log, and close it; where the log begins (bytes)."""
+    """Load the store once, which creates its commit log. Returns the start of the log (bytes)."""
     config = msgspec.structs.replace(loaded.config, message_store_plug_in="tiered", adopt=True)
     store: Any = registry.message_store(replace(loaded, config=config, warnings=()), clock)
+    store.gives_offsets = False
     store.load()
     try:
         begin: int = store.next_store.commit_log.min_offset

@@ -1,4 +1,4 @@
-"""`tier delete`: a topic leaves the tier."""
+"""`tier delete`: delete a topic from the tier."""
 
 from __future__ import annotations
 
@@ -27,14 +27,11 @@ def delete_topic(
     take_over: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Delete a topic from the tier and its metadata, also queues that cannot be opened, and
-    segments that the metadata does not know. yes: do it; without, only say what would go.
-
-    For a topic that nobody uploads any more. One that came again would have another id and the same
-    places, and a Java broker, which takes index items of one place for the same, would miss keys.
-    Raises what `open_part` raises, and Invalid for a topic that is not there, or that the local
-    store in the state directory still has.
-    """
+    """Delete a topic from the tier and its metadata, including queues that cannot be opened and
+    segments missing in the metadata. `yes`: delete. Without it, only report. The topic must no
+    longer be uploaded. A recreated topic would have another id at the same offsets. A Java broker
+    treats index items of one offset as the same item, and would miss keys. Raises the errors of
+    `open_part`, and Invalid for a missing topic, or a topic in the local store."""
     with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
         keys = part.select(topic)
         _refuse_local(part, topic)
@@ -62,7 +59,7 @@ def _refuse_local(part: TierPart, topic: str) -> None:
     if place is not None:
         raise Invalid(
             f"{place}: the local store still has topic {topic!r}, and would upload it again. "
-            "`tieredstore topic delete` deletes it in a running broker and in its tier; "
+            "`tieredstore topic delete` deletes it in a running broker and in its tier. "
             "`tieredstore tier reset` empties its queues in the tier",
             path=str(place),
             topic=topic,
@@ -70,8 +67,8 @@ def _refuse_local(part: TierPart, topic: str) -> None:
 
 
 def count_messages(part: TierPart, key: QueueKey) -> int:
-    """Count the messages of a queue: those that can be read, or the units of one that cannot be
-    opened."""
+    """Return the number of readable messages of a queue. For a queue that cannot be opened, return
+    the number of its units."""
     file = part.flat_files.get(*key)
     if file is not None:
         return count_readable(file, file.consume_queue_commit_offset)
@@ -80,7 +77,7 @@ def count_messages(part: TierPart, key: QueueKey) -> int:
 
 
 def count_readable(file: FlatMessageFile, until_offset: int) -> int:
-    """Count the messages of a queue that can be read, those before a queue offset."""
+    """Return the number of readable messages of a queue before a queue offset."""
     first = min(file.consume_queue_min_offset, until_offset)
     lacking = (min(end, until_offset) - max(begin, first) for begin, end in file.holes)
     return until_offset - first - sum(max(count, 0) for count in lacking)
@@ -91,13 +88,12 @@ def is_units(segment: SegmentId) -> bool:
 
 
 def forget_keys(part: TierPart, keys: Iterable[QueueKey]) -> None:
-    """Forget how far the keys of queues are in the index. Nothing where no index was written.
-    Raises Invalid, Unavailable."""
+    """Delete the indexed positions of queues. Raises Invalid, Unavailable."""
     directory = part.state / DIRECTORY
     try:
         marks = load_watermarks(directory)
     except Corrupt:
-        return  # whoever opens the index goes on without it
+        return  # The index is opened without it.
     gone = set()
     for key in keys:
         entry = part.metadata.topic(key.topic)

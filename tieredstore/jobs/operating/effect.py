@@ -1,4 +1,4 @@
-"""What a verb of an operator takes out of a tier, in segments, objects, bytes and money."""
+"""Effect of an operation on a tier, in segments, objects, bytes and money."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.segment import SegmentId, SegmentListing, SegmentProvider
+from tieredstore.contracts.segment import SegmentId, SegmentListing
 from tieredstore.contracts.usage import MeteredProvider, Prices, read_usage, usage_fields
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.jobs.operating.part import TierPart
@@ -15,9 +15,9 @@ from tieredstore.jobs.reporting.costs import deletion_cost
 
 @dataclass(slots=True)
 class QueueEffect:
-    """segments: what goes, whole; messages: how many can be read no more; objects and size_bytes:
-    of the segments, as the tier has them. An object that several queues share stays until all of
-    it is gone."""
+    """Effect on one queue. `segments`: deleted segments. `messages`: messages that become
+    unreadable. `objects`, `size_bytes`: objects and bytes of the segments in the tier. An object
+    that several queues share stays until all of its parts are deleted."""
 
     key: QueueKey
     segments: int = 0
@@ -28,7 +28,7 @@ class QueueEffect:
 
 @dataclass(slots=True)
 class Effect:
-    """What goes, by queue; problems: what is wrong with a queue that was left out, by path."""
+    """Effect by queue. `problems`: errors of queues that were left out, by path."""
 
     queues: list[QueueEffect] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
@@ -41,7 +41,8 @@ class Effect:
         messages: int,
         listings: Mapping[SegmentId, SegmentListing],
     ) -> None:
-        """Add segments of a queue. One that the tier does not have is an entry of the metadata."""
+        """Add segments of a queue. A segment that is missing in the tier counts as a metadata
+        entry."""
         found = QueueEffect(key, messages=messages)
         for segment in segments:
             found.segments += 1
@@ -53,10 +54,10 @@ class Effect:
         self.queues.append(found)
 
     def report(self, part: TierPart, **more: object) -> dict[str, object]:
-        """Make the JSON report (`docs/cli.md`). Money is what an object store asks for it by the
-        configured prices, or by those of S3 where the tier is elsewhere; requests: what this run
-        itself took."""
-        prices = _find_prices(part.provider)
+        """Build the JSON report (`docs/cli.md`). The cost is for an object store at the configured
+        prices, or at S3's. `more`: further fields of the report."""
+        metered = find_layer(part.provider, MeteredProvider)
+        prices = metered.prices if metered is not None else Prices()
         size_bytes = sum(queue.size_bytes for queue in self.queues)
         requests, usd = deletion_cost(self._objects, prices)
         return {
@@ -74,8 +75,7 @@ class Effect:
             "delete_usd": usd,
             "queues": [
                 {
-                    "topic": queue.key.topic,
-                    "queue_id": queue.key.queue_id,
+                    **queue.key._asdict(),
                     "segments": queue.segments,
                     "objects": queue.objects,
                     "bytes": queue.size_bytes,
@@ -86,8 +86,3 @@ class Effect:
             "problems": [{"path": path, "problem": text} for path, text in self.problems.items()],
             **usage_fields(read_usage(part.provider)),
         }
-
-
-def _find_prices(provider: SegmentProvider) -> Prices:
-    metered = find_layer(provider, MeteredProvider)
-    return metered.prices if metered is not None else Prices()

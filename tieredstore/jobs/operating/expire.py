@@ -1,4 +1,4 @@
-"""`tier expire`: what is older than a time goes now, whatever the retention is."""
+"""`tier expire`: delete messages older than a given time now, regardless of the retention."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.jobs.operating.delete import count_readable
 from tieredstore.jobs.operating.effect import Effect
-from tieredstore.jobs.operating.part import TierPart, open_part
-from tieredstore.jobs.operating.removal import remove_segments
+from tieredstore.jobs.operating.part import TierPart, open_part, remove_segments
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.location import TierLocation
 from tieredstore.tier.flat.message_file import FlatMessageFile
-from tieredstore.tier.flat.segment import FlatSegment
+from tieredstore.tier.flat.segments import FlatSegment
 from tieredstore.tier.reading import run
 
 
@@ -28,23 +27,21 @@ def expire_queues(
     take_over: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Delete the segments whose newest message was stored before a time, from the first on; offsets
-    go on where they are. topics: none for all. yes: do it; without, only say what would go.
-
-    Segments are whole: a message stays as long as one of its segment is younger. A queue that fails
-    is among the report's problems and stops no other. Raises what `open_part` raises, and Fenced
-    when the right to write is lost meanwhile.
-    """
+    """Delete the segments whose newest message was stored before a time, from the first segment on.
+    Offsets stay the same. `topics`: empty for all. `yes`: delete. Without it, only report. Only
+    whole segments are deleted, so an old message stays while its segment has a newer message. A
+    queue that fails is among the report's problems and does not stop others. Raises the errors of
+    `open_part`, and Fenced if epoch ownership is lost in the meantime."""
     with open_part(location, writes=yes, take_over=take_over, clock=clock) as part:
         keys = [key for topic in topics for key in part.select(topic, queue_id)]
         effect = Effect()
         undeleted = 0
         for key in keys if topics else part.list_queues():
             try:
-                file = _open(part, key)
-                if file is None:
-                    continue
-                _add(effect, part, key, file, before_ms)
+                if (error := part.flat_files.broken_queues.get(key)) is not None:
+                    raise error
+                if (file := part.flat_files.get(*key)) is not None:
+                    _add(effect, part, key, file, before_ms)
             except TieredStoreError as error:
                 effect.problems[part.path(key)] = str(error)
         if yes:
@@ -53,12 +50,6 @@ def expire_queues(
                 effect.problems[path] = str(failure)
             undeleted = part.flat_files.sweep_deleted()
         return effect.report(part, before_timestamp=before_ms, undeleted=undeleted)
-
-
-def _open(part: TierPart, key: QueueKey) -> FlatMessageFile | None:
-    if (error := part.flat_files.broken_queues.get(key)) is not None:
-        raise error
-    return part.flat_files.get(*key)
 
 
 def _add(
@@ -70,7 +61,7 @@ def _add(
         return
     try:
         messages = _count_messages(file, units, log)
-    except (Corrupt, Unavailable):  # what cannot be read goes all the same
+    except (Corrupt, Unavailable):  # Unreadable segments are deleted as well.
         messages = sum(segment.commit_position for segment in units) // UNIT_SIZE
     going = [segment.file.id for segment in (*units, *log)]
     effect.add(key, going, messages, part.listings)
@@ -79,7 +70,8 @@ def _add(
 def _count_messages(
     file: FlatMessageFile, units: Sequence[FlatSegment], log: Sequence[FlatSegment]
 ) -> int:
-    """Count the messages that go with segments: each with the first of its two."""
+    """Count the messages that become unreadable when segments are deleted. A message counts if the
+    segment of its unit or the segment of its record is deleted."""
     end = units[-1].end_offset // UNIT_SIZE if units else 0
     if log:
         left = run(file.offset_of_position(log[-1].end_offset))

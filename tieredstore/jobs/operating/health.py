@@ -1,29 +1,28 @@
-"""How a tier is, seen from outside: for probes and for people.
-
-Cheap unless the listing is asked for: the state directory is read, and a few requests show whether
-the tier answers. Nothing is written or locked.
-"""
+"""External health check of a tier, for probes and for people. Without a listing the check is cheap:
+it reads the state directory, and a few requests show whether the tier answers. The check writes no
+files and takes no locks."""
 
 from __future__ import annotations
 
 import enum
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, STATUS_DELETED, MetadataStore
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterRecord
 from tieredstore.contracts.usage import read_usage, usage_fields
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Invalid
-from tieredstore.jobs.target import check_broker, find_broker_of, find_only_broker
+from tieredstore.jobs.target import check_broker, find_only_broker
 from tieredstore.local.recovery.store_lock import is_owned
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Severity
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation
-from tieredstore.tier.flat.segment import STATUS_DELETED
-from tieredstore.tier.state_lock import is_held
+from tieredstore.tier.identity.belonging import find_known_broker
+from tieredstore.tier.state_files import is_held
 from tieredstore.tier_url import show_url
 
 _REASONS_SHOWN = 20
@@ -31,7 +30,7 @@ _SEGMENTS_ASKED_FOR = 3
 
 
 class Health(enum.StrEnum):
-    """DEGRADED: something needs a look, no message is known to be lost."""
+    """Health states. DEGRADED: an operator should act, but no message is known to be lost."""
 
     UP = "up"
     DEGRADED = "degraded"
@@ -57,34 +56,28 @@ def check_health(
     lists: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Look at a tier and its state directory, and give the JSON report (`docs/cli.md`).
-
-    max_age_ms: a newest message that is older makes it DEGRADED, as do, with `needs_writer`, a
-    state directory in which no process of this machine writes. lists: compare the metadata with a
-    listing of the tier; what they disagree on makes it DAMAGED. They are compared as well where
-    none of a few segments that the metadata knows is there. Raises Invalid without a state
-    directory or with that of another tier or broker, Corrupt for damaged metadata, Unavailable when
-    the tier does not answer.
-    """
+    """Check a tier and its state directory, and return the JSON report (`docs/cli.md`).
+    `max_age_ms`: maximum age of the newest message. If the newest message is older, the state is
+    DEGRADED. `needs_writer`: a state directory without a writing process on this machine makes the
+    state DEGRADED. `lists`: compare the metadata with a listing of the tier. Contradictions make
+    the state DAMAGED. The comparison also runs if none of a few known segments is in the tier.
+    Raises Invalid without a state directory or with the state directory of another tier or broker,
+    Corrupt for damaged metadata, Unavailable if the tier does not answer."""
     if location.state is None:
         raise Invalid("give --state: the state directory of the tier's writer")
     found = _Found()
     is_writing = is_owned(location.state) or is_held(location.state)
-    provider = location.connect()
-    try:
-        metadata: MetadataStore = registry.metadata_store(location.config, read_only=True)
-        try:
+    with closing(location.connect()) as provider:
+        with closing(registry.metadata_store(location.config, read_only=True)) as metadata:
             metadata.load()
-            # A listing, for the broker's name, would cost too much.
-            broker = location.broker or find_broker_of(metadata) or find_only_broker(provider)
+            # A listing for the broker's name would cost too much.
+            broker = location.broker or find_known_broker(metadata) or find_only_broker(provider)
             check_broker(location.state, metadata, broker)
             record = find_layer(provider, WriterRecord)
             writer = None if record is None else record.find_last_writer(broker)
             if lists or not _knows_segments(provider, metadata, broker):
                 _compare(provider, metadata, broker, found)
             facts = _gather(metadata, clock, max_age_ms, found)
-        finally:
-            metadata.close()
         if needs_writer and is_writing is False:
             found.add(Health.DEGRADED, f"no process writes with {location.state}")
         return {
@@ -98,12 +91,11 @@ def check_health(
             **facts,
             **usage_fields(read_usage(provider)),
         }
-    finally:
-        provider.close()
 
 
 def _knows_segments(provider: SegmentProvider, metadata: MetadataStore, broker: str) -> bool:
-    """Whether one of a few segments that the metadata knows is in the tier; one request each."""
+    """Return whether one of a few segments in the metadata is in the tier. Each check is one
+    request."""
     entries = (
         entry.id
         for entry in metadata.segments()
@@ -121,14 +113,13 @@ def _compare(
     for one in damage[:_REASONS_SHOWN]:
         found.add(Health.DAMAGED, str(one.to_error()))
     if len(damage) > _REASONS_SHOWN:
-        found.add(Health.DAMAGED, f"and {len(damage) - _REASONS_SHOWN} more; `verify` tells all")
+        found.add(Health.DAMAGED, f"and {len(damage) - _REASONS_SHOWN} more. `verify` tells all")
 
 
 def _gather(
     metadata: MetadataStore, clock: Clock, max_age_ms: int | None, found: _Found
 ) -> dict[str, object]:
-    """What the metadata says: how much there is, how old the newest message is, what is still to be
-    deleted."""
+    """Collect the metadata's size, the age of the newest message, and pending deletions."""
     segments = size_bytes = undeleted = 0
     newest_ms = -1
     for entry in metadata.segments():

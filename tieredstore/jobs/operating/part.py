@@ -1,4 +1,4 @@
-"""A broker's part of a tier in an operator's hands: to look at, or as its only writer."""
+"""A broker's part of a tier, opened by an operator: read-only, or as its only writer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -15,29 +16,29 @@ from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, STATUS_DELETED, MetadataStore
 from tieredstore.contracts.segment import (
+    FileSegment,
     FileSegmentType,
     SegmentId,
     SegmentListing,
     SegmentProvider,
 )
-from tieredstore.errors import Invalid
-from tieredstore.jobs.target import find_broker_of, find_only_broker, own_tier
+from tieredstore.errors import Fenced, Invalid, TieredStoreError
+from tieredstore.jobs.target import find_only_broker, own_tier
 from tieredstore.message.names import queue_path
-from tieredstore.scan.catalogue import list_tier
+from tieredstore.scan.listing import list_tier
 from tieredstore.scan.location import TierLocation
 from tieredstore.tier.backup import TierBackup
-from tieredstore.tier.flat.file_store import FlatFileStore
-from tieredstore.tier.flat.segment import STATUS_DELETED
+from tieredstore.tier.flat.file_store import FlatFileStore, find_segments_before
+from tieredstore.tier.identity.belonging import find_known_broker
 from tieredstore.tier_url import show_url
 
 
 @dataclass(frozen=True, slots=True)
 class TierPart:
-    """All queues of one broker, opened. listings: what of them was in the tier at the start, by
-    segment; listed: the same segments by path. is_writer: whether this process has the right to
-    write, and may change anything."""
+    """All queues of one broker, opened. `listings`: segments of the queues in the tier at the
+    start. `listed`: the same segments by path. `is_writer`: whether changes are allowed."""
 
     url: str
     state: Path
@@ -57,19 +58,19 @@ class TierPart:
         return queue_path(self.broker, key.topic, key.queue_id)
 
     def list_segments(self, key: QueueKey) -> list[SegmentId]:
-        """List the segments that a queue has in the tier, or by the metadata."""
+        """Return the segments of a queue in the tier, or in the metadata."""
         path = self.path(key)
         known = [entry.id for entry in self.metadata.segments(path)]
         return list(dict.fromkeys([*known, *self.listed.get(path, ())]))
 
     def holds_bytes(self, segment: SegmentId) -> bool:
-        """Tell whether the tier has bytes of a segment."""
+        """Return whether the tier has bytes of a segment."""
         listing = self.listings.get(segment)
         return listing is not None and listing.size_bytes > 0
 
     def select(self, topic: str, queue_id: int | None = None) -> list[QueueKey]:
-        """Select the queues of a topic, or one of them, as metadata or tier have them. Raises
-        Invalid, with near names, for what neither has."""
+        """Return the queues of a topic, or one queue, from metadata or tier. Raises Invalid, with
+        similar names, if neither has the queue."""
         queues = self.list_queues()
         found = [key for key in queues if key.topic == topic and queue_id in (None, key.queue_id)]
         if found:
@@ -77,16 +78,16 @@ class TierPart:
         of_topic = [str(key.queue_id) for key in queues if key.topic == topic]
         if of_topic:
             raise Invalid(
-                f"{self.url}: topic {topic!r} has no queue {queue_id}; it has "
+                f"{self.url}: topic {topic!r} has no queue {queue_id}. It has "
                 + ", ".join(of_topic),
                 topic=topic,
             )
         near = difflib.get_close_matches(topic, {key.topic for key in queues}, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`ls` shows what there is"
-        raise Invalid(f"{self.url}: no topic {topic!r} in the tier; {hint}", topic=topic)
+        hint = f"Did you mean {' or '.join(near)}?" if near else "`ls` lists the topics"
+        raise Invalid(f"{self.url}: no topic {topic!r} in the tier. {hint}", topic=topic)
 
     def list_queues(self) -> list[QueueKey]:
-        """List all queues that metadata or tier have, in order."""
+        """Return all queues in metadata or tier, in order."""
         found = {
             QueueKey(topic.topic, queue.queue_id)
             for topic in self.metadata.topics()
@@ -102,18 +103,12 @@ class TierPart:
 
 @contextmanager
 def open_part(
-    location: TierLocation,
-    *,
-    writes: bool,
-    take_over: bool = False,
-    clock: Clock = SYSTEM_CLOCK,
+    location: TierLocation, *, writes: bool, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[TierPart]:
-    """Open a broker's part of a tier: to look at it beside whoever writes there, or with `writes`
-    as its only writer. take_over: as in `own_tier`.
-
-    Raises Invalid without a state directory, or with that of another tier; Fenced while a broker or
-    another writer lives; Corrupt when the metadata is lost or damaged, Unavailable.
-    """
+    """Open a broker's part of a tier, read-only beside its writer or, with `writes`, as its only
+    writer. `take_over`: as in `own_tier`. Raises Invalid without a state directory, or with the
+    state directory of another tier. Raises Fenced while a broker or another writer is active,
+    Corrupt if the metadata is lost or damaged, Unavailable."""
     if location.state is None:
         raise Invalid("give --state: only its metadata knows what the tier has, and is kept right")
     with ExitStack() as stack:
@@ -136,65 +131,89 @@ def open_part(
         _check_same_tier(location, metadata, listings)
         flat_files = FlatFileStore(config, provider, metadata, clock)
         if writer is not None:
+            backup = TierBackup(config, provider, location.state, clock, metadata.flush)
+            backup.become_writer(writer)
+            flat_files.renew_restore_point = backup.renew_metadata
             flat_files.become_writer(writer)
         stack.callback(flat_files.close)
         flat_files.load()
         listed: defaultdict[str, list[SegmentId]] = defaultdict(list)
         for segment in listings:
             listed[segment.path].append(segment)
-        yield TierPart(
-            show_url(location.url),
-            location.state,
-            config,
-            provider,
-            metadata,
-            flat_files,
-            listings,
-            listed,
-            writes,
-        )
+        parts = (config, provider, metadata, flat_files, listings, listed, writes)
+        yield TierPart(show_url(location.url), location.state, *parts)
         if writer is not None:
-            backup = TierBackup(config, provider, location.state, clock, metadata.flush)
-            backup.become_writer(writer)
             backup.renew_metadata()
 
 
 def _find_broker(location: TierLocation) -> str | None:
-    """Find whose state directory it is; None while it knows no segment."""
+    """Return the broker of the state directory, or None if the metadata has no segment."""
     metadata = location.metadata()
     assert metadata is not None
     with closing(metadata):
         metadata.load()
-        return find_broker_of(metadata)
+        return find_known_broker(metadata)
 
 
 def _check_same_tier(
-    location: TierLocation,
-    metadata: MetadataStore,
-    listings: Mapping[SegmentId, SegmentListing],
+    location: TierLocation, metadata: MetadataStore, listings: Mapping[SegmentId, SegmentListing]
 ) -> None:
-    """Raise Invalid for a state directory that is not of this tier: of the segments that either
-    knows less than half are the same. (Damage harms a few; queues of all tiers begin at 0.)"""
+    """Raise Invalid for a state directory of another tier, if fewer than half of the known segments
+    are the same. Damage would affect only a few. A single match proves nothing, since the queues of
+    all tiers begin at 0."""
     known = {
         entry.id: entry.size
         for entry in metadata.segments()
         if entry.size and entry.status != STATUS_DELETED and _is_of_queue(entry.id)
     }
+    left_out = find_segments_before(metadata, listings.values())
+    # An interrupted job may have left most segments to be deleted.
+    left_out |= {entry.id for entry in metadata.segments() if entry.status == STATUS_DELETED}
     there = {
         one: item.size_bytes
         for one, item in listings.items()
-        if item.size_bytes and _is_of_queue(one)
+        if item.size_bytes and _is_of_queue(one) and one not in left_out
     }
     same = sum(there.get(one, 0) >= size for one, size in known.items())
     if known and 2 * same < len(known.keys() | there.keys()):
         raise Invalid(
             f"state {location.state}: knows {len(known)} segments, the tier "
             f"{show_url(location.url)} has {len(there)}, and {same} are the same: is it that of "
-            "another tier, cluster or broker? Metadata that is lost `tieredstore rebuild metadata` "
-            "makes again",
+            "another tier, cluster or broker? `tieredstore rebuild metadata` rebuilds it",
             path=str(location.state),
         )
 
 
 def _is_of_queue(segment: SegmentId) -> bool:
     return segment.type is not FileSegmentType.INDEX
+
+
+_TOGETHER: Final = 1000
+"""Number of queues per metadata write, which may rewrite the whole file."""
+
+
+def remove_segments(
+    part: TierPart, keys: Sequence[QueueKey], before_ms: int = NEVER_WRITTEN_MS
+) -> dict[str, TieredStoreError]:
+    """Delete the segments of queues that contain only messages older than a time. By default delete
+    all segments. A queue that cannot be opened is skipped. Each group of deletions is recorded on
+    disk before an object is deleted. Returns failures by path. Raises Fenced, as
+    `FlatFileStore.require_restore_point`, and the errors of the metadata."""
+    failed: dict[str, TieredStoreError] = {}
+    for begin in range(0, len(keys), _TOGETHER):
+        victims: list[FileSegment] = []
+        with part.metadata.batch():
+            for key in keys[begin : begin + _TOGETHER]:
+                file = part.flat_files.get(*key)
+                try:
+                    if file is not None and file.is_initialised:
+                        victims += file.take_expired(before_ms)
+                except Fenced:
+                    raise
+                except TieredStoreError as error:
+                    failed[part.path(key)] = error
+        if victims:
+            part.flat_files.require_restore_point()
+        with part.metadata.batch():
+            part.flat_files.remove(victims)
+    return failed

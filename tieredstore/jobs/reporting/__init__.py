@@ -1,1 +1,1 @@
-"""The job `report`: what a tier holds and what it costs, as a page and as tables."""
+"""The job `report`: content and cost of a tier, as a page and as tables."""

@@ -1,4 +1,4 @@
-"""What tasks find out about queues and topics, and how it adds up. All of it is JSON-able."""
+"""Facts that tasks find about queues and topics, and sums of facts. All can be stored as JSON."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ class Ages:
 
 @dataclass(slots=True)
 class QueueFacts:
-    """Messages of a queue, or of a part of it. Times are epoch ms, None where nothing was read.
-
-    first_offset: queue offset of the first message; None without any. holes, hole_offsets: runs of
-    messages that were never uploaded, or have expired, between others, and how many these are.
-    """
+    """Messages of a queue, or of a part of it. Times are epoch ms, None if nothing was read.
+    `first_offset`: queue offset of the first message, None without messages. `holes`: number of
+    gaps in the queue, of messages that never arrived or have expired. `hole_offsets`: number of
+    offsets in all gaps."""
 
     first_offset: int | None = None
     oldest_ms: int | None = None
@@ -63,8 +62,8 @@ class QueueFacts:
 
 @dataclass(slots=True)
 class ValueFacts:
-    """One of KINDS over the messages that were read. messages: those that have any; total values
-    are in `frequent`."""
+    """Values of one kind (KINDS) in the messages that were read. `frequent`: the most frequent
+    values, and the number of all values. `distinct`: estimated number of distinct values."""
 
     frequent: HeavyHitters = field(default_factory=HeavyHitters)
     distinct: Distinct = field(default_factory=Distinct)
@@ -76,7 +75,7 @@ class ValueFacts:
 
 @dataclass(slots=True)
 class TopicFacts:
-    """What records of a topic say. messages: how many were read; values: by kind."""
+    """Facts from records of a topic. `messages`: number of records read. `values`: by kind."""
 
     messages: int = 0
     values: dict[str, ValueFacts] = field(
@@ -91,8 +90,8 @@ class TopicFacts:
 
 @dataclass(slots=True)
 class Facts:
-    """Of several queues: by name (`names.queue_name`, `names.topic_name`). findings: how much
-    damage was met; texts: the first of it."""
+    """Facts of several queues by name (`names.queue_name`, `names.topic_name`). `findings`: number
+    of damages. `texts`: descriptions of the first damages."""
 
     queues: dict[str, QueueFacts] = field(default_factory=dict)
     topics: dict[str, TopicFacts] = field(default_factory=dict)

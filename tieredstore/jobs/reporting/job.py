@@ -1,18 +1,20 @@
-"""The job: a tier is listed once, looked at in tasks, and written as a page and tables."""
+"""The report job: it lists a tier once, examines the tier in tasks, and writes a page and
+tables."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.usage import MeteredProvider, Prices
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.disk.errors import NO_FOLDER, wrap_os_errors
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Invalid
+from tieredstore.jobs.options import ReportOptions
 from tieredstore.jobs.reporting.facts import Facts
 from tieredstore.jobs.reporting.page.render import page
 from tieredstore.jobs.reporting.summary import Summary, summarise
@@ -20,33 +22,21 @@ from tieredstore.jobs.reporting.tables import tables
 from tieredstore.jobs.reporting.tasks import ReportTask, look, queue_name
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
+from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, subtract_intervals
 from tieredstore.scan.findings import Severity
-from tieredstore.scan.intervals import subtract_intervals
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation
+from tieredstore.scan.opening import open_location
 from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.times import Time, epoch_ms
 from tieredstore.tier_url import show_url
 
 PAGE = "report.html"
 
 
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """keys_percent: of how many of a hundred blocks of 2,048 messages the records are read, for
-    keys, tags and their distribution; with 0 the consume queues alone are. prices: by field of
-    `Prices`, those that differ from the configured ones of a tier that is paid by the request, or
-    from the defaults; without any, a tier that nobody pays for is told without costs. now_ms: epoch
-    ms from which ages are told; None for the time of the first run.
-    """
-
-    keys_percent: int = 100
-    prices: Mapping[str, float] = field(default_factory=dict)
-    now_ms: int | None = None
-
-
 @dataclass(slots=True)
 class Pin:
-    """What later runs of the same job go by: the time, and by queue the offset where it ended."""
+    """Pinned input of later runs of the same job: the time, and the end offset of each queue."""
 
     now_ms: int
     ends: dict[str, int] = field(default_factory=dict)
@@ -55,32 +45,24 @@ class Pin:
 def run_report(
     run: JobRun, location: TierLocation, to: Path, options: ReportOptions | None = None
 ) -> dict[str, object]:
-    """Write `report.html` and Parquet tables into the folder `to`, which is made where it is
-    missing; files of an earlier report are replaced, each at once or not at all.
-
-    Gives the JSON report: totals and file names. Raises Invalid, Unavailable; Corrupt only
-    where the metadata does not parse: damage in the tier is counted.
-    """
+    """Write `report.html` and Parquet tables into the folder `to`, which is created if missing.
+    Files of an earlier report are replaced, each atomically. Returns the JSON report: totals and
+    file names. Raises Invalid, Unavailable, and Corrupt only if the metadata cannot be parsed.
+    Damage in the tier is counted."""
     given = options or ReportOptions()
     if not 0 <= given.keys_percent <= 100:
         raise Invalid(f"keys percent: expected 0 to 100, found {given.keys_percent}")
-    provider = location.connect()
-    metadata = location.metadata()
-    try:
-        catalogue = load_catalogue(provider, metadata, broker=location.broker)
+    with open_location(location) as tier:
+        catalogue = load_catalogue(tier.provider, tier.metadata, broker=tier.broker)
         catalogue.require_own_state()
-        metered = find_layer(provider, MeteredProvider)
-        # A tier in files costs no requests; what it would cost elsewhere is told on request.
+        metered = find_layer(tier.provider, MeteredProvider)
+        # A tier in files has no request costs. The costs on an object store are shown on request.
         prices = (
-            replace(metered.prices if metered is not None else Prices(), **given.prices)
+            replace(metered.prices if metered is not None else Prices(), **(given.prices or {}))
             if metered is not None or given.prices
             else None
         )
-    finally:
-        provider.close()
-        if metadata is not None:
-            metadata.close()
-    pin = run.do_once("pin", partial(_pin, catalogue, given.now_ms), Pin)
+    pin = run.do_once("pin", partial(_pin, catalogue, given.as_of), Pin)
     tasks = list(_tasks(location, catalogue, pin, given.keys_percent))
     facts = Facts()
     for found in run.map("look", look, tasks, Facts):
@@ -106,9 +88,11 @@ def run_report(
     )
 
 
-def _pin(catalogue: TierCatalogue, now_ms: int | None) -> Pin:
+def _pin(catalogue: TierCatalogue, as_of: Time | None) -> Pin:
+    now_ms = SYSTEM_CLOCK.now_ms()
+    as_of_ms = epoch_ms(as_of, now_ms)
     return Pin(
-        int(time.time() * 1000) if now_ms is None else now_ms,
+        now_ms if as_of_ms is None else as_of_ms,
         {queue_name(queue): _end_of(queue) for queue in catalogue.queues},
     )
 
@@ -130,8 +114,8 @@ def _tasks(
 
 
 def _ranges(queue: QueueFiles, until: int, keys_percent: int) -> Iterator[ScanRange]:
-    """A queue in pieces of about TASK_BYTES to read, and what is missing between them, told from
-    the listing alone: nothing is read while planning, for there may be very many queues."""
+    """Cut a queue into pieces of about TASK_BYTES to read, and the gaps between the pieces. The cut
+    uses the listing alone and makes no reads, since a tier may have very many queues."""
     spans = [(low, min(high, until)) for low, high in queue.unit_spans() if low < until]
     messages = sum(high - low for low, high in spans)
     log_bytes = sum(extent.size_bytes for extent in queue.commit_log)
@@ -158,7 +142,7 @@ def _write(
     keys_percent: int,
     prices: Prices | None,
 ) -> list[str]:
-    """The page comes last: where it is new, so are the tables."""
+    """Write the page last, so that a new page has new tables."""
     with wrap_os_errors("create", to, invalid=NO_FOLDER):
         to.mkdir(parents=True, exist_ok=True)
     files = {

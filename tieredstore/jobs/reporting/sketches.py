@@ -1,6 +1,5 @@
-"""Bounded summaries of very many values that can be merged: what is frequent, how many are
-distinct, how they are spread. Each says how far off it can be. All of them are JSON-able.
-"""
+"""Bounded, mergeable summaries of very many values: frequent values, number of distinct values,
+distribution. Each summary has a bounded error and can be stored as JSON."""
 
 from __future__ import annotations
 
@@ -18,17 +17,15 @@ DISTINCT_HASHES = 2048
 _HASH_BITS = 63
 _LONGEST = 1 << 15
 _STEPS = 32
-"""Parts of each power of two in which sizes are told apart."""
+"""Number of size buckets in each power of two."""
 
 
 @dataclass(slots=True)
 class HeavyHitters:
-    """Misra-Gries: of `total` values those that are frequent.
-
-    A value that is there c times is counted at least c - error times and at most c times; one that
-    is not there at all was there at most `error` times, and error <= total / (limit + 1). This
-    holds for any order of `add` and `merge` (Agarwal et al., Mergeable Summaries, 2012).
-    """
+    """Misra-Gries summary of the frequent values among `total` values. A value that occurs c times
+    is counted at least c - error times and at most c times. A missing value occurs at most `error`
+    times, and error <= total / (limit + 1). This holds for any order of `add` and `merge` (Agarwal
+    et al., Mergeable Summaries, 2012)."""
 
     counts: dict[str, int] = field(default_factory=dict)
     total: int = 0
@@ -58,22 +55,20 @@ class HeavyHitters:
             self.counts = {text: n - least for text, n in counts.items() if n > least}
 
     def top(self, count: int) -> list[tuple[str, int]]:
-        """Return the most frequent values, and how often each is there at least."""
+        """Return the most frequent values with lower bounds of their counts."""
         return sorted(self.counts.items(), key=lambda pair: (-pair[1], pair[0]))[:count]
 
 
 @dataclass(slots=True)
 class Distinct:
-    """The least `limit` hashes of all values: how many distinct ones there are.
-
-    Exact below `limit`; the standard error is 1 / sqrt(limit - 2) from there on (2.2 %).
-    """
+    """Estimate of the number of distinct values from the least `limit` hashes. Exact below `limit`.
+    From `limit` on, the standard error is 1 / sqrt(limit - 2) (2.2 %)."""
 
     hashes: list[int] = field(default_factory=list)
     limit: int = DISTINCT_HASHES
 
     def add(self, values: pa.Array) -> None:
-        """Take the values of string[n] without nulls."""
+        """Add the values of string[n] without nulls."""
         self._take(text_hashes(values))
 
     def merge(self, other: Distinct) -> None:
@@ -94,7 +89,8 @@ class Distinct:
 
 @dataclass(slots=True)
 class Sizes:
-    """How sizes are spread: count, sum and extremes exactly, quantiles to 1/64 of their value."""
+    """Distribution of sizes: exact count, sum and extremes, and quantiles to 1/64 of their
+    value."""
 
     count: int = 0
     total: int = 0
@@ -124,7 +120,8 @@ class Sizes:
         return self.total / self.count if self.count else None
 
     def quantile(self, share: float) -> int | None:
-        """Return the least size that at least `share` of all do not exceed; None of none."""
+        """Return the smallest size such that at least `share` of all sizes are not larger. None
+        without sizes."""
         wanted = max(share * self.count, 1)
         passed = 0
         for bucket in sorted(self.buckets):
@@ -135,7 +132,8 @@ class Sizes:
 
 
 def _bucket_of(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Up to 63 the size itself, then 32 buckets for each power of two."""
+    """Return the bucket of each size. A size up to 63 is its own bucket. Above 63, each power of
+    two has 32 buckets."""
     bits = np.frexp(sizes.astype(np.float64))[1].astype(np.int64)
     shifts = np.maximum(bits - 6, 0)
     buckets: npt.NDArray[np.int64] = _STEPS * shifts + (sizes >> shifts)
@@ -153,11 +151,9 @@ _FACTORS = np.random.default_rng(20_260_101).integers(0, 1 << 64, _LONGEST, np.u
 
 
 def text_hashes(texts: pa.Array) -> npt.NDArray[np.int64]:
-    """Return 63-bit hashes of string[n] without nulls, the same in every process.
-
-    Each byte times the factor of its place, added up modulo 2^64 (multilinear hashing), then mixed
-    so that all bits depend on all (the end of SplitMix64).
-    """
+    """Return 63-bit hashes of string[n] without nulls, the same in every process. Each byte is
+    multiplied by the factor of its position, and the products are added modulo 2^64 (multilinear
+    hashing). The end of SplitMix64 then mixes the bits, so that each bit depends on all."""
     ends, data = content(texts)
     lengths = np.diff(ends)
     sums = np.zeros(int(ends[-1] - ends[0]) + 1, np.uint64)

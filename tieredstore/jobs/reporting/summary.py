@@ -1,13 +1,13 @@
-"""Facts as rows: one a queue, one a topic, one a frequent value, one a topic and age.
+"""Facts as rows: one per queue, per topic, per frequent value, per topic and age.
 
-Sizes are bytes, times epoch ms, costs US dollars; a value that nothing is known of is None.
+Sizes are bytes, times epoch ms, costs US dollars. Unknown values are None.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -34,7 +34,7 @@ _TOP = 20
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """totals: of the whole tier, what the JSON report has as well. The others are tables."""
+    """Rows of a report. `totals`: sums of the whole tier. The other fields are tables."""
 
     totals: Row
     topics: list[Row]
@@ -44,14 +44,10 @@ class Summary:
 
 
 def summarise(
-    catalogue: TierCatalogue,
-    facts: Facts,
-    now_ms: int,
-    config: StoreConfig,
-    prices: Prices | None,
+    catalogue: TierCatalogue, facts: Facts, now_ms: int, config: StoreConfig, prices: Prices | None
 ) -> Summary:
-    """Make rows in the order of names. now_ms: ages and rates are told from there. prices: None
-    where no price applies: costs are None then, and requests are told."""
+    """Build rows in the order of names. `now_ms`: reference time of ages and rates. `prices`: None
+    if no price applies. Costs are then None, and only requests are reported."""
     made = _summarise(catalogue, facts, now_ms, config, prices or Prices())
     if prices is None:
         for row in (made.totals, *made.topics, *made.queues):
@@ -63,95 +59,66 @@ def _summarise(
     catalogue: TierCatalogue, facts: Facts, now_ms: int, config: StoreConfig, prices: Prices
 ) -> Summary:
     queues: list[Row] = []
-    topics: dict[str, _Topic] = {}
+    topics: dict[str, _Sums] = {}
     for queue in catalogue.queues:
-        found = facts.queues.get(queue_name(queue), QueueFacts())
+        topic, found = show_name(queue.topic), facts.queues.get(queue_name(queue), QueueFacts())
         past_ms = now_ms - (now_ms if found.oldest_ms is None else found.oldest_ms)
         sizes = found.sizes
-        # What waited for less than an hour says little about a rate.
+        # Less than an hour of messages gives no reliable rate.
         past_ms = max(past_ms, HOUR_MS)
         cost = queue_cost(queue, sizes.count, sizes.total, past_ms, config, prices)
-        queues.append(_queue_row(queue, found, cost))
-        topic = topics.setdefault(topic_name(queue), _Topic(show_name(queue.topic)))
-        topic.add(queue, found, cost)
+        files = (*queue.commit_log, *queue.consume_queue)
+        log_bytes, unit_bytes = _size(queue.commit_log), _size(queue.consume_queue)
+        sums = _Sums(topic, 1, log_bytes, unit_bytes, 0, len(files), _objects(files), found, cost)
+        queues.append(_queue_row(queue, sums))
+        topics.setdefault(topic_name(queue), _Sums(topic)).add(sums)
     indexes = [extent for extents in catalogue.indexes.values() for extent in extents]
-    _share_index(topics, facts.topics, sum(e.size_bytes for e in indexes), prices)
-    topic_rows = [topic.row(facts.topics.get(name, TopicFacts())) for name, topic in topics.items()]
-    objects = sum(map(_objects, catalogue.queues)) + sum(map(_objects_of, indexes))
-    whole = _Topic("")
-    for topic in topics.values():
-        whole.merge(topic)
-    brokers = Cost()
-    for _ in catalogue.brokers:
-        brokers.add(broker_cost(objects, prices))
-    cost = Cost()
-    cost.add(whole.cost)
-    cost.add(brokers)
+    index_bytes = _size(indexes)
+    _share_index(topics, facts.topics, index_bytes, prices)
+    rows = [_topic_row(name, sums, facts) for name, sums in topics.items()]
+    whole = _Sums(segments=len(indexes), objects=_objects(indexes))
+    for sums in topics.values():
+        whole.add(sums)
+    brokers = sum((broker_cost(whole.objects, prices) for _ in catalogue.brokers), Cost())
+    whole.cost += brokers
     totals: Row = {
         "brokers": len(catalogue.brokers),
-        "topics": len(topic_rows),
-        "queues": len(queues),
-        "messages": whole.facts.sizes.count,
-        "commit_log_bytes": whole.log_bytes,
-        "consume_queue_bytes": whole.unit_bytes,
-        "index_bytes": sum(extent.size_bytes for extent in indexes),
-        "segments": whole.segments + len(indexes),
-        "objects": objects,
-        "holes": whole.facts.holes,
-        **_record_sizes(whole.facts.sizes),
-        "min_store_timestamp": whole.facts.oldest_ms,
-        "max_store_timestamp": whole.facts.newest_ms,
-        **_costs(cost),
+        "topics": len(rows),
+        **whole.row(),
+        "index_bytes": index_bytes,
         "brokers_write_usd_month": brokers.write_usd_month,
         "damage": facts.findings,
     }
-    return Summary(
-        totals, topic_rows, queues, list(_values(facts, topics)), list(_ages(topics.values()))
-    )
+    return Summary(totals, rows, queues, list(_values(facts, topics)), list(_ages(topics.values())))
 
 
 def show_name(name: str) -> str:
-    """Return a name from a listing as text: bytes that are no UTF-8 become U+FFFD."""
+    """Return a name from a listing as text. Bytes that are not UTF-8 become U+FFFD."""
     return name.encode(errors="surrogateescape").decode("utf-8", "replace")
 
 
-class _Topic:
-    """Sums over the queues of a topic."""
+@dataclass(slots=True)
+class _Sums:
+    """Sums over queues. `name`: the topic as text."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.queues = 0
-        self.log_bytes = 0
-        self.unit_bytes = 0
-        self.index_bytes = 0
-        self.segments = 0
-        self.objects = 0
-        self.facts = QueueFacts()
-        self.cost = Cost()
+    name: str = ""
+    queues: int = 0
+    log_bytes: int = 0
+    unit_bytes: int = 0
+    index_bytes: int = 0
+    segments: int = 0
+    objects: int = 0
+    facts: QueueFacts = field(default_factory=QueueFacts)
+    cost: Cost = field(default_factory=Cost)
 
-    def add(self, queue: QueueFiles, facts: QueueFacts, cost: Cost) -> None:
-        self.queues += 1
-        self.log_bytes += _size(queue.commit_log)
-        self.unit_bytes += _size(queue.consume_queue)
-        self.segments += len(queue.commit_log) + len(queue.consume_queue)
-        self.objects += _objects(queue)
-        self.facts.merge(facts)
-        self.cost.add(cost)
-
-    def merge(self, other: _Topic) -> None:
-        self.queues += other.queues
-        self.log_bytes += other.log_bytes
-        self.unit_bytes += other.unit_bytes
-        self.index_bytes += other.index_bytes
-        self.segments += other.segments
-        self.objects += other.objects
+    def add(self, other: _Sums) -> None:
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.facts.merge(other.facts)
-        self.cost.add(other.cost)
 
-    def row(self, topic: TopicFacts) -> Row:
+    def row(self) -> Row:
         sizes = self.facts.sizes
         return {
-            "topic": self.name,
             "queues": self.queues,
             "messages": sizes.count,
             "commit_log_bytes": self.log_bytes,
@@ -163,32 +130,23 @@ class _Topic:
             **_record_sizes(sizes),
             "min_store_timestamp": self.facts.oldest_ms,
             "max_store_timestamp": self.facts.newest_ms,
-            "messages_read": topic.messages,
-            **_distinct(topic),
-            **_costs(self.cost),
+            **asdict(self.cost),
         }
 
 
-def _queue_row(queue: QueueFiles, facts: QueueFacts, cost: Cost) -> Row:
-    objects = _objects(queue)
+_COUNTS = [field.name for field in fields(_Sums) if field.name not in {"name", "facts"}]
+
+
+def _queue_row(queue: QueueFiles, sums: _Sums) -> Row:
     return {
+        **sums.row(),
         "broker": show_name(queue.broker),
-        "topic": show_name(queue.topic),
+        "topic": sums.name,
         "queue_id": queue.queue_id,
-        "first_offset": facts.first_offset,
+        "first_offset": sums.facts.first_offset,
         "next_offset": queue.consume_queue_max_offset,
-        "messages": facts.sizes.count,
-        "commit_log_bytes": _size(queue.commit_log),
-        "consume_queue_bytes": _size(queue.consume_queue),
-        "segments": len(queue.commit_log) + len(queue.consume_queue),
-        "objects": objects,
-        "bytes_an_object": queue.size_bytes / objects if objects else None,
-        "holes": facts.holes,
-        "hole_offsets": facts.hole_offsets,
-        **_record_sizes(facts.sizes),
-        "min_store_timestamp": facts.oldest_ms,
-        "max_store_timestamp": facts.newest_ms,
-        **_costs(cost),
+        "bytes_an_object": queue.size_bytes / sums.objects if sums.objects else None,
+        "hole_offsets": sums.facts.hole_offsets,
     }
 
 
@@ -202,12 +160,9 @@ def _record_sizes(sizes: Sizes) -> Row:
     }
 
 
-def _costs(cost: Cost) -> Row:
-    return asdict(cost)
-
-
-def _distinct(topic: TopicFacts) -> Row:
-    row: Row = {}
+def _topic_row(name: str, sums: _Sums, facts: Facts) -> Row:
+    topic = facts.topics.get(name, TopicFacts())
+    row: Row = {**sums.row(), "topic": sums.name, "messages_read": topic.messages}
     for kind in KINDS:
         values = topic.values[kind]
         row[f"{kind.lower()}_values"] = values.frequent.total
@@ -215,9 +170,9 @@ def _distinct(topic: TopicFacts) -> Row:
     return row
 
 
-def _values(facts: Facts, topics: Mapping[str, _Topic]) -> Iterable[Row]:
-    """Of each topic and kind the most frequent values. `share` is of all values of that kind that
-    were read; of `count`, the true number is from `count` to `count_most`."""
+def _values(facts: Facts, topics: Mapping[str, _Sums]) -> Iterable[Row]:
+    """Yield the most frequent values of each topic and kind. `share` is relative to all read values
+    of that kind. The true count is between `count` and `count_most`."""
     for name, topic in topics.items():
         for kind in KINDS:
             frequent = facts.topics.get(name, TopicFacts()).values[kind].frequent
@@ -233,7 +188,7 @@ def _values(facts: Facts, topics: Mapping[str, _Topic]) -> Iterable[Row]:
                 }
 
 
-def _ages(topics: Iterable[_Topic]) -> Iterable[Row]:
+def _ages(topics: Iterable[_Sums]) -> Iterable[Row]:
     for topic in topics:
         ages: Ages = topic.facts.ages
         for name, messages, size in zip(AGE_NAMES, ages.messages, ages.size_bytes, strict=True):
@@ -241,10 +196,9 @@ def _ages(topics: Iterable[_Topic]) -> Iterable[Row]:
 
 
 def _share_index(
-    topics: Mapping[str, _Topic], facts: Mapping[str, TopicFacts], size_bytes: int, prices: Prices
+    topics: Mapping[str, _Sums], facts: Mapping[str, TopicFacts], size_bytes: int, prices: Prices
 ) -> None:
-    """Index files are one a broker: each topic has the part that its keys are of all keys, or its
-    messages of all messages where no record was read."""
+    """Divide the index files among topics by each topic's share of all keys or messages."""
     weights: Counter[str] = Counter()
     for name, topic in topics.items():
         found = facts.get(name, TopicFacts())
@@ -266,9 +220,5 @@ def _size(extents: Iterable[SegmentExtent]) -> int:
     return sum(extent.size_bytes for extent in extents)
 
 
-def _objects(queue: QueueFiles) -> int:
-    return sum(map(_objects_of, (*queue.commit_log, *queue.consume_queue)))
-
-
-def _objects_of(extent: SegmentExtent) -> int:
-    return 0 if extent.listing is None else extent.listing.objects
+def _objects(extents: Iterable[SegmentExtent]) -> int:
+    return sum(0 if e.listing is None else e.listing.objects for e in extents)

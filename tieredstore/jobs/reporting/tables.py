@@ -9,76 +9,39 @@ import pyarrow.parquet as pq
 
 from tieredstore.jobs.reporting.summary import QUANTILES, Row, Summary
 
-_COSTS = {
-    "storage_usd_month": pa.float64(),
-    "read_requests": pa.int64(),
-    "read_usd": pa.float64(),
-    "write_requests_month": pa.float64(),
-    "write_usd_month": pa.float64(),
+_COSTS = "storage_usd_month read_requests read_usd write_requests_month write_usd_month"
+_SIZES = " ".join(
+    f"record_bytes{end}"
+    for end in ("", "_mean", "_min", *(f"_{name}" for name, _ in QUANTILES), "_max")
+)
+_FILES = "messages commit_log_bytes consume_queue_bytes segments objects holes"
+_TIMES = "min_store_timestamp max_store_timestamp"
+_TYPES = {
+    **dict.fromkeys(("topic", "broker", "kind", "value", "age"), pa.string()),
+    **dict.fromkeys(("queue_id", "rank"), pa.int32()),
+    **dict.fromkeys(_TIMES.split(), pa.timestamp("ms", "UTC")),
+    **dict.fromkeys(
+        ("storage_usd_month", "read_usd", "write_requests_month", "write_usd_month"), pa.float64()
+    ),
+    **dict.fromkeys(("record_bytes_mean", "bytes_an_object", "share"), pa.float64()),
 }
-_SIZES = {
-    "record_bytes": pa.int64(),
-    "record_bytes_mean": pa.float64(),
-    "record_bytes_min": pa.int64(),
-    **{f"record_bytes_{name}": pa.int64() for name, _ in QUANTILES},
-    "record_bytes_max": pa.int64(),
-}
-_FILES = {
-    "messages": pa.int64(),
-    "commit_log_bytes": pa.int64(),
-    "consume_queue_bytes": pa.int64(),
-    "segments": pa.int64(),
-    "objects": pa.int64(),
-    "holes": pa.int64(),
-}
-_TIMES = dict.fromkeys(("min_store_timestamp", "max_store_timestamp"), pa.timestamp("ms", "UTC"))
-TOPICS = pa.schema(
-    {
-        "topic": pa.string(),
-        "queues": pa.int64(),
-        **_FILES,
-        "index_bytes": pa.int64(),
-        **_SIZES,
-        **_TIMES,
-        "messages_read": pa.int64(),
-        "keys_values": pa.int64(),
-        "keys_distinct": pa.int64(),
-        "uniq_key_values": pa.int64(),
-        "uniq_key_distinct": pa.int64(),
-        "tags_values": pa.int64(),
-        "tags_distinct": pa.int64(),
-        **_COSTS,
-    }
+"""Types of the columns that are not int64."""
+
+
+def _schema(columns: str) -> pa.Schema:
+    return pa.schema({name: _TYPES.get(name, pa.int64()) for name in columns.split()})
+
+
+TOPICS = _schema(
+    f"topic queues {_FILES} index_bytes {_SIZES} {_TIMES} messages_read keys_values keys_distinct "
+    f"uniq_key_values uniq_key_distinct tags_values tags_distinct {_COSTS}"
 )
-QUEUES = pa.schema(
-    {
-        "broker": pa.string(),
-        "topic": pa.string(),
-        "queue_id": pa.int32(),
-        "first_offset": pa.int64(),
-        "next_offset": pa.int64(),
-        **_FILES,
-        "bytes_an_object": pa.float64(),
-        "hole_offsets": pa.int64(),
-        **_SIZES,
-        **_TIMES,
-        **_COSTS,
-    }
+QUEUES = _schema(
+    f"broker topic queue_id first_offset next_offset {_FILES} bytes_an_object hole_offsets "
+    f"{_SIZES} {_TIMES} {_COSTS}"
 )
-VALUES = pa.schema(
-    {
-        "topic": pa.string(),
-        "kind": pa.string(),
-        "rank": pa.int32(),
-        "value": pa.string(),
-        "count": pa.int64(),
-        "count_most": pa.int64(),
-        "share": pa.float64(),
-    }
-)
-AGES = pa.schema(
-    {"topic": pa.string(), "age": pa.string(), "messages": pa.int64(), "record_bytes": pa.int64()}
-)
+VALUES = _schema("topic kind rank value count count_most share")
+AGES = _schema("topic age messages record_bytes")
 
 
 def tables(summary: Summary) -> dict[str, bytes]:

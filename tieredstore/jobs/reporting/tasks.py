@@ -1,5 +1,4 @@
-"""What a task reads: the consume queue of its ranges, a few store times, and records where keys are
-wanted."""
+"""Report tasks: they read consume queues, a few store times, and sampled records."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import hashlib
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from urllib.parse import quote
@@ -14,37 +14,40 @@ from urllib.parse import quote
 import numpy as np
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Expired
 from tieredstore.jobs.reporting.facts import AGES, Facts, QueueFacts, TopicFacts
 from tieredstore.scan.arrow.columns import ArrowColumns
-from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.catalogue import QueueFiles, subtract_intervals
+from tieredstore.scan.expired import expiry_told, list_now
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.findings import Finding
+from tieredstore.scan.findings import Finding, Severity
 from tieredstore.scan.holes import find_lost_units, make_lost_finding
-from tieredstore.scan.intervals import subtract_intervals
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange, store_time
 from tieredstore.scan.read.batches import read_batches, unit_blocks
+from tieredstore.scan.read.judging import Judge, cut_unwritten_tail
 
 _UNITS_PER_READ = 1 << 16
+_REPETITIONS = 3
+"""Maximum number of attempts to examine a range whose messages expire during the attempt."""
 SAMPLE_MESSAGES = 2048
-"""Messages of one block of a sample."""
+"""Number of messages of one block of a sample."""
 
 
 def queue_name(queue: QueueFiles) -> str:
-    """Return a queue's path as text that JSON can hold, whatever the listing found."""
+    """Return a queue's path as text for JSON. Any bytes of the listing are allowed."""
     return quote(queue.path, errors="surrogateescape")
 
 
 def topic_name(queue: QueueFiles) -> str:
-    """Return a topic over all brokers, as `queue_name` does."""
+    """Return the name of a topic over all brokers, in the form of `queue_name`."""
     return quote(queue.topic, errors="surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTask:
-    """Ranges to look at. now_ms: ages are told from there; keys_percent: of how many of a hundred
-    blocks of messages the records are read for keys and tags."""
+    """Ranges to examine. `now_ms`: reference time of ages. `keys_percent`: percentage of the
+    message blocks whose records are read for keys and tags."""
 
     location: TierLocation
     ranges: tuple[ScanRange, ...]
@@ -62,21 +65,33 @@ class ReportTask:
 
 
 def look(task: ReportTask) -> Facts:
-    """Gather the facts of all ranges of a task. Damage is counted, and what it hides is left out.
-    Raises Unavailable."""
+    """Gather the facts of the ranges of a task. Damage is counted. Raises Unavailable."""
     facts = Facts()
-    provider = task.location.connect()
-    try:
+    with closing(task.location.connect()) as provider:
         for scan_range in task.ranges:
-            name = queue_name(scan_range.queue)
-            queue = facts.queues.setdefault(name, QueueFacts())
-            look_at = _look_at_gap if scan_range.is_lost else _look_at
-            try:
-                look_at(provider, scan_range, task, queue, facts)
-            except Corrupt as error:
-                facts.add_finding(str(error))
-    finally:
-        provider.close()
+            facts.merge(_look_at_range(provider, scan_range, task))
+    return facts
+
+
+def _look_at_range(provider: SegmentProvider, scan_range: ScanRange, task: ReportTask) -> Facts:
+    """Return the facts of a range, without messages that expire during the run."""
+    look_at = _look_at_gap if scan_range.is_lost else _look_at
+    name = queue_name(scan_range.queue)
+    for left in reversed(range(_REPETITIONS)):
+        facts = Facts(queues={name: QueueFacts()})
+        try:
+            with expiry_told(provider, scan_range.queue):
+                look_at(provider, scan_range, task, facts.queues[name], facts)
+            break
+        except Corrupt as error:
+            facts.add_finding(str(error))
+            break
+        except Expired:
+            if not left:
+                raise
+            scan_range = replace(scan_range, queue=list_now(provider, scan_range.queue))
+            if not scan_range.queue.commit_log or not scan_range.queue.consume_queue:
+                return Facts(queues={name: QueueFacts()})
     return facts
 
 
@@ -88,21 +103,21 @@ def _look_at(
     facts: Facts,
 ) -> None:
     def on_finding(finding: Finding) -> None:
-        facts.add_finding(str(finding.to_error()))
+        if finding.severity is Severity.DAMAGE:
+            facts.add_finding(str(finding.to_error()))
 
+    tell = Judge(provider, scan_range.queue, on_finding)
     with QueueReader(provider, scan_range.queue) as reader:
         first = max(scan_range.from_offset, reader.min_offset())
-        if first >= scan_range.until_offset:
+        there = cut_unwritten_tail(reader, replace(scan_range, from_offset=first), on_finding)
+        if first >= there.until_offset:
             return
-        there = replace(scan_range, from_offset=first)
         borders = None
         try:
             borders = _age_borders(reader, there, task.now_ms, queue)
         except Corrupt as error:
             facts.add_finding(str(error))
-        for units in unit_blocks(
-            reader, there, on_finding=on_finding, units_per_read=_UNITS_PER_READ
-        ):
+        for units in unit_blocks(reader, there, on_finding=tell, units_per_read=_UNITS_PER_READ):
             queue.sizes.add(units.sizes)
             if borders is None:
                 ages = np.full(len(units.offsets), len(AGES) + 1)
@@ -130,13 +145,9 @@ def _look_at(
 
 
 def _look_at_gap(
-    provider: SegmentProvider,
-    gap: ScanRange,
-    task: ReportTask,
-    queue: QueueFacts,
-    facts: Facts,
+    provider: SegmentProvider, gap: ScanRange, task: ReportTask, queue: QueueFacts, facts: Facts
 ) -> None:
-    """Tell lost units from a hole among queue offsets that no segment has."""
+    """Distinguish lost units from a hole among queue offsets without a segment."""
     del task
     with QueueReader(provider, gap.queue) as reader:
         lost = find_lost_units(reader)
@@ -150,8 +161,9 @@ def _look_at_gap(
 def _age_borders(
     reader: QueueReader, scan_range: ScanRange, now_ms: int, queue: QueueFacts
 ) -> list[int]:
-    """For each limit of AGES, oldest first: the first queue offset of the range that is not older.
-    Store times are taken to rise, as brokers do; first and last one are noted in `queue`."""
+    """For each limit of AGES, oldest first, return the first offset of the range that is not older
+    than the limit. Store times ascend. The first and the last store time are recorded in
+    `queue`."""
 
     @cache
     def time_of(offset: int) -> int:
@@ -173,8 +185,8 @@ def _age_borders(
 
 
 def _sample_range(scan_range: ScanRange, percent: int) -> Iterator[ScanRange]:
-    """The parts of a range whose records are read: whole blocks of the queue, the same ones in
-    every run."""
+    """Yield the parts of a range that a sample of `percent` reads. Every run selects the same
+    blocks of messages."""
     if percent >= 100:
         yield scan_range
     elif percent > 0:

@@ -1,5 +1,1 @@
-"""`restore`: a broker's store directory from its tier alone, when its disk was lost."""
-
-from tieredstore.jobs.restoring.job import run_restore
-
-__all__ = ["run_restore"]
+"""`restore`: rebuild a broker's store directory from its tier alone, after the loss of its disk."""

@@ -1,33 +1,37 @@
-"""Finds the newest backup of a broker that is whole."""
+"""Search for the newest intact backup of a broker."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from tieredstore import registry
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.backups import BackupKind, BackupName, BackupPlace
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.disk.file_archive import FileArchive, unpack_files
-from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.file_operations import FILES, cut_zeros
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.java_json import quote_integer_keys
 from tieredstore.jobs.metadata.former import NOTHING_FORMER, FormerMetadata
-from tieredstore.scan.location import METADATA_FILE
+from tieredstore.jobs.target import find_only_broker
+from tieredstore.scan.location import METADATA_FILE, TierLocation
 from tieredstore.tier.backup import BACKUP_VERSION, METADATA_NAME
 
 
 @dataclass(frozen=True, slots=True)
 class FoundBackup:
-    """One that was read and checked. size_bytes: that were read, those of damaged ones included;
-    damaged: later ones of its kind that cannot be used, and why."""
+    """A backup that was read and checked. `size_bytes`: bytes read, including damaged backups.
+    `damaged`: later backups of the same kind that cannot be used, with reasons."""
 
     name: BackupName
     archive: FileArchive
@@ -36,15 +40,15 @@ class FoundBackup:
 
 
 def find_backup(provider: SegmentProvider, broker: str, kind: BackupKind) -> FoundBackup | None:
-    """Find the newest backup of a kind that is whole; None where there is none. Raises Corrupt when
-    all are damaged, Invalid for one of a newer version, Unavailable."""
+    """Return the newest intact backup of a kind, or None without backups. Raises Corrupt if all
+    backups are damaged, Invalid for a backup of a newer version, Unavailable."""
     place = find_layer(provider, BackupPlace)
     names = [] if place is None else place.list_backups(broker)
     damaged: list[str] = []
     size_bytes = 0
     for name in sorted(names, reverse=True):
         data = place.read_backup(broker, name) if place and name.kind is kind else None
-        if data is None:  # deleted since: there is a newer one, or it is of the other kind
+        if data is None:  # Deleted since: there is a newer one, or it is of the other kind.
             continue
         size_bytes += len(data)
         try:
@@ -59,7 +63,7 @@ def find_backup(provider: SegmentProvider, broker: str, kind: BackupKind) -> Fou
 
 
 def read_former_metadata(backup: FoundBackup, config: StoreConfig) -> FormerMetadata:
-    """Read what a backup of the metadata knew. Raises Corrupt, Invalid, Unavailable."""
+    """Read the facts in a metadata backup. Raises Corrupt, Invalid, Unavailable."""
     data = backup.archive.contents.get(METADATA_NAME)
     if data is None:
         return NOTHING_FORMER
@@ -76,8 +80,8 @@ def read_former_metadata(backup: FoundBackup, config: StoreConfig) -> FormerMeta
 def find_former_metadata(
     provider: SegmentProvider, config: StoreConfig
 ) -> tuple[FormerMetadata, str, tuple[str, ...]]:
-    """Find what the last metadata knew, from which backup ("" without one that is whole: all but
-    little of it is made from the tier), and what is wrong with later ones. Raises Unavailable."""
+    """Return the facts of the last metadata, the name of the backup with these facts ("" without an
+    intact backup), and the errors of later backups. Raises Unavailable."""
     try:
         found = find_backup(provider, config.broker_name, BackupKind.METADATA)
         if found is not None:
@@ -87,9 +91,19 @@ def find_former_metadata(
     return NOTHING_FORMER, "", ()
 
 
+def read_former_metadata_of(location: TierLocation) -> FormerMetadata:
+    """Return the facts in the last metadata of a tier about queues that have no messages now.
+    Raises Invalid for a tier of several brokers, Unavailable."""
+    with closing(location.connect()) as provider:
+        broker = location.broker or find_only_broker(provider)
+        config = msgspec.structs.replace(location.config, broker_name=broker)
+        former, _, _ = find_former_metadata(provider, config)
+        return former
+
+
 def require_backup(provider: SegmentProvider, broker: str) -> FoundBackup:
-    """Find the newest whole backup of topics, groups and offsets. Raises Invalid where there is
-    none, and what `find_backup` raises."""
+    """Return the newest intact backup of topics, groups and offsets. Raises the errors of
+    `find_backup`."""
     found = find_backup(provider, broker, BackupKind.CONFIG)
     if found is None:
         raise Invalid(
@@ -98,3 +112,61 @@ def require_backup(provider: SegmentProvider, broker: str) -> FoundBackup:
             "metadata` and `tieredstore tier adopt` make a store that knows no groups and offsets"
         )
     return found
+
+
+OFFSET_FILES: Final = ("consumerOffset.json", "lmqConsumerOffset.json")
+_TABLE: Final = "offsetTable"
+_LMQ_TABLE: Final = "lmqOffsetTable"
+_Queues = dict[str, int]
+
+
+@dataclass(slots=True)
+class FittedOffsets:
+    """Result for a file of offsets. `kept`: unchanged offsets. `dropped`: offsets of topics that
+    are not in a tier, which start from the beginning. `lowered`: reduced offsets, one row each."""
+
+    kept: int = 0
+    dropped: int = 0
+    lowered: list[dict[str, object]] = field(default_factory=list)
+
+
+def fit_offsets(
+    data: bytes,
+    ends: Mapping[QueueKey, int | None],
+    stays_local: Callable[[str], bool],
+    fitted: FittedOffsets,
+) -> bytes:
+    """Return a file of consumer offsets that fits the ends of the queues. A queue that is missing
+    in `ends` is empty. None is an unknown end. The changes are added to `fitted`. Raises
+    Corrupt."""
+    try:
+        file: dict[str, Any] = msgspec.json.decode(
+            quote_integer_keys(cut_zeros(data)), type=dict[str, Any]
+        )
+        table = msgspec.convert(file.get(_TABLE, {}), dict[str, _Queues])
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"the backup has consumer offsets that cannot be read: {error}") from error
+    new: dict[str, _Queues] = {}
+    for key, queues in table.items():
+        topic, _, group = key.partition("@")
+        if stays_local(topic):
+            fitted.dropped += len(queues)
+            continue
+        new[key] = dict(queues)
+        for queue_id, offset in queues.items():
+            end = ends.get(QueueKey(topic, int(queue_id)), 0)
+            if end is None or offset <= end:
+                fitted.kept += 1
+                continue
+            new[key][queue_id] = end
+            fitted.lowered.append(
+                {
+                    "group": group,
+                    "topic": topic,
+                    "queue_id": int(queue_id),
+                    "offset": offset,
+                    "to_offset": end,
+                }
+            )
+    fitted.dropped += len(file.pop(_LMQ_TABLE, None) or ())  # Light queues are never uploaded.
+    return msgspec.json.format(msgspec.json.encode(file | {_TABLE: new}), indent=1)

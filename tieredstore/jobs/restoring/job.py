@@ -1,5 +1,5 @@
-"""The job: the newest backup, the metadata made from the tier, and a commit log that begins behind
-all that was. Messages stay where they are: reads of history go to the tier."""
+"""The restore job: it reads the newest backup, rebuilds the metadata from the tier, and begins a
+commit log after all former offsets. Messages are not copied: reads of history use the tier."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.disk.errors import wrap_os_errors
-from tieredstore.disk.file_operations import FILES
-from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
+from tieredstore.disk.file_operations import FILES, SECRET_FOLDER_MODE, find_file_mode
+from tieredstore.jobs.metadata.job import run_rebuild_metadata
 from tieredstore.jobs.operating.adopt import adopt_tier, check_no_log
+from tieredstore.jobs.options import RebuildMetadataOptions
 from tieredstore.jobs.restoring.backups import (
+    OFFSET_FILES,
+    FittedOffsets,
     FoundBackup,
     find_former_metadata,
+    fit_offsets,
     require_backup,
 )
-from tieredstore.jobs.restoring.offsets import OFFSET_FILES, FittedOffsets, fit_offsets
 from tieredstore.jobs.restoring.target import check_empty, claim_directory, forget_begun_log
 from tieredstore.jobs.run import JobRun
-from tieredstore.jobs.target import find_only_broker, refuse_broker, refuse_slave
+from tieredstore.jobs.target import find_restorable_broker, refuse_broker, refuse_slave
+from tieredstore.scan.listing import list_tier
 from tieredstore.scan.location import TierLocation, place_tier
+from tieredstore.tier.deleted.records import find_deleted
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier_url import show_url
 
@@ -43,20 +48,18 @@ def run_restore(
     take_over: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Make a broker's store directory (`storePathRootDir`) from its tier alone. Returns the report
-    (`docs/cli.md`).
-
-    The broker is that of `location`, or the only one there. config: its broker.conf; without it the
-    shape of the store is what the backup says. A run after one that was killed goes on. Raises
-    Invalid for a directory that is not empty or a tier without a backup, Corrupt when all backups
-    are damaged, Fenced when a writer lives, Unavailable.
-    """
+    """Restore a broker's store directory (`storePathRootDir`) from its tier alone. Returns the
+    report (`docs/cli.md`). The broker is the broker of `location`, or the only broker in the tier.
+    `config`: the broker's broker.conf. Without it the settings are taken from the backup. After a
+    kill, the next run continues. Raises Invalid for a directory that is not empty or a tier without
+    a backup, Corrupt if all backups are damaged, Fenced if a writer is active, Unavailable."""
     check_empty(store)
     with closing(location.connect()) as provider:
-        broker = location.broker or find_only_broker(provider)
+        broker = location.broker or find_restorable_broker(provider)
         backup = require_backup(provider, broker)
         tier_config = msgspec.structs.replace(location.config, broker_name=broker)
         former, former_name, damaged = find_former_metadata(provider, tier_config)
+        former = former.drop_deleted(find_deleted(provider, broker))
         listed = _list_queues(provider, broker)
     placed = place_tier(tier_config, location.url, state=store)
     refuse_slave(placed)
@@ -71,7 +74,7 @@ def run_restore(
         if was_cut_off:
             forget_begun_log(placed, store)
         check_no_log(placed, store)
-        made: Mapping[str, Any] = dict.fromkeys(_FROM_REBUILD[:-1], 0) | {"findings": []}
+        made: Mapping[str, object] = dict.fromkeys(_FROM_REBUILD[:-1], 0) | {"findings": []}
         queues: list[dict[str, Any]] = []
         settings = None if config is not None else backup.archive.manifest.notes
 
@@ -87,15 +90,18 @@ def run_restore(
                 clock=clock,
             )
 
-        if listed:
-            options = RebuildOptions(force=True, take_over=take_over)
+        if listed or former.queues:
+            options = RebuildMetadataOptions(force=True, take_over=take_over)
             made = run_rebuild_metadata(run, located, store, options, former=former, clock=clock)
-            with closing(location.connect()) as provider:  # what the last writer left at its end
+            with closing(location.connect()) as provider:  # now including the final backup
                 backup = require_backup(provider, broker)
-        has_messages = bool(made["queues"] or former.queues)
+        findings: Any = made["findings"]
+        left_out = any(row["kind"] == "queue-unreadable" for row in findings)
+        has_messages = bool(made["queues"] or former.queues or left_out)
         if has_messages:
             queues = adopt(yes=False)["queues"]
-        fitted = _write_config(backup, placed, store, listed | _read_ends(queues))
+        ends = {QueueKey(row["topic"], row["queue_id"]): row["end_offset"] for row in queues}
+        fitted = _write_config(backup, placed, store, listed | ends)
         adopted = adopt(yes=True) if has_messages else {"log_begin": None, "problems": []}
     return run.report(
         {
@@ -119,14 +125,10 @@ def run_restore(
 
 
 def _list_queues(provider: SegmentProvider, broker: str) -> dict[QueueKey, int | None]:
-    """List the queues that have segments; the end of none is known yet."""
-    paths = {listing.id.path for listing in provider.list(broker)}
+    """Return the queues that have segments. Their ends are still unknown."""
+    paths = {segment.path for segment in list_tier(provider, broker)}
     parts = (path.split("/") for path in paths)
     return {QueueKey(topic, int(queue_id)): None for _, topic, queue_id in parts}
-
-
-def _read_ends(queues: list[dict[str, Any]]) -> dict[QueueKey, int | None]:
-    return {QueueKey(row["topic"], row["queue_id"]): int(row["end_offset"]) for row in queues}
 
 
 def _write_config(
@@ -136,9 +138,9 @@ def _write_config(
     fitted = FittedOffsets()
     folder = store / "config"
     with wrap_os_errors("write", folder):
-        FILES.make_directory(folder)
+        FILES.make_directory(folder, SECRET_FOLDER_MODE)
         for name, data in backup.archive.contents.items():
             if name in OFFSET_FILES:
                 data = fit_offsets(data, ends, topic_filter.is_filtered, fitted)  # noqa: PLW2901
-            FILES.replace_file(folder / name, data)
+            FILES.replace_file(folder / name, data, mode=find_file_mode(name))
     return fitted

@@ -1,4 +1,4 @@
-"""The directory that a restore makes a store of: empty, or that of a restore that was cut off."""
+"""The directory that a restore turns into a store: empty, or left by an interrupted restore."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import orjson
 
 from tieredstore.config import StoreConfig
 from tieredstore.disk.errors import wrap_os_errors
-from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.file_operations import FILES, cut_zeros
 from tieredstore.disk.locks import lock_file, unlock_file
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.local.log.commit_log import find_log_directory
 
 RESTORING_FILE: Final = "tieredstore.restoring"
-"""In the directory while it is no whole store yet: which tier it is made of."""
+"""Name of a file in the directory while the store is incomplete. It contains the source tier."""
 _NOT_OURS: Final = frozenset({"lost+found"})
 _MAX_BYTES: Final = 65_536
 _FIRST_BYTES: Final = 4096
 
 
 def check_empty(store: Path) -> None:
-    """Raise Invalid for a directory with something in it that no restore left."""
+    """Raise Invalid for a directory whose content is not from an interrupted restore."""
     if not store.exists():
         return
     if not store.is_dir():
@@ -35,17 +35,19 @@ def check_empty(store: Path) -> None:
     if names and RESTORING_FILE not in names:
         shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         raise Invalid(
-            f"{store}: expected an empty directory, or none, found {len(names)} entries ({shown}); "
-            "a store that is there is started as it is, or recovered (`tieredstore store recover`)",
+            f"{store}: expected an empty directory, or none, found {len(names)} entries ({shown}). "
+            "A store that is there is started as it is, or recovered (`tieredstore store recover`)."
+            " When a start on the empty disk wrote these files, move them away",
             path=str(store),
         )
 
 
 @contextmanager
 def claim_directory(store: Path, source: Mapping[str, str]) -> Iterator[bool]:
-    """Make the directory and be the only restore in it, for the block; after its end it is a store.
-    source: from what it is made. Yields whether one was cut off there. Raises Fenced while another
-    restore runs, Invalid when one that was cut off had another source."""
+    """Create the directory and lock it for the block, so that no other restore uses it. After the
+    block the directory is a store. `source`: source of the restore. Yields whether an earlier
+    restore was interrupted in this directory. Raises Fenced while another restore runs, Invalid if
+    the interrupted restore had another source."""
     path = store / RESTORING_FILE
     with wrap_os_errors("write", path):
         FILES.make_directory(store)
@@ -65,14 +67,15 @@ def claim_directory(store: Path, source: Mapping[str, str]) -> Iterator[bool]:
 
 
 def _note_source(store: Path, fd: int, source: bytes) -> bool:
-    """Returns whether it was noted before."""
-    found = os.pread(fd, _MAX_BYTES, 0)
-    if found and found != source:
+    """Record the source. Returns whether the source was recorded before."""
+    found = cut_zeros(os.pread(fd, _MAX_BYTES, 0))
+    if not source.startswith(found):  # A prefix of it is a record that was written partially.
         raise Invalid(
-            f"{store}: a restore of {found.decode(errors='replace')} was cut off there; "
-            "end that one, or give another directory",
+            f"{store}: a restore of {found.decode(errors='replace')} was cut off there. "
+            "End that one, or give another directory",
             path=str(store),
         )
+    os.ftruncate(fd, len(source))
     os.pwrite(fd, source, 0)
     os.fsync(fd)
     FILES.sync_directory(store)
@@ -80,9 +83,8 @@ def _note_source(store: Path, fd: int, source: bytes) -> bool:
 
 
 def forget_begun_log(config: StoreConfig, store: Path) -> None:
-    """Delete the commit log that a restore which was cut off has begun, as its last step; it is
-    begun again. One with a message stays: somebody has started a broker on the store. Raises
-    Unavailable."""
+    """Delete the commit log that an interrupted restore has begun. Keep a log with a message,
+    because a broker was started on the store. Raises Unavailable."""
     folder = find_log_directory(config, store)
     with wrap_os_errors("list", folder):
         files = list(folder.iterdir()) if folder.is_dir() else []

@@ -1,1 +1,2 @@
-"""Cleaning: what has expired, and what a full disk takes, leaves log, queues and index."""
+"""Cleaning of log, queues and index: deletion of expired messages, and of the oldest messages on a
+full disk."""

@@ -1,31 +1,123 @@
 """CleanService: deletes the oldest files of commit log, consume queues and index.
 
-What Java does in CleanCommitLogService and CleanConsumeQueueService, in one loop and in this order:
-a reader that finds a unit finds its message or learns that it is gone, and after a crash between
-any two deletions the next one goes on. The rules are in `docs/local-store.md`.
+One loop does the work of Java's CleanCommitLogService and CleanConsumeQueueService, in this order.
+A reader that finds a unit therefore finds its message, or an error that the message is deleted.
+After a crash between two deletions the next round continues. `docs/local-store.md` has the rules.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
 from tieredstore.clock import Clock, RetentionClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.local.cleaning.disk_usage import DiskPressure, DiskWatch
-from tieredstore.local.cleaning.retention import CleanableLog, RetentionGuards, find_expired_end
+from tieredstore.disk.file_operations import measure_used_ratio
+from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.index.service import IndexService
+from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
+from tieredstore.local.running_flags import RunningFlag, RunningFlags
+from tieredstore.local.store_reads import record_time
 from tieredstore.message.names import is_system_topic
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceThread
+
+Measure = Callable[[Path], float]
+"""Function that returns the used share of a folder's file system: 0.0 to 1.0."""
+
+
+class DiskPressure(enum.IntEnum):
+    """Action that the use of the disk requires."""
+
+    NONE = 0
+    EXPIRED = 1
+    """Above diskMaxUsedSpaceRatio: delete expired files at any hour."""
+    FORCED = 2
+    """Above diskSpaceCleanForciblyRatio: delete the oldest files before they expire."""
+    FULL = 3
+    """Above diskSpaceWarningLevelRatio: refuse puts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    expired: float
+    forced: float
+    full: float
+
+    @classmethod
+    def from_config(cls, config: StoreConfig) -> _Levels:
+        return cls(
+            _clamp(config.disk_max_used_space_ratio, 10, 95),
+            _clamp(config.disk_space_clean_forcibly_ratio, 30, 85),
+            _clamp(config.disk_space_warning_level_ratio, 35, 90),
+        )
+
+    def pressure(self, ratio: float) -> DiskPressure:
+        if ratio > self.full:
+            return DiskPressure.FULL
+        if ratio > self.forced:
+            return DiskPressure.FORCED
+        return DiskPressure.EXPIRED if ratio > self.expired else DiskPressure.NONE
+
+
+class DiskWatch:
+    """Watch of a store's disks, which updates DISK_FULL and LOGIC_DISK_FULL.
+
+    `log_folder`, `queue_folder`: of the commit log and of the consume queues. The second folder is
+    checked only if the first has room, as in Java, so one full disk raises one flag.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log_folder: Path,
+        queue_folder: Path,
+        flags: RunningFlags,
+        measure: Measure = measure_used_ratio,
+    ) -> None:
+        self._config = config
+        self._folders = (
+            (log_folder, RunningFlag.DISK_FULL),
+            (queue_folder, RunningFlag.LOGIC_DISK_FULL),
+        )
+        self._flags = flags
+        self._measure = measure
+        self.ratios: dict[Path, float] = {}
+
+    def check(self) -> DiskPressure:
+        """Measure the use of the disks, and raise or lower the flags. Returns the greatest
+        pressure. Raises Unavailable."""
+        found, levels = DiskPressure.NONE, _Levels.from_config(self._config)
+        for folder, flag in self._folders:
+            ratio = self.ratios[folder] = self._measure(folder)
+            pressure = levels.pressure(ratio)
+            if pressure is DiskPressure.FULL:
+                self._flags.set(
+                    flag,
+                    f"{folder}: the disk is used to more than {levels.full:.0%} "
+                    "(diskSpaceWarningLevelRatio)",
+                )
+            elif pressure < DiskPressure.FORCED:
+                self._flags.clear(flag)
+            found = max(found, pressure)
+            if found >= DiskPressure.FORCED:
+                break
+        return found
+
+
+def _clamp(percent: int, minimum: int, maximum: int) -> float:
+    return max(minimum, min(percent, maximum)) / 100
+
 
 FIRST_DELAY_MS: Final = 60_000
 MANUAL_ROUNDS: Final = 20
@@ -38,8 +130,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CleaningOutcome:
-    """What a round did: files deleted of each kind; lost_bytes: of the commit log, deleted although
-    the tier needed them; held_bytes: kept because the tier needs them."""
+    """Result of a round. Deleted files of each kind. `lost_bytes`: bytes of the commit log that
+    were deleted although the tier needed them. `held_bytes`: bytes that were kept because the tier
+    needs them."""
 
     log_files: int = 0
     queue_files: int = 0
@@ -49,7 +142,8 @@ class CleaningOutcome:
 
 
 class CleanService:
-    """Cleans one store every `cleanResourceInterval`, the first time after a minute."""
+    """Service that cleans one store every `cleanResourceInterval`, for the first time after a
+    minute."""
 
     def __init__(
         self,
@@ -86,39 +180,39 @@ class CleanService:
         )
 
     def start(self, newest_ms: int) -> None:
-        """Begin. newest_ms: store time of the newest message, -1 without one."""
+        """Start the loop. `newest_ms`: store time of the newest message, or -1 without messages."""
         self._stopping.clear()
         self.retention_clock.begin(newest_ms)
         self._loop.start()
 
     def stop(self) -> None:
-        """End after the file under way. Idempotent."""
+        """Stop after the current file. Idempotent."""
         self._stopping.set()
         self._loop.stop()
 
     def health(self) -> ServiceHealth:
-        """Tell how the loop is; a round that failed is tried again."""
+        """Return the health of the loop. A failed round is retried."""
         return self._loop.health()
 
     def execute_delete_files_manually(self) -> None:
-        """Let the next 20 rounds delete what has expired, whatever the hour; the first comes
-        now."""
+        """Delete expired files in the next 20 rounds, at any hour. The first round begins now."""
         self._manual_rounds = MANUAL_ROUNDS
         self._loop.wake()
 
     def run_once(self) -> CleaningOutcome:
-        """Clean now. Raises what stopped it; the next round goes on."""
+        """Clean now. Raises the error that stopped the round. The next round continues."""
         outcome = CleaningOutcome()
         try:
             self._clean_log(outcome)
         finally:
             self._clean_behind(outcome)
-            self._tell(outcome)
+            self._count(outcome)
         return outcome
 
     def clean_expired_consume_queue(self, hold: Callable[[], AbstractContextManager[None]]) -> int:
-        """Empty the queues whose messages have all expired, those of system topics not; returns how
-        many. Their offsets go on, also after a restart. hold: holds the dispatch."""
+        """Empty the queues whose messages have all expired, except queues of system topics. Returns
+        the number of emptied queues. Their offsets continue, also after a restart. `hold`: blocks
+        the dispatch."""
         count = 0
         for key in list(self._queues.list_queues()):
             if is_system_topic(key.topic):
@@ -133,7 +227,7 @@ class CleanService:
     # The commit log
 
     def _clean_log(self, outcome: CleaningOutcome) -> None:
-        now_ms = self.retention_clock.now_ms()  # also when nothing is to be done: it looks on
+        now_ms = self.retention_clock.now_ms()  # also without work to do: it keeps watching
         pressure = self._disk.check()
         is_manual = self._manual_rounds > 0
         if is_manual:
@@ -155,7 +249,6 @@ class CleanService:
         return now.hour in parse_delete_when(self._config.delete_when)
 
     def _choose_end(self, now_ms: int, pressure: DiskPressure) -> int:
-        """Up to where files may go, were nobody to need them."""
         log, most = self._log, self._config.delete_file_batch_max
         if pressure >= DiskPressure.FORCED and self._config.clean_file_forcibly_enable:
             begin_of_last = (log.readable_offset - 1) // log.file_size * log.file_size
@@ -163,12 +256,13 @@ class CleanService:
         else:
             reserved_ms = self._config.local_file_reserved_time_hours * _HOUR_MS
             end = find_expired_end(log, now_ms, reserved_ms, most)
-        # What was not dispatched yet could be found by nobody.
+        # Messages that were not dispatched could not be found.
         dispatched = self._guards.dispatched()
         return min(end, dispatched - dispatched % log.file_size)
 
     def _keep_needed(self, end: int, pressure: DiskPressure, outcome: CleaningOutcome) -> int:
-        """Up to where files may go although the tier has not taken all."""
+        """Return the end of the files that may be deleted. A file that the tier still needs may be
+        deleted only if the disk is full."""
         if end <= self._log.min_offset:
             self._held_queue = None
             return end
@@ -180,8 +274,8 @@ class CleanService:
         if pressure is DiskPressure.FULL and self._config.clean_file_forcibly_enable:
             outcome.lost_bytes = end - needed.physical_offset
             _log.error(
-                "the disk is full: up to %d bytes of the commit log are deleted that the tier has "
-                "not taken (first %s/%d from offset %d on): they are lost to it",
+                "the disk is full: up to %d bytes of the commit log are deleted before their "
+                "upload, so the tier loses them (first %s/%d from offset %d on)",
                 outcome.lost_bytes,
                 *needed.key,
                 needed.queue_offset,
@@ -204,7 +298,8 @@ class CleanService:
         while log.min_offset < end and not self._stopping.is_set():
             if outcome.log_files:
                 self._stopping.wait(self._config.delete_commit_log_files_interval_ms / 1000)
-            paths = log.delete_files_before(_file_end(log, log.min_offset, 1))
+            # Another round may have deleted up to `end` during the wait.
+            paths = log.delete_files_before(min(_file_end(log, log.min_offset, 1), end))
             if not paths:
                 return  # not flushed yet
             outcome.log_files += len(paths)
@@ -215,7 +310,7 @@ class CleanService:
     # Queues and index
 
     def _clean_behind(self, outcome: CleaningOutcome) -> None:
-        """What leads to messages that are gone goes too."""
+        """Delete queue units and index files that belong to deleted messages."""
         minimum = self._log.min_offset
         if minimum <= self._cleaned_to:
             return
@@ -224,7 +319,7 @@ class CleanService:
         outcome.index_files = self._index.delete_expired(minimum)
         self._cleaned_to = minimum
 
-    def _tell(self, outcome: CleaningOutcome) -> None:
+    def _count(self, outcome: CleaningOutcome) -> None:
         for kind, count in (
             ("commitlog", outcome.log_files),
             ("consumequeue", outcome.queue_files),
@@ -238,12 +333,87 @@ class CleanService:
 
 
 def _file_end(log: CleanableLog, offset: int, count: int) -> int:
-    """The end of the `count` files from the one that holds an offset on."""
+    """Return the end of `count` consecutive files, beginning with the file that contains an
+    offset."""
     return offset - offset % log.file_size + count * log.file_size
 
 
 def parse_delete_when(text: str) -> frozenset[int]:
-    """Parse `deleteWhen`: hours of the day, separated by semicolons. What is no hour never comes,
+    """Parse `deleteWhen`: hours of the day, separated by semicolons. An invalid hour never matches,
     as in Java."""
     words = (word.strip() for word in text.split(";"))
     return frozenset(int(word) for word in words if word.isascii() and word.isdigit())
+
+
+class CleanableLog(CommitLogReader, Protocol):
+    """Commit log whose old files may be deleted."""
+
+    def delete_files_before(self, offset: int) -> list[Path]:
+        """Delete the files that end at or before an offset, oldest first, and return their paths.
+        Neither an unflushed file nor the last file is deleted."""
+        ...
+
+
+def find_expired_end(log: CommitLogReader, now_ms: int, reserved_ms: int, max_files: int) -> int:
+    """Return the end (bytes) of the leading files whose newest message was stored more than
+    `reserved_ms` ago, at most `max_files`.
+
+    The age of a file's newest message is taken from the first message of the next file. If that
+    time is later than `now_ms`, the time is wrong, and the first later file with a credible time is
+    used. If times decreased, the later of a file's first and last time is used.
+    """
+    size, end = log.file_size, log.min_offset
+    limit_ms = now_ms - reserved_ms
+
+    def first_time(begin: int) -> int:
+        time = record_time(log, begin)
+        return time if time <= now_ms else -1
+
+    for _ in range(max_files):
+        following = end - end % size + size
+        ages = [first_time(end)]
+        while following < log.readable_offset and len(ages) == 1:
+            time = first_time(following)
+            if time >= 0:
+                ages.append(time)
+            following += size
+        if len(ages) == 1 or max(ages) >= limit_ms:
+            break
+        end += size - end % size
+    return end
+
+
+@dataclass(frozen=True, slots=True)
+class NeededFrom:
+    """First byte of the commit log that the tier still needs, and the queue that needs this
+    byte."""
+
+    physical_offset: int
+    key: QueueKey
+    queue_offset: int
+
+
+@dataclass(eq=False)
+class RetentionGuards:
+    """Guards that protect messages from deletion: messages that were not dispatched, and messages
+    that the tier does not have yet. `dispatched`: end of the dispatched log (bytes)."""
+
+    _source: LocalDispatchSource
+    _queues: ConsumeQueueStoreInterface
+    dispatched: Callable[[], int]
+
+    def find_needed(self, before: int) -> NeededFrom | None:
+        """Return the first byte before an offset that the tier still needs, or None."""
+        found: NeededFrom | None = None
+        for key in self._source.queues():
+            offset = self._source.find_needed_offset(key)
+            if offset is None:
+                continue
+            queue = self._queues.get(key)
+            if queue is None or offset >= queue.max_offset:
+                continue
+            offset = max(offset, queue.min_offset)
+            unit = queue.unit(offset)
+            if unit is not None and unit[0] < (before if found is None else found.physical_offset):
+                found = NeededFrom(unit[0], key, offset)
+        return found

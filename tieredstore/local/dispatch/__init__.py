@@ -1,1 +1,1 @@
-"""From what was appended to the log to consume queues and index ("reput")."""
+"""Dispatch of appended messages to consume queues and index ("reput")."""

@@ -1,44 +1,131 @@
-"""What is built of the log's rows: the units of consume queues, and the entries of the index."""
+"""RowDispatcher: consume queue units and index entries from the log's rows."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tieredstore.contracts.dispatch_source import ArrivedRuns, QueueKey
 from tieredstore.contracts.message_store import ArrivedMessages, MessageArrivingListener
 from tieredstore.errors import Corrupt
-from tieredstore.local.dispatch.index_builder import IndexBuilder, Int32s, Int64s
-from tieredstore.local.dispatch.row_columns import RowColumns
+from tieredstore.local.dispatch.log_rows import RowColumns
 from tieredstore.local.index.keys import TopicPrefixes, index_entries, index_keys_of
+from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.rows import SPECIAL
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, QueueUnits
+from tieredstore.local.queues.light_queues import find_light_places
 from tieredstore.local.queues.record_units import find_record_units
-from tieredstore.local.statistics.topic_counts import TopicCounts
+from tieredstore.local.running_flags import RunningFlag, RunningFlags, find_passing
+from tieredstore.local.statistics import TopicCounts
 from tieredstore.message.consume_queue import make_units
 from tieredstore.message.hashes import local_key_hash
-from tieredstore.message.names import DELETION_TOPIC
+from tieredstore.message.names import DELETION_TOPIC, LMQ_PREFIX
 from tieredstore.message.record import StoredMessage, decode_record
-from tieredstore.message.sysflag import (
-    TRANSACTION_MASK,
-    TRANSACTION_ROLLBACK,
-)
+from tieredstore.message.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from tieredstore.message.topic_deletion import TopicDeletion
+from tieredstore.skipped_records import SkippedRecords
 
 _log = logging.getLogger(__name__)
 
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+
+class IndexBuilder:
+    """Writer of index entries. Used by one thread at a time.
+
+    `is_enabled`: returns the present value of `messageIndexEnable`. `behind_from`: position in the
+    commit log (bytes) of the first message without entries. None if all dispatched messages have
+    their entries. `error`: reason why the index is behind. After a passing error, the dispatch
+    later reads the log from `behind_from` on. A lasting error sets the flag WRITE_INDEX_FILE_ERROR,
+    and the next start of the store adds the missing entries.
+    """
+
+    def __init__(
+        self, index: IndexService, flags: RunningFlags, is_enabled: Callable[[], bool]
+    ) -> None:
+        self.behind_from: int | None = None
+        self.error: Exception | None = None
+        self.is_broken = False
+        self.is_enabled = is_enabled
+        self._index = index
+        self._flags = flags
+        self._off_since: int | None = None  # byte of the log, or None while it takes entries
+
+    def takes_entries(self, begin: int) -> bool:
+        """Return whether messages at or after a byte of the log get entries now. Call this method
+        for each batch, so that both ends of a gap are recorded."""
+        if self.is_enabled():
+            if self._off_since is not None:
+                _log.warning(
+                    "the messages from %d to %d of the commit log have no entries in the index: "
+                    "messageIndexEnable was false",
+                    self._off_since,
+                    begin,
+                )
+                self._off_since = None
+            return True
+        if self._off_since is None:
+            self._off_since = begin
+            if self.behind_from is not None and not self.is_broken:
+                # Otherwise the checkpoint and the log's files would wait for entries that never
+                # come.
+                self._off_since, self.behind_from, self.error = self.behind_from, None, None
+            _log.info("no entries in the index from %d on: it is switched off", self._off_since)
+        return False
+
+    def put(self, hashes: Int32s, offsets: Int64s, timestamps: Int64s, begin: int) -> None:
+        """Put entries. On failure, mark the index as behind. `offsets`, `timestamps`: physical
+        offset and store time of each entry's message. `begin`: position in the log of the first
+        message that has no entries after a failure."""
+        if self.behind_from is not None:
+            return
+        try:
+            self.put_again(hashes, offsets, timestamps)
+        except Exception as error:
+            self.fall_behind(begin, error)
+
+    def put_again(self, hashes: Int32s, offsets: Int64s, timestamps: Int64s) -> None:
+        """Put entries of messages that directly follow the messages with entries. Raises the errors
+        of the index."""
+        if len(hashes):
+            self._index.put(hashes, offsets, timestamps)
+
+    def fall_behind(self, begin: int, error: Exception) -> None:
+        """Mark the index as behind: messages at or after a byte of the log have no entries."""
+        if self.behind_from is None:
+            _log.warning("no entries in the index from %d on: %s", begin, error)
+        passing = find_passing(error)
+        self.behind_from, self.error = begin, passing or error
+        if passing is None:
+            self.is_broken = True
+            reason = f"the index cannot be written: {error}"
+            self._flags.set(RunningFlag.WRITE_INDEX_FILE_ERROR, reason, lasting=True)
+
+    def catch_up(self) -> None:
+        """Mark the index as complete: all dispatched messages have their entries."""
+        self.behind_from = self.error = None
+        _log.info("the index is complete again")
+
+
+NO_QUEUE: Final = "(no queue)"
+"""Name under which records are counted if their queue cannot exist."""
+
 
 class RowDispatcher:
-    """Builds consume queues and index from rows, in the order of the log. One thread at a time.
+    """Builder of consume queues and index from rows, in the order of the log. Used by one thread at
+    a time.
 
-    light_queues_from: byte of the log from which on messages are put in the light queues of which
-    they carry an offset; None: none is. timestamp_ms: store time of the last message. listener: is
-    told of messages that gets find from now on. counts: of the messages from the byte `counts_from`
-    of the log on, each once; None: of none yet.
+    `light_queues_from`: position in the log after which messages are put in the light queues whose
+    offsets they have, or None. `timestamp_ms`: store time of the last message. `listener`: called
+    with messages once gets can find them. `counts`: counts of the messages from byte `counts_from`
+    of the log on, each counted once. None until messages are counted.
     """
 
     def __init__(
@@ -52,12 +139,15 @@ class RowDispatcher:
         self.light_queues_from: int | None = None
         self.timestamp_ms = 0
         self.put_batch: Callable[[StoredMessage, int], object] = lambda *_: None
-        """Told of each record of a topic with batch queues, and where it is in the log (bytes)."""
+        """Function that is called for each record of a topic with batch queues, with the record's
+        position in the log (bytes)."""
         self.sync_log: Callable[[], object] = lambda: None
-        """Brings the log to disk, up to where it ends now."""
+        """Function that flushes the log up to its present end."""
         self.note_units: Callable[[Iterable[QueueKey]], object] = lambda _: None
-        """Told of the queues that got units, once gets find these."""
+        """Function that is called with the queues that got units, when gets can find these
+        units."""
         self.listener: MessageArrivingListener | None = None
+        self.skipped = SkippedRecords()
         self._observer: Callable[[ArrivedRuns], object] | None = None
         self.counts = TopicCounts()
         self.counts_from: int | None = None
@@ -68,24 +158,23 @@ class RowDispatcher:
         self._delays_ms = delays_ms
         self._prefixes = TopicPrefixes()
         self._by_number: dict[int, QueueKey] = {}
-        self._deletions: list[TopicDeletion] = []  # of the rows in hand
+        self._deletions: list[TopicDeletion] = []  # of the current rows
         self._is_scanning = False
 
     def set_observer(self, observer: Callable[[ArrivedRuns], object] | None) -> None:
-        """Tell somebody of what `counts` counts, run by run."""
+        """Set the observer of the messages that `counts` counts. The observer is called for each
+        run of messages."""
         self._observer = observer
 
     def dispatch(self, columns: RowColumns, *, is_scanning: bool = False) -> None:
-        """Put messages in queues and index; units that a queue has are skipped. Raises what the
-        queues raise: then it may be called again with the same messages.
-
-        is_scanning: whether they were read in the log.
-        """
+        """Put messages in queues and index. Existing units are skipped. Raises the errors of the
+        queues. After an error, the call may be repeated with the same messages. `is_scanning`:
+        whether the messages were read from the log."""
         self._is_scanning = is_scanning
         self._deletions = []
         self._dispatch_in_order(columns)
-        # Later rows may have had the numbers of the queues that are forgotten now. A put finds by
-        # the units of the deletions where a queue that is made again goes on.
+        # Later rows may have the numbers of queues that are forgotten now. A put finds the position
+        # of a recreated queue by the units of the deletions.
         for deletion in self._deletions:
             self._forget_queues(deletion)
 
@@ -94,7 +183,7 @@ class RowDispatcher:
         if not count:
             return
         special = np.flatnonzero(columns.numbers == SPECIAL).tolist()
-        # In the order of the log: runs of plain rows, and the others one by one.
+        # In the order of the log: runs of plain rows, and single special rows.
         first = 0
         for row in special:
             if first < row:
@@ -140,7 +229,7 @@ class RowDispatcher:
             in_order = [properties[row] for row in order.tolist()]
             ends = [*starts[1:], len(order)]
             pieces = [in_order[start:end] for start, end in zip(starts, ends, strict=True)]
-            self._tell(self.listener, groups, pieces[-len(groups) :])
+            self._call_listener(self.listener, groups, pieces[-len(groups) :])
 
     def _append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
         try:
@@ -149,8 +238,8 @@ class RowDispatcher:
             self.note_units([group.key for group in groups])
 
     def _count(self, columns: RowColumns, order: Int64s, starts: Sequence[int]) -> None:
-        """Count messages, but those that were counted before an error. order, starts: their groups,
-        each of one queue."""
+        """Count messages, unless they were already counted before an error. `order`, `starts`: the
+        messages, grouped by queue."""
         numbers, offsets, sizes = columns.numbers, columns.offsets, columns.sizes
         counts_from = self.counts_from
         if counts_from is None:
@@ -177,7 +266,7 @@ class RowDispatcher:
         except Exception:
             _log.exception("the observer of what arrives failed")
 
-    def _tell(
+    def _call_listener(
         self,
         listener: MessageArrivingListener,
         groups: Sequence[QueueUnits],
@@ -200,14 +289,14 @@ class RowDispatcher:
             _log.exception("the listener for arriving messages failed")
 
     def _begin_again(self, key: QueueKey, physical_offset: int) -> None:
-        """Empty a queue whose offsets begin at 0 again at a byte of the log: a Java broker's, of
-        which the topic was deleted and made again."""
+        """Empty a queue whose offsets restart at 0 at a byte of the log, because a Java broker
+        deleted and recreated its topic."""
         queue = self._queues.get(key)
         unit = None if queue is None or queue.min_offset else queue.unit(0)
         if queue is not None and unit is not None and unit[0] < physical_offset:
             _log.warning(
-                "%s/%d: its offsets begin at 0 again at %d of the commit log: what was in front is "
-                "of a topic that was deleted",
+                "%s/%d: its offsets begin at 0 again at %d of the commit log. Earlier messages "
+                "belong to a deleted topic",
                 key.topic,
                 key.queue_id,
                 physical_offset,
@@ -235,19 +324,13 @@ class RowDispatcher:
     def _dispatch_record(self, offset: int, size: int) -> None:
         message = self._read_record(offset, size)
         topic = message.topic
-        deletion = TopicDeletion.parse(message) if topic == DELETION_TOPIC else None
+        deletion = TopicDeletion.parse(message, self.skipped) if topic == DELETION_TOPIC else None
         if deletion is not None:
             if self._log.flushed_offset < offset + size:
-                # Else a crash might leave a part of the queues, and nothing that says why.
+                # Otherwise a crash might leave a part of the queues without a record of the reason.
                 self.sync_log()
             self._drop_units(deletion)
-        groups = []
-        if topic in self._appender.refused_topics:  # whose units are of another form
-            self.put_batch(message, offset)
-        else:
-            light_from = self.light_queues_from
-            is_light = light_from is not None and offset >= light_from
-            groups = find_record_units(message, self._delays_ms, with_light_queues=is_light)
+        groups = self._find_groups(message, offset)
         self._append(groups, offset + size)
         if self._index.takes_entries(offset):
             self._index.put(*_record_entries(message, offset), offset)
@@ -260,15 +343,39 @@ class RowDispatcher:
             if self._observer is not None:
                 self._observe(_make_runs(groups, size, message.store_timestamp_ms))
         if self.listener is not None:
-            pieces = [[message.properties_bytes]] * len(groups)
-            self._tell(self.listener, groups, pieces)
+            pieces = [[message.properties_bytes] * len(group.units) for group in groups]
+            self._call_listener(self.listener, groups, pieces)
+
+    def _find_groups(self, message: StoredMessage, offset: int) -> list[QueueUnits]:
+        """Return the units of a record, each in another queue. Queues that cannot exist are
+        skipped: a client may have sent such a message to a Java broker."""
+        own = QueueKey(message.topic, message.queue_id)
+        fault = self._queues.find_fault(own)
+        if fault is not None:
+            self.skipped.note(NO_QUEUE, offset, fault)
+        elif message.topic in self._appender.refused_topics:  # whose units are of another form
+            self.put_batch(message, offset)
+            return []
+        light_from = self.light_queues_from
+        is_light = light_from is not None and offset >= light_from
+        groups: dict[QueueKey, QueueUnits] = {}
+        for group in find_record_units(message, self._delays_ms, with_light_queues=is_light):
+            found: QueueUnits | None = group
+            if group.key != own:
+                found = find_light_places(
+                    self._queues, group, lambda why: self.skipped.note(LMQ_PREFIX, offset, why)
+                )
+            elif fault is not None:
+                continue
+            if found is not None:
+                groups[found.key] = found
+        return list(groups.values())
 
     def _drop_units(self, deletion: TopicDeletion) -> None:
         for queue_id, end_offset in deletion.end_offsets.items():
             self._queues.drop_units_before(QueueKey(deletion.topic, queue_id), end_offset)
 
     def _forget_queues(self, deletion: TopicDeletion) -> None:
-        """Keep nothing of the queues, unless something was put in them since."""
         self.counts.forget(deletion.topic)
         for queue_id, end_offset in deletion.end_offsets.items():
             number = self._appender.find_number(deletion.topic, queue_id)
@@ -283,8 +390,7 @@ class RowDispatcher:
         return decode_record(record)
 
     def index(self, columns: RowColumns) -> None:
-        """Put the entries of messages in the index, which is behind. Raises what the index
-        raises."""
+        """Add the missing index entries of messages. Raises the errors of the index."""
         count = len(columns.numbers)
         first = 0
         for row in [*np.flatnonzero(columns.numbers == SPECIAL).tolist(), count]:
@@ -305,15 +411,15 @@ class RowDispatcher:
 
 
 def _make_runs(groups: Sequence[QueueUnits], size: int, timestamp_ms: int) -> ArrivedRuns:
-    """One message in each of its queues."""
+    """Return the runs of messages that one message makes: one run for each of its queues."""
+    counts = np.array([len(group.units) for group in groups], dtype=np.int64)
     ones = np.ones(len(groups), dtype=np.int64)
     offsets = np.array([group.offset for group in groups], dtype=np.int64)
     keys = [group.key for group in groups]
-    return ArrivedRuns(keys, offsets, ones, ones * size, ones * timestamp_ms)
+    return ArrivedRuns(keys, offsets, counts, counts * size, ones * timestamp_ms)
 
 
 def _record_entries(message: StoredMessage, offset: int) -> tuple[Int32s, Int64s, Int64s]:
-    """Hashes of a record's keys, and its offset and store time for each."""
     hashes: list[int] = []
     if message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
         topic, properties = message.topic, message.properties_bytes

@@ -1,46 +1,57 @@
-"""Rows of what the log holds, as the put path would have handed them over."""
+"""Rows to dispatch, as columns: rows of the put path, and rows read from the log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt
-from tieredstore.local.dispatch.row_columns import RowColumns
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
-from tieredstore.local.put.rows import SPECIAL
+from tieredstore.local.put.rows import ROW_FIELDS, SPECIAL, Rows
 from tieredstore.message.columns.records import (
+    HEADER_DTYPE,
     RecordColumns,
     properties_of,
     record_columns,
     topics,
-    walk_records,
 )
+from tieredstore.message.columns.walk import walk_records
 from tieredstore.message.layout import is_blank_record
 from tieredstore.message.names import DELETION_TOPIC, SCHEDULE_TOPIC
 from tieredstore.message.sysflag import TRANSACTION_MASK
 
 PASS_ROWS: Final = 4_096
-"""Rows that are dispatched at once."""
+"""Maximum number of rows in one pass of the dispatch."""
 
 
 class LogRows:
-    """Reads the log for the dispatch, where no rows are in memory. has_light_queues: whether
-    messages may be in light queues too."""
+    """Reader of the log for the dispatch, used if no rows are in memory.
+
+    `find_fault`: returns why a queue name is impossible, or None.
+    `has_light_queues`: whether messages may also be in light queues.
+    """
 
     def __init__(
-        self, log: CommitLog, appender: MessageAppender, *, has_light_queues: bool
+        self,
+        log: CommitLog,
+        appender: MessageAppender,
+        find_fault: Callable[[QueueKey], str | None],
+        *,
+        has_light_queues: bool,
     ) -> None:
         self._log = log
         self._appender = appender
+        self._find_fault = find_fault
         self._has_light_queues = has_light_queues
 
     def read(self, offset: int, end: int) -> Iterator[tuple[RowColumns, int]]:
         """Yield the rows of the records from `offset` to `end` (bytes of the log), up to PASS_ROWS
-        at a time, and where they end. Raises Corrupt where there is no record."""
+        at a time, with the end of each part. Raises Corrupt at a position without a record."""
         while offset < end:
             chunk = self._log.rest_of_file(offset)[: end - offset]
             walk = walk_records(chunk)
@@ -74,7 +85,6 @@ class LogRows:
             )
 
     def _columns_of(self, chunk: memoryview, records: RecordColumns) -> RowColumns:
-        """What the rows of the put path would have said."""
         properties = properties_of(chunk, records)
         special = (records.sys_flags & TRANSACTION_MASK) != 0
         if self._has_light_queues:
@@ -98,8 +108,43 @@ class LogRows:
         rows = list(zip(topics_of, queue_ids, special, strict=True))
         known = {
             row: SPECIAL
-            if row[2] or row[0] in special_topics
+            if row[2] or row[0] in special_topics or self._find_fault(QueueKey(*row[:2]))
             else self._appender.register(row[0], row[1]).number
             for row in set(rows)
         }
         return [known[row] for row in rows]
+
+
+Int64s = npt.NDArray[np.int64]
+
+
+class RowColumns(NamedTuple):
+    """Columns with one row per message: queue number or SPECIAL, physical offset, size, store time,
+    queue offset, properties."""
+
+    numbers: Int64s
+    offsets: Int64s
+    sizes: Int64s
+    timestamps: Int64s
+    queue_offsets: Int64s
+    properties: list[bytes]
+
+    def select(self, first: int, stop: int) -> RowColumns:
+        """Return the rows [first, stop)."""
+        return RowColumns(*[column[first:stop] for column in self])  # type: ignore[arg-type]
+
+
+def read_rows(rows: Rows) -> RowColumns:
+    """Decode rows of the put path. The heads of their records are in one buffer."""
+    numbers: object = rows[0::ROW_FIELDS]
+    joined: Any = rows[1::ROW_FIELDS]
+    properties: Any = rows[2::ROW_FIELDS]
+    heads = np.frombuffer(b"".join(joined), dtype=HEADER_DTYPE)
+    return RowColumns(
+        np.array(numbers, dtype=np.int64),
+        heads["physical_offset"].astype(np.int64),
+        heads["size"].astype(np.int64),
+        heads["store_timestamp"].astype(np.int64),
+        heads["queue_offset"].astype(np.int64),
+        properties,
+    )

@@ -1,7 +1,7 @@
-"""Dispatch: from what was appended to the log to consume queues and index ("reput").
+"""Dispatch of appended messages to consume queues and index ("reput").
 
-Live, the rows come from the put path in memory. Where rows are missing (at the start, or when they
-were dropped because too many waited) the log itself is read.
+In normal operation the put path passes rows in memory. If rows are missing, at the start or after
+too many rows waited, the log itself is read.
 """
 
 from __future__ import annotations
@@ -16,44 +16,41 @@ from typing import Final
 
 from tieredstore.config import StoreConfig
 from tieredstore.errors import Exhausted, TieredStoreError
-from tieredstore.local.dispatch.builders import RowDispatcher
-from tieredstore.local.dispatch.index_builder import IndexBuilder
-from tieredstore.local.dispatch.log_rows import PASS_ROWS, LogRows
-from tieredstore.local.dispatch.row_columns import read_rows
+from tieredstore.local.dispatch.builders import IndexBuilder, RowDispatcher
+from tieredstore.local.dispatch.log_rows import PASS_ROWS, LogRows, read_rows
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.rows import ROW_FIELDS
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
-from tieredstore.local.queues.kinds import fills_light_queues
 from tieredstore.local.running_flags import RunningFlag, RunningFlags, find_passing
 from tieredstore.message.record import StoredMessage
 from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
 
 MAX_BEHIND_BYTES: Final = 4 << 30
-"""How far puts may run ahead of a dispatch that is held up."""
+"""Limit of unread log bytes while the dispatch is blocked."""
 _GATHER_S: Final = 0.002
-"""From the end of a round of the thread to the next one: a pass for one row costs nearly what a
-pass for a hundred costs."""
+"""Pause after a round of the thread. A pass for one row costs nearly as much as a pass for a
+hundred."""
 _RETRY_MS: Final = 50
 _MAX_RETRY_MS: Final = 1_000
 _log = logging.getLogger(__name__)
 
 
 class Reput:
-    """Builds consume queues and index in the order of the log.
+    """Builder of consume queues and index in the order of the log.
 
-    Passes are run by a thread of its own and by producers that find too many rows waiting, one at a
-    time. `offset` is the end of what was dispatched to the queues.
+    Passes run one at a time, in a thread of their own or in a producer that finds too many waiting
+    rows. `offset` is the end of the log that was dispatched to the queues.
 
-    After a passing error (`held_up_by`) the thread tries again from `offset`. Puts go on until
-    `max_behind_bytes` wait in the log, whatever the reason. After a lasting error nothing more is
-    dispatched, `error` says why, and WRITE_LOGICS_QUEUE_ERROR is raised: nobody could find what
-    would be put.
+    After a passing error (`held_up_by`) the thread retries from `offset`. Puts continue until
+    `max_behind_bytes` wait in the log. After a lasting error the dispatch stops, `error` has the
+    cause, and the flag WRITE_LOGICS_QUEUE_ERROR is set, because readers could not find further
+    puts.
 
-    What was put before the start goes in its light queues if `enableMultiDispatch` says so then.
-    What is put later does wherever its put gave it an offset there: so no light queue has a hole,
-    whenever the key is changed.
+    Messages put before the start are put in their light queues if `enableMultiDispatch` is set at
+    the start. Later messages are put in a light queue if their put assigned an offset in that
+    queue. A change of the key therefore leaves no hole in a light queue.
     """
 
     def __init__(
@@ -74,27 +71,29 @@ class Reput:
         self._appender = appender
         self._flags = flags
         self._config = config
-        self._log_rows = LogRows(log, appender, has_light_queues=config.enable_lmq)
+        self._log_rows = LogRows(
+            log, appender, queues.find_fault, has_light_queues=config.enable_lmq
+        )
         self._index = IndexBuilder(index, flags, lambda: config.message_index_enable)
         self.dispatcher = RowDispatcher(log, appender, queues, self._index, delays_ms)
-        if fills_light_queues(config):
+        if config.fills_light_queues:
             self.dispatcher.light_queues_from = 0
         self._lock = threading.RLock()  # taken before the put lock
         self._round_ended_s = 0.0
-        # It is woken by the put path, which sets the event itself.
+        # The put path wakes it by setting the event itself.
         self._loop = ServiceThread(
             "reput",
             self._run_passes,
             None,
             retry_ms=_RETRY_MS,
             max_backoff_ms=_MAX_RETRY_MS,
-            on_error=lambda _: None,  # said when it began
+            on_error=lambda _: None,  # reported when it began
             wake_event=appender.wake,
         )
 
     @property
     def timestamp_ms(self) -> int:
-        """Store time of the last message that was dispatched."""
+        """Store time of the last dispatched message."""
         return self.dispatcher.timestamp_ms
 
     @timestamp_ms.setter
@@ -103,27 +102,30 @@ class Reput:
 
     @property
     def built_offset(self) -> int:
-        """Where in the log (bytes) the dispatch has to go on after a restart: everything before is
-        in queues and index."""
+        """Position in the log (bytes) at which the dispatch continues after a restart. All earlier
+        messages are in queues and index."""
         behind = self._index.behind_from
         return self.offset if behind is None else min(self.offset, behind)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold the dispatch: no unit is put meanwhile. Taken before the put lock."""
+        """Block the dispatch during a `with` block, so that no unit is put. Take this lock before
+        the put lock."""
         with self._lock:
             yield
 
     def miss_index_from(self, offset: int) -> None:
-        """Let the index be built from a byte of the log on, beside the dispatch."""
+        """Add the index entries of messages from a byte of the log on, while the dispatch
+        continues."""
         self._index.behind_from = offset
 
     def on_batch(self, put_batch: Callable[[StoredMessage, int], object]) -> None:
-        """Let records of topics with batch queues be told, with their place in the log (bytes)."""
+        """Set a callback for records of topics with batch queues. Its argument is the record's
+        position (bytes)."""
         self.dispatcher.put_batch = put_batch
 
     def start(self) -> None:
-        """Begin to dispatch in the background what is put from now on."""
+        """Start the dispatch in the background."""
         if self._config.enable_lmq and self.dispatcher.light_queues_from is None:
             self.dispatcher.light_queues_from = self.offset
         self._appender.help_dispatch = self.run_pass
@@ -131,7 +133,7 @@ class Reput:
         self._loop.start()
 
     def stop(self) -> None:
-        """Dispatch what is left, as far as that is possible now, and end the thread."""
+        """Dispatch the remaining messages as far as possible, and end the thread."""
         self._loop.stop()
         if self.held_up_by is not None:
             self._appender.drop_rows()
@@ -140,8 +142,8 @@ class Reput:
         self._complete_index()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how the dispatch to the queues, and to the index, is: FAILED while an error holds it
-        up, or has stopped it."""
+        """Return the health of the dispatch to the queues and to the index. FAILED while an error
+        blocks the dispatch or has stopped it."""
         found = self._loop.health()
         error = self.error or self.held_up_by
         rows = replace(found, error=error, failures=found.failures if error else 0)
@@ -170,21 +172,21 @@ class Reput:
             raise error  # tried again soon
 
     def run_pass(self) -> bool:
-        """Dispatch what waits now; returns whether anything did."""
+        """Dispatch the waiting rows. Returns whether any rows were waiting."""
         with self._lock:
             if self.error is not None:
                 return False
             try:
                 found = self._dispatch_waiting()
             except BaseException as error:
-                # Nobody has the rows in hand any more: the log has them.
+                # The rows are no longer in memory: the log has them.
                 self._appender.drop_rows()
                 if not isinstance(error, Exception):
                     raise
                 self._stop_for(error)
                 return False
             if self.held_up_by is not None:
-                _log.info("dispatch goes on, at %d", self.offset)
+                _log.info("dispatch continues at %d", self.offset)
                 self.held_up_by = None
                 self.limit_puts()
             return found
@@ -202,10 +204,9 @@ class Reput:
         rows = waiting.rows
         for start in range(0, len(rows), PASS_ROWS * ROW_FIELDS):
             self.dispatcher.dispatch(read_rows(rows[start : start + PASS_ROWS * ROW_FIELDS]))
-        # Without a row too: an interrupted put may have begun the next file alone.
+        # Also without a row: an interrupted put may have begun the next file.
         self.offset = max(before, waiting.end_offset)
-        # What was scanned before may come once more, as at a start: only an empty answer has armed
-        # the wake.
+        # Scanned rows may come once more, as at a start: only an empty answer has armed the wake.
         return waiting.end_offset > waiting.begin_offset or self.offset > before
 
     def _stop_for(self, error: Exception) -> None:
@@ -222,12 +223,13 @@ class Reput:
             if isinstance(error, TieredStoreError)
             else TieredStoreError(f"dispatch stops at {self.offset}: {error!r}")
         )
-        reason = f"no message becomes visible any more: {self.error}"
+        reason = f"further messages do not become visible: {self.error}"
         self._flags.set(RunningFlag.WRITE_LOGICS_QUEUE_ERROR, reason, lasting=True)
 
     def limit_puts(self) -> None:
-        """Refuse puts while more than `max_behind_bytes` wait for the dispatch, until half of that
-        is done; called now and then, also by others, since it may stand still inside a call."""
+        """Refuse puts when more than `max_behind_bytes` wait for the dispatch, until only half as
+        many bytes wait. Other threads call this method too, because the dispatch may block inside a
+        call."""
         behind = self._log.max_offset - self.offset
         if behind > self.max_behind_bytes:
             held_up_by = self.held_up_by
@@ -241,7 +243,8 @@ class Reput:
             self._flags.clear(RunningFlag.WRITE_LOGICS_QUEUE_ERROR)
 
     def _complete_index(self) -> Exception | None:
-        """Give entries to what the index has missed; returns why it misses some still."""
+        """Add missing entries to the index. Returns the error because of which entries are still
+        missing, or None."""
         index = self._index
         if index.behind_from is None:
             return None
@@ -260,8 +263,8 @@ class Reput:
             return index.error
 
     def dispatch_to(self, end: int) -> None:
-        """Return when gets and queries find everything before a byte of the log; the caller's
-        thread helps. Raises what stops the dispatch, or holds it up now."""
+        """Dispatch until gets and queries find everything before a byte of the log. The caller's
+        thread helps to dispatch. Raises the error that stops or blocks the dispatch."""
         while self.offset < end:
             self.run_pass()
             self._raise_error()
@@ -276,8 +279,8 @@ class Reput:
             raise error
 
     def scan(self, end: int) -> None:
-        """Dispatch the records of the log from `offset` to `end`. Raises Corrupt, and what the
-        queues raise."""
+        """Dispatch the records of the log from `offset` to `end`. Raises Corrupt, and the errors of
+        the queues."""
         begin = max(self.offset, self._log.min_offset)
         for columns, columns_end in self._log_rows.read(begin, end):
             self.dispatcher.dispatch(columns, is_scanning=True)

@@ -1,1 +1,1 @@
-"""Bringing the store to disk, and the checkpoint that says how far that is done."""
+"""Flush of the store to disk, and the checkpoint of its progress."""

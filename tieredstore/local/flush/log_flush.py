@@ -1,18 +1,93 @@
-"""CommitLogFlush: brings the commit log to disk, and ends the rounds of puts that wait for that."""
+"""CommitLogFlush: flushes the commit log, and completes the rounds of waiting puts."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.contracts.durability import FlushFuture
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.durability import FlushFuture, PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE
 from tieredstore.errors import Exhausted, TieredStoreError
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.rows import RowBuffer
+from tieredstore.service_thread import ServiceHealth, ServiceThread, WakeEvent
+
+_MAX_BACKOFF_MS = 10_000
+
+
+class CommitLogCommit:
+    """Loop that makes messages of the buffer pool readable (Java's CommitRealTimeService). After a
+    full disk the next round continues."""
+
+    def __init__(self, config: StoreConfig, log: CommitLog, puts: RowBuffer) -> None:
+        self._log = log
+        self._puts = puts
+        self._is_sync = config.flush_disk_type == "SYNC_FLUSH"
+        self._config = config
+        self._last_s = 0.0
+        self._woken_offset = 0
+        self._wake = WakeEvent()
+        self._loop = ServiceThread(
+            "commit-commit-log",
+            self._commit_at_intervals,
+            lambda: config.commit_interval_commit_log_ms,
+            waits_first=True,
+            max_backoff_ms=_MAX_BACKOFF_MS,
+            wake_event=self._wake,
+        )
+
+    def start(self) -> None:
+        """Start the commits in the background."""
+        self._loop.start()
+        self._wake_at_next_put(self._log.readable_offset)
+
+    def stop(self) -> None:
+        """End the loop and commit the remaining messages. The flush retries a failed commit, and
+        reports the fault."""
+        self._loop.stop()
+        with contextlib.suppress(TieredStoreError):
+            self.commit()
+
+    def health(self) -> ServiceHealth:
+        """Return the health of the loop."""
+        return self._loop.health()
+
+    def _commit_at_intervals(self) -> None:
+        now_s = time.monotonic()
+        thorough_s = self._config.commit_commit_log_thorough_interval_ms / 1000
+        is_thorough = now_s - self._last_s >= thorough_s
+        seen = self._log.max_offset
+        self.commit(0 if is_thorough else self._config.commit_commit_log_least_pages)
+        if is_thorough:
+            self._last_s = now_s
+        self._wake_at_next_put(seen)
+
+    def _wake_at_next_put(self, seen: int) -> None:
+        """Begin a round at the next put. If the log is already longer than `seen`, the round begins
+        immediately."""
+        if self._config.wake_commit_when_put_message:
+            self._puts.wake_at_put(self._wake, seen)
+
+    def commit(self, least_pages: int = 0) -> None:
+        """Commit all messages that were put before the call, so that the dispatch can read them.
+        Raises the errors of `CommitLog.commit`."""
+        if self._is_sync:  # the flush seals its round
+            if self._log.commit(least_pages):
+                self._puts.wake.set()
+            return
+        _, sealed_offset = self._puts.seal(DURABLE)
+        self._log.commit(least_pages)
+        # Independent of this commit: the flush commits too, before the seal or after it.
+        end = min(sealed_offset, self._log.readable_offset)
+        if end > self._woken_offset:
+            self._woken_offset = end
+            self._puts.wake.set()
+
 
 PAGE_BYTES: Final = 4096
 _LATE: Final = PutMessageStatus.FLUSH_DISK_TIMEOUT
@@ -20,8 +95,8 @@ _LATE: Final = PutMessageStatus.FLUSH_DISK_TIMEOUT
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """Puts that wait together. Once it is sealed: end_offset, where the log ended for the last of
-    them; sealed_s, when the last of them was made at the latest (monotonic)."""
+    """Round of puts that wait together. After the seal: `end_offset`, the end of the log after the
+    last of these puts, and `sealed_s`, a time after all of them (monotonic)."""
 
     future: FlushFuture
     end_offset: int = -1
@@ -33,12 +108,12 @@ class _Round:
 
 
 class CommitLogFlush:
-    """Flush of one log. Thread-safe; no put is held up by a sync.
+    """Flush of one log. Thread-safe. A sync blocks no put.
 
-    puts: gives out the future of the current round under the put lock. sync_flush: whether puts
-    wait (SYNC_FLUSH), at most timeout_ms. on_failure: told once that a sync has failed; nothing is
-    synced any more then: what the system failed to write it may have dropped, so that a later
-    success would mean nothing.
+    `puts`: returns the future of the current round under the put lock. `sync_flush`: whether puts
+    wait (SYNC_FLUSH), for at most `timeout_ms`. `on_failure`: called once after a failed sync. No
+    later sync is attempted: the system may have dropped the bytes of the failed write, so a later
+    success would prove nothing.
     """
 
     def __init__(
@@ -59,8 +134,9 @@ class CommitLogFlush:
         self._timeout_ms = timeout_ms
         self._now_s = now_s
         self._sync_lock = threading.Lock()
-        # Rounds are begun one after the other: of two at once the second would seal the first one
-        # before it has any put, and a sync end it, so that later puts had a future that is done.
+        # Rounds begin one after the other. Of two concurrent begins, the second would seal the
+        # first round before any put, and a sync would end it, so that later puts got a completed
+        # future.
         self._begin_lock = threading.Lock()
         self._rounds_lock = threading.Lock()
         self._is_given_up = False
@@ -68,7 +144,7 @@ class CommitLogFlush:
         self._sealed_offset = 0
 
     def open(self) -> None:
-        """Let the puts from now on wait, under SYNC_FLUSH."""
+        """Make puts wait for the flush from now on, under SYNC_FLUSH."""
         self._sealed_offset = self._log.max_offset
         if self._sync_flush:
             with self._begin_lock:
@@ -76,11 +152,11 @@ class CommitLogFlush:
                 self._begin_round()
 
     def _begin_round(self) -> int:
-        """Let the puts from now on wait for a round of their own; returns where the log ended.
-        Called with `_begin_lock`."""
+        """Begin a new round for the puts from now on. Returns the present end of the log. The
+        caller holds `_begin_lock`."""
         begun = _Round(FlushFuture())
         with self._rounds_lock:
-            self._rounds.append(begun)  # first, so that an interrupt loses nobody who waits
+            self._rounds.append(begun)  # first, so that an interrupt loses no waiting put
         _, end = self._puts.seal(begun.future)
         now_s = self._now_s()
         with self._rounds_lock:
@@ -90,18 +166,16 @@ class CommitLogFlush:
         return end
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Bring what is readable to disk and end the rounds that waited for it; returns whether
-        there was anything. least_pages: do nothing for fewer dirty pages of 4,096 bytes, unless a
-        file is full.
-
-        Raises Exhausted for what passes: the puts go on waiting. Raises Unavailable or Corrupt, and
-        then ever again, for what does not: those who wait get FLUSH_DISK_TIMEOUT.
-        """
+        """Flush the readable log and complete the rounds that waited for the flush. Returns whether
+        anything was flushed. `least_pages`: do nothing for fewer dirty pages of 4,096 bytes, unless
+        a file is full. Raises Exhausted for a passing error: the puts keep waiting. Raises
+        Unavailable or Corrupt for a lasting error, in this and each later call: waiting puts get
+        FLUSH_DISK_TIMEOUT."""
         if self.error is not None:
             raise self.error
         is_waited_for = self._sync_flush and self._seal_round()
         if is_waited_for or not least_pages:
-            self._log.commit()  # what waits in the pool, if there is one
+            self._log.commit()  # messages in the pool, if there is one
         if not is_waited_for and not self._has_dirty_pages(least_pages):
             return False
         with self._sync_lock:
@@ -130,7 +204,8 @@ class CommitLogFlush:
         return pages >= least_pages or begin // file_size < end // file_size
 
     def _seal_round(self) -> bool:
-        """Let later puts wait for another round; returns whether a sealed one is not over yet."""
+        """End the current round, so that later puts belong to the next round. Returns whether a
+        sealed round is incomplete."""
         if self._log.max_offset > self._sealed_offset:
             with self._begin_lock:
                 if not self._is_given_up and self._log.max_offset > self._sealed_offset:
@@ -138,8 +213,8 @@ class CommitLogFlush:
         return len(self._rounds) > 1
 
     def _end(self, flushed: int, late_s: float | None = None) -> None:
-        """End the rounds that are on disk up to an offset; late ones too, by the time at which they
-        were sealed."""
+        """Complete the rounds that are on disk up to an offset. Rounds that were sealed up to
+        `late_s` and are not on disk are completed with FLUSH_DISK_TIMEOUT."""
         on_disk, late, left = [], [], []
         with self._rounds_lock:
             for found in self._rounds:
@@ -158,19 +233,20 @@ class CommitLogFlush:
             found.future.complete(_LATE)
 
     def expire_rounds(self) -> None:
-        """Tell those who have waited for too long: FLUSH_DISK_TIMEOUT. Their messages are stored,
-        and go on being flushed."""
+        """Complete overdue rounds with FLUSH_DISK_TIMEOUT. Their messages are stored, and the flush
+        continues to write them."""
         if self.error is None and self._seal_round():
             late_s = self._now_s() - self._timeout_ms() / 1000
             self._end(self._log.flushed_offset, late_s)
 
     def _fail(self, error: TieredStoreError) -> None:
         self.error = error
-        self._on_failure(error)  # refuses puts; those that were let in before get an answer too
+        self._on_failure(error)  # refuses puts. Those that were accepted before get an answer too
         self.give_up()
 
     def give_up(self) -> None:
-        """Let nobody wait any more: what is not on disk gets FLUSH_DISK_TIMEOUT, later puts too."""
+        """End all waiting. Messages that are not on disk get FLUSH_DISK_TIMEOUT, and so do later
+        puts."""
         if not self._sync_flush:
             return
         with self._begin_lock:

@@ -1,5 +1,5 @@
-"""StoreFlush: log, queues and index to disk, on demand and in the background, then the checkpoint
-that says how far."""
+"""StoreFlush: flushes log, queues and index, on demand and in the background, then writes the
+checkpoint."""
 
 from __future__ import annotations
 
@@ -24,19 +24,17 @@ from tieredstore.service_thread import ServiceHealth, ServiceThread, WakeEvent
 
 _MAX_BACKOFF_MS: Final = 10_000
 _PAUSES_PER_SYNC: Final = 9
-"""A thorough flush is followed by this many times its own length without one: where a great many
-queues are written, it takes a tenth of the time, and no more."""
+"""Minimum pause after a thorough flush, in multiples of the flush's duration. Even with many
+queues, flushes take at most a tenth of the time."""
 _LAST_ATTEMPTS: Final = 10
 _LAST_PAUSE_S: Final = 0.1
 
 
 class StoreFlush:
-    """Brings a store to disk. Once a sync has failed, nothing is flushed any more and NOT_WRITEABLE
-    is raised.
-
-    The background loops wait by the machine's clock, whatever the store's is. after_round: called
-    by one of them after each round, also one that failed.
-    """
+    """Flush of a store's log, queues and index. After a failed sync, nothing is flushed again and
+    the flag NOT_WRITEABLE is raised. The background loops always wait by the machine's clock, even
+    if the store uses another clock than the machine's. `after_round`: called by a loop after each
+    round, also after a failed round."""
 
     def __init__(
         self,
@@ -61,7 +59,7 @@ class StoreFlush:
         self._error: TieredStoreError | None = None
         self._lock = threading.Lock()
         self._checkpoint = Checkpoint()
-        self._is_known = False  # whether `_checkpoint` is what the file says
+        self._is_known = False  # whether `_checkpoint` is the content of the file
         self._is_sync = config.flush_disk_type == "SYNC_FLUSH"
         self._log_flush = CommitLogFlush(
             log,
@@ -106,15 +104,15 @@ class StoreFlush:
     # Life
 
     def start(self) -> None:
-        """Begin the background loops; under SYNC_FLUSH puts wait from now on."""
+        """Start the background loops. Under SYNC_FLUSH, puts wait from now on."""
         self._log_flush.open()
         for service in self._services:
             service.start()
         self._wake_at_next_put()
 
     def stop(self) -> None:
-        """End the loops and bring the log to disk: nobody waits for it afterwards. Raises what
-        `sync_log` raises."""
+        """End the loops and flush the log. Later puts do not wait for a flush. Raises the errors of
+        `sync_log`."""
         for service in self._services:
             service.stop()
         try:
@@ -130,19 +128,19 @@ class StoreFlush:
             self._log_flush.give_up()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how the background loops are."""
+        """Return the health of the background loops."""
         return [service.health() for service in self._services]
 
     # In the background
 
     def _run_group_commits(self) -> None:
-        """SYNC_FLUSH: a round after the other, as long as somebody waits."""
         while not self._services[0].is_stopping and self._log_flush.flush():
             self._services[0].report_progress()
         self._wake_at_next_put()
 
     def _flush_log_at_intervals(self) -> None:
-        """ASYNC_FLUSH: what is dirty enough, and everything at the thorough interval."""
+        """Flush under ASYNC_FLUSH: when enough pages are dirty, and completely at the thorough
+        interval."""
         now_s = time.monotonic()
         since_ms = (now_s - self._log_thorough_s) * 1000
         is_thorough = since_ms >= self._config.flush_commit_log_thorough_interval_ms
@@ -158,7 +156,8 @@ class StoreFlush:
             self._puts.wake_at_put(self._wake, self._log.flushed_offset)
 
     def _flush_queues_at_intervals(self) -> None:
-        """What is dirty enough; mostly everything, and the checkpoint with it."""
+        """Flush queues with enough dirty pages. Most rounds flush all queues, and write the
+        checkpoint."""
         try:
             self._flush_what_is_due()
         finally:
@@ -178,16 +177,14 @@ class StoreFlush:
     # On demand
 
     def sync_log(self) -> None:
-        """Write the log to disk, up to where it ends now. Raises what `flush` raises."""
+        """Write the log to disk up to its present end. Raises the errors of `flush`."""
         self._log_flush.flush()
 
     def flush(self) -> None:
-        """Write everything dispatched so far to disk; the checkpoint says so when this returns.
-
-        Raises Exhausted for what passes: the next call, or the loops, go on. Raises Unavailable or
-        Corrupt, and then ever again, for what does not: what the system failed to write once it
-        does not try to write a second time, so that a later success would mean nothing.
-        """
+        """Write all dispatched messages to disk, then the checkpoint. Raises Exhausted for a
+        passing error: the next call, or the loops, continue. Raises Unavailable or Corrupt for a
+        lasting error, in this and each later call: the system does not retry a failed write, so a
+        later success would prove nothing."""
         self._sync(self._flush_all)
 
     def _sync(self, work: Callable[[], object]) -> None:
@@ -213,7 +210,7 @@ class StoreFlush:
             self._checkpoint, self._is_known = read_checkpoint(self._root), True
         before = astuple(self._checkpoint)
         end, timestamp_ms = self._puts.mark_end()
-        # In this order: what has that time is in front of that offset, or follows it at once.
+        # In this order: messages with that time end at that offset, or follow it directly.
         dispatched_ms, dispatched = self._reput.timestamp_ms, self._reput.offset
         built = self._reput.built_offset
         self._log_flush.flush()
@@ -224,12 +221,12 @@ class StoreFlush:
         checkpoint.index_msg_timestamp_ms = self._index.end_timestamp_ms
         if timestamp_ms > 0 and self._log.flushed_offset >= end:
             checkpoint.physic_msg_timestamp_ms = timestamp_ms
-            # Others of that millisecond may not be dispatched yet.
+            # Other messages of that millisecond may not be dispatched yet.
             logics_ms = timestamp_ms if dispatched >= end else dispatched_ms - 1
             logics_ms = max(logics_ms, checkpoint.logics_msg_timestamp_ms)
             checkpoint.logics_msg_timestamp_ms = min(logics_ms, timestamp_ms)
         checkpoint.logics_physical_offset = min(built, self._log.flushed_offset)
         if astuple(checkpoint) != before:
-            self._is_known = False  # until the file says it
+            self._is_known = False  # until the file has it
             write_checkpoint(self._root, checkpoint)
             self._is_known = True

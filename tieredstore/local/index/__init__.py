@@ -1,1 +1,1 @@
-"""The key index of the local store: its owner's side, and look-ups."""
+"""Key index of the local store: appends by the owner, and lookups."""

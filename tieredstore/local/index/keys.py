@@ -1,8 +1,9 @@
-"""From the properties of many messages to their tags codes and the entries of the key index.
+"""Tags codes and index entries from the properties of many messages.
 
-An entry is the hash of `topic#key` for the UNIQ_KEY, each of the KEYS and, as 5.5.0 does,
-`topic#T#tags`, in this order (`docs/formats/local-index.md`). Text is looked at as bytes: ASCII
-properties become columns, others go one by one.
+An index entry is a hash of `topic#key`. A message has an entry for the UNIQ_KEY, for each of the
+KEYS and, as in 5.5.0, for `topic#T#tags`, in this order (`docs/formats/local-index.md`). Text is
+handled as bytes: properties that are only ASCII become columns, other properties are handled one by
+one.
 """
 
 from __future__ import annotations
@@ -15,19 +16,14 @@ import numpy.typing as npt
 
 from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.core import IS_COMPILED
-from tieredstore.message.hashes import (
-    index_hashes,
-    java_string_hash,
-    local_key_hash,
-    tags_code,
-)
+from tieredstore.message.hashes import index_hashes, java_string_hash, local_key_hash, tags_code
 from tieredstore.message.properties import MAX_PROPERTIES_BYTES, find_text
 
 if IS_COMPILED:
     from tieredstore.message import _core
 
 SCALAR_LIMIT: Final = 32
-"""Below this number of messages the loop is faster than the columns."""
+"""Number of messages below which single messages are handled faster than columns."""
 
 _BLOCK_BYTES: Final = 1 << 19
 _MASK: Final = 0xFFFFFFFF
@@ -49,12 +45,13 @@ def _powers() -> UInt32s:
 
 
 _POWERS: Final = _powers()
-"""31^0, 31^1, … modulo 2^32."""
+"""Powers of 31 (31^0, 31^1, …) modulo 2^32."""
 
 
 class IndexEntries(NamedTuple):
-    """tags_codes: int64[n], one per message; rows (int64[k], ascending) and hashes (int32[k], 0 to
-    2^31 - 1): one per index entry."""
+    """Tags codes and index entries of messages. `tags_codes`: int64[n], one per message. Message
+    number (`rows`: int64[k], ascending) and hash (`hashes`: int32[k], 0 to 2^31 - 1) of each index
+    entry."""
 
     tags_codes: Int64s
     rows: Int64s
@@ -62,7 +59,7 @@ class IndexEntries(NamedTuple):
 
 
 def index_keys_of(properties: bytes) -> list[str]:
-    """List what follows `topic#` in the index entries of one message."""
+    """Return the texts that follow `topic#` in the index entries of one message."""
     found: list[str] = []
     uniq_key = find_text(properties, b"UNIQ_KEY")
     if uniq_key:
@@ -77,10 +74,8 @@ def index_keys_of(properties: bytes) -> list[str]:
 
 
 class TopicPrefixes:
-    """The hashes of what stands in front of the keys of each topic, by the topic's number.
-
-    hashes: of `topic#` and of `topic#T#`, uint32[topics, 2] with room for more.
-    """
+    """Hashes of the text before the keys of each topic, by number of the topic. `hashes`: of
+    `topic#` and of `topic#T#`, uint32[topics, 2] with spare rows."""
 
     __slots__ = ("hashes", "topics")
 
@@ -89,7 +84,7 @@ class TopicPrefixes:
         self.hashes = np.empty((64, 2), dtype=np.uint32)
 
     def put(self, number: int, topic: str) -> None:
-        """Give a number to a topic; another topic's, when it has it already, is given up."""
+        """Assign a number to a topic. If another topic has this number, that topic loses it."""
         while number >= len(self.hashes):
             self.hashes = np.concatenate([self.hashes, np.empty_like(self.hashes)])
         self.hashes[number] = (
@@ -100,14 +95,15 @@ class TopicPrefixes:
         self.topics[number] = topic
 
     def get_hashes(self, numbers: Int64s) -> UInt32s:
-        """Return the hashes of `topic#` and of `topic#T#`: uint32[n, 2]."""
+        """Return the hashes of `topic#` and of `topic#T#` for topic numbers: uint32[n, 2]."""
         return self.hashes[numbers]
 
 
 def index_entries(
     prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes]
 ) -> IndexEntries:
-    """Compute tags codes and index entries of n messages, whose topics have these numbers."""
+    """Return tags codes and index entries of n messages. `numbers`: number of each message's
+    topic."""
     if IS_COMPILED:
         compiled = _core.index_entries(
             list(properties), np.ascontiguousarray(numbers, dtype=np.int64), prefixes.hashes
@@ -163,7 +159,8 @@ def _collect_singly(
 
 
 class _Values(NamedTuple):
-    """Where values are: rows ascending, bytes [start, end) of the block."""
+    """Positions of property values in a block: ascending message numbers, and bytes [start, end) of
+    the block."""
 
     rows: Int64s
     starts: Int64s
@@ -173,7 +170,9 @@ class _Values(NamedTuple):
 def _block(
     prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes], row_ends: Int64s
 ) -> IndexEntries:
-    """row_ends: where each message's properties end when one byte follows them."""
+    """Return tags codes and index entries of some messages. All their properties are joined into
+    one block, with a separator byte between messages. `row_ends`: end of each message's properties
+    in the block."""
     joined = b"\x02".join(properties) + _PADDING
     if not joined.isascii():
         return _collect_singly(prefixes, numbers, properties)
@@ -183,7 +182,7 @@ def _block(
     pair_starts[0] = 0
     np.add(pair_ends[:-1], 1, out=pair_starts[1:])
     names = view_unaligned(joined, ">u8")[pair_starts]
-    # A name of four letters and the byte behind it are the upper five bytes of eight.
+    # A name of four letters and the byte after it are the upper five bytes of eight.
     short_names = names >> 24
     uniq = np.flatnonzero((names == _UNIQ) & (data[pair_starts + 8] == 1))
     uniq_values = _values(pair_starts, pair_ends, uniq, 9, row_ends)
@@ -211,7 +210,8 @@ def _block(
 def _values(
     pair_starts: Int64s, pair_ends: Int64s, chosen: Int64s, name_bytes: int, row_ends: Int64s
 ) -> _Values:
-    """The values of the chosen pairs: not the empty ones, of each row the last."""
+    """Return the values of the chosen name-value pairs. Of several values in one message, the last
+    non-empty one counts."""
     starts, ends = pair_starts[chosen] + name_bytes, pair_ends[chosen]
     used = starts < ends
     if not used.all():
@@ -225,7 +225,6 @@ def _values(
 
 
 def _split_words(values: _Values, data: npt.NDArray[np.uint8]) -> _Values:
-    """The texts between the spaces of the values."""
     spaces = np.flatnonzero(data == _SPACE)
     if not len(spaces) or not len(values.rows):
         return values
@@ -242,7 +241,7 @@ def _split_words(values: _Values, data: npt.NDArray[np.uint8]) -> _Values:
 
 
 def _hash(data: npt.NDArray[np.uint8], values: _Values) -> UInt32s:
-    """String.hashCode of each value, modulo 2^32."""
+    """Return Java's String.hashCode of each value, modulo 2^32."""
     lengths = values.ends - values.starts
     hashes = np.empty(len(lengths), dtype=np.uint32)
     kinds = np.flatnonzero(np.bincount(lengths))
@@ -257,6 +256,5 @@ def _hash(data: npt.NDArray[np.uint8], values: _Values) -> UInt32s:
 
 
 def _shift_hashes(prefix_hashes: UInt32s, values: _Values) -> UInt32s:
-    """The hash of what stands in front of each value, moved in front of it."""
     shifted: UInt32s = prefix_hashes[values.rows] * _POWERS[values.ends - values.starts]
     return shifted

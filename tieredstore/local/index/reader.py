@@ -1,6 +1,6 @@
-"""Looking keys up in the index files of a local store (`docs/formats/local-index.md`).
+"""Lookup of keys in the index files of a local store (`docs/formats/local-index.md`).
 
-Files are read by position, never mapped: the same code serves the owner and readers of a store
+Files are read by position, never mapped. The same code serves the owner, and readers of a store
 that another process owns.
 """
 
@@ -45,7 +45,7 @@ class IndexShape(NamedTuple):
 
 
 def index_paths(root: Path) -> list[str]:
-    """List the index files, oldest first; names that are no number are skipped, as Java does."""
+    """Return the index files, oldest first. Names that are not numbers are skipped, as in Java."""
     directory = root / INDEX_DIRECTORY
     try:
         names = [path.name for path in directory.iterdir() if path.is_file()]
@@ -57,7 +57,7 @@ def index_paths(root: Path) -> list[str]:
 
 
 def read_header(files: PositionalFiles, path: str) -> LocalIndexHeader:
-    """Read the header as it is now. Raises Corrupt."""
+    """Return the present header of a file. Raises Corrupt."""
     try:
         return LocalIndexHeader.unpack(files.read(path, HEADER_SIZE, 0))
     except Corrupt as error:
@@ -65,7 +65,7 @@ def read_header(files: PositionalFiles, path: str) -> LocalIndexHeader:
 
 
 def check_shape(files: PositionalFiles, path: str, shape: IndexShape) -> None:
-    """Raise Corrupt when a file does not have the size of its shape."""
+    """Raise Corrupt if a file does not have the size of its shape."""
     size = files.size(path)
     if size != shape.size_bytes:
         raise Corrupt(
@@ -76,8 +76,8 @@ def check_shape(files: PositionalFiles, path: str, shape: IndexShape) -> None:
 
 
 def check_last_item(files: PositionalFiles, path: str, shape: IndexShape) -> None:
-    """Raise Corrupt when the header of a file does not say what its last item does: entries would
-    be put in the wrong place, or taken for such as are there."""
+    """Raise Corrupt if the header of a file contradicts its last item. New entries would be written
+    to the wrong position, or be skipped as existing entries."""
     header = read_header(files, path)
     last = header.index_count - 1
     if last == 0:
@@ -91,12 +91,12 @@ def check_last_item(files: PositionalFiles, path: str, shape: IndexShape) -> Non
     position = HEADER_SIZE + shape.slots * SLOT_SIZE + last * ITEM_SIZE
     item = LocalIndexItem(last, *_ITEM.unpack(files.read(path, ITEM_SIZE, position)))
     expected = header.end_physical_offset, local_index.seconds_between(header)
-    # The time of the first item is told against the file in front.
+    # The time of the first item is relative to the file before.
     found = item.physical_offset, expected[1] if last == 1 else item.seconds
     if found != expected:
         raise Corrupt(
             f"{path}: the header says that the last message is at {expected[0]}, {expected[1]} "
-            f"seconds after the first; item {last} says {found[0]} and {found[1]}",
+            f"seconds after the first. Item {last} says {found[0]} and {found[1]}",
             path=path,
             offset=position,
         )
@@ -105,9 +105,9 @@ def check_last_item(files: PositionalFiles, path: str, shape: IndexShape) -> Non
 def candidates(
     files: PositionalFiles, path: str, shape: IndexShape, key_hash: int, begin_ms: int, end_ms: int
 ) -> Iterator[int]:
-    """Find the physical offsets of the messages that may have the key, newest first: the hash is
-    the same and the store time may lie in [begin, end]. Nothing of a file that has expired
-    meanwhile. Raises Corrupt when the file is too short."""
+    """Return the physical offsets of the messages that may have the key, newest first: their hash
+    matches, and their store time may lie in [begin, end]. Returns no offsets if the file has
+    expired. Raises Corrupt if the file is too short."""
     try:
         yield from _walk(files, path, shape, key_hash, begin_ms, end_ms)
     except Unavailable:
@@ -140,11 +140,8 @@ def _walk(
 
 
 def infer_shape(files: PositionalFiles, path: str, configured: IndexShape) -> IndexShape:
-    """Infer slots and items of a file, from the configuration or the file itself.
-
-    A shape fits when the file's own items are in the slots where it puts them. Raises Invalid when
-    none is found.
-    """
+    """Return the number of slots and items of a file, from the configuration or from the file
+    itself. A shape fits if the file's items are in their slots. Raises Invalid if no shape fits."""
     size = files.size(path)
     guesses = [configured]
     slots, rest = divmod(size - HEADER_SIZE, SLOT_SIZE + 4 * ITEM_SIZE)

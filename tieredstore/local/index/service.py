@@ -1,4 +1,5 @@
-"""The index of the owner: appends entries to the newest file and begins the next one when full."""
+"""IndexService: the owner's index. New entries are appended to the newest file. When this file is
+full, the next file begins."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ import numpy.typing as npt
 
 from tieredstore.clock import Clock
 from tieredstore.errors import Corrupt
-from tieredstore.local.index.file import IndexFile
 from tieredstore.local.index.reader import (
     INDEX_DIRECTORY,
     IndexShape,
@@ -24,8 +24,15 @@ from tieredstore.local.index.reader import (
     index_paths,
     read_header,
 )
+from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.positional_files import PositionalFiles
-from tieredstore.message.index.local import LocalIndexHeader
+from tieredstore.message.index.local import (
+    HEADER_SIZE,
+    ITEM_SIZE,
+    SLOT_SIZE,
+    LocalIndexHeader,
+    put_items,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +41,8 @@ Int64s = npt.NDArray[np.int64]
 
 
 class _FullFile(NamedTuple):
-    """A file that became full and is not on disk yet. end_timestamp_ms: of its last entry."""
+    """A full index file that is not on disk yet. `end_timestamp_ms`: store time of its last
+    entry."""
 
     path: str
     file: IndexFile
@@ -42,12 +50,10 @@ class _FullFile(NamedTuple):
 
 
 class IndexService:
-    """Key index of one store. One thread puts, any number query.
-
-    end_timestamp_ms: store time of the last entry of the last *full* file that is on disk, which is
-    what the checkpoint says about the index; 0 while there is none. missing_from: byte of the log
-    from which on `load` found entries missing; None when it found none.
-    """
+    """Key index of one store. One thread puts, any number of threads query. `end_timestamp_ms`:
+    store time of the last entry of the last *full* file on disk, for the checkpoint, or 0 without
+    such a file. `missing_from`: position in the log after which `load` found entries missing, or
+    None."""
 
     def __init__(self, root: Path, shape: IndexShape, files: PositionalFiles, clock: Clock) -> None:
         self.end_timestamp_ms = 0
@@ -62,8 +68,13 @@ class IndexService:
         self._full: list[_FullFile] = []
 
     def load(self) -> None:
-        """Find the files. One whose header does not fit its items is deleted with all behind it:
-        the log has what it had, see `missing_from`. Raises Corrupt for one of another size."""
+        """Find the files. A file whose header does not match its items is deleted with all later
+        files, because the log has their entries (see `missing_from`). Results of an earlier call
+        are dropped, because a recovery may have written other files. Raises Corrupt for a file of a
+        wrong size."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None
         self._paths = index_paths(self._root)
         for path in self._paths:
             check_shape(self._files, path, self._shape)
@@ -78,7 +89,7 @@ class IndexService:
             try:
                 check_last_item(self._files, path, self._shape)
             except Corrupt as damage:
-                _log.warning("%s; this file and those behind it are made anew", damage)
+                _log.warning("%s. This file and later ones are rebuilt", damage)
                 break
             kept.append(path)
         for path in reversed(self._paths[len(kept) :]):
@@ -89,12 +100,12 @@ class IndexService:
 
     @property
     def end_physical_offset(self) -> int:
-        """Physical offset of the last message that has an entry, 0 without one."""
+        """Physical offset of the last message with an entry, or 0 without entries."""
         return self._current.header().end_physical_offset if self._current is not None else 0
 
     def put(self, hashes: Int32s, physical_offsets: Int64s, store_timestamps: Int64s) -> None:
-        """Append entries in the order of their messages. Entries in front of the last one of the
-        current file are there already. Raises Unavailable."""
+        """Append entries in the order of their messages. Entries up to the last one of the current
+        file are skipped, because they exist already. Raises Unavailable."""
         if self._current is not None and len(hashes):
             end = self._current.header().end_physical_offset
             if int(physical_offsets[0]) < end:
@@ -121,7 +132,7 @@ class IndexService:
         file = IndexFile.create(path, self._shape, header)
         with self._lock:
             if self._current is not None:
-                # `sync` brings it to disk and closes it: the dispatch does not wait for that.
+                # `sync` flushes and closes it, so the dispatch does not wait.
                 self._full.append(_FullFile(self._paths[-1], self._current, last.end_timestamp_ms))
             self._paths.append(str(path))
             self._current = file
@@ -130,7 +141,7 @@ class IndexService:
     def _new_path(self) -> Path:
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000)  # noqa: DTZ006 - Java: local zone
         name = int(now.strftime("%Y%m%d%H%M%S") + f"{now.microsecond // 1000:03d}")
-        if self._paths:  # newer files sort behind older ones, also when the clock was set back
+        if self._paths:  # newer files sort after older ones, also when the clock was set back
             name = max(name, int(Path(self._paths[-1]).name) + 1)
         folder = self._root / INDEX_DIRECTORY
         while (path := folder / str(name)).exists():  # left by an attempt of this millisecond
@@ -138,15 +149,15 @@ class IndexService:
         return path
 
     def candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Find the physical offsets of messages that may have the key, newest first."""
+        """Return the physical offsets of messages that may have the key, newest first."""
         with self._lock:
             paths = self._paths[::-1]
         for path in paths:
             yield from candidates(self._files, path, self._shape, key_hash, begin_ms, end_ms)
 
     def sync(self) -> None:
-        """Sync the files, the full ones first: the entries put so far are on disk when this
-        returns. Raises Unavailable."""
+        """Sync the files, full files first. On return, all entries that were put before the call
+        are on disk. Raises Unavailable."""
         with self._lock:
             full, current = list(self._full), self._current
         for found in full:
@@ -160,8 +171,8 @@ class IndexService:
             current.sync()
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the files whose messages all lie before a commit log offset, the newest never;
-        returns how many. Raises Unavailable; then the next call goes on."""
+        """Delete the files whose messages all lie before a commit log offset, except the newest
+        file. Returns the number of deleted files. Raises Unavailable. The next call continues."""
         count = 0
         while len(self._paths) > 1:
             path = self._paths[0]
@@ -175,8 +186,66 @@ class IndexService:
         return count
 
     def close(self) -> None:
-        """Drop the mappings."""
+        """Close the mappings."""
         for found in self._full:
             found.file.close()
         if self._current is not None:
             self._current.close()
+
+
+class IndexFile:
+    """A mapped index file of the given `shape`, in the format of `docs/formats/local-index.md`. One
+    thread puts."""
+
+    def __init__(self, file: MappedFile, shape: IndexShape) -> None:
+        self._file = file
+        self._shape = shape
+
+    @classmethod
+    def open(cls, path: Path, shape: IndexShape) -> IndexFile:
+        """Map an existing file. Raises Unavailable."""
+        return cls(MappedFile(path, 0, shape.size_bytes), shape)
+
+    @classmethod
+    def create(cls, path: Path, shape: IndexShape, header: LocalIndexHeader) -> IndexFile:
+        """Create a file without entries. Raises Unavailable."""
+        file = MappedFile.create(path, 0, shape.size_bytes)
+        try:
+            packed = header.pack()
+            file.view[: len(packed)] = packed
+        except BaseException:
+            file.close()
+            path.unlink(missing_ok=True)  # it is created again
+            raise
+        return cls(file, shape)
+
+    def header(self) -> LocalIndexHeader:
+        """Return the present header of the file."""
+        return LocalIndexHeader.unpack(self._file.view)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the file is full."""
+        return self.header().index_count >= self._shape.max_items
+
+    def put(
+        self,
+        hashes: npt.NDArray[np.int32],
+        physical_offsets: npt.NDArray[np.int64],
+        store_timestamps: npt.NDArray[np.int64],
+    ) -> int:
+        """Append the leading entries for which the file has room, and return their number. Raises
+        Unavailable."""
+        last = min(self.header().index_count + len(hashes), self._shape.max_items)
+        self._file.reserve(HEADER_SIZE + self._shape.slots * SLOT_SIZE + last * ITEM_SIZE)
+        return put_items(
+            self._file.view, self._shape.slots, hashes, physical_offsets, store_timestamps
+        )
+
+    def sync(self) -> None:
+        """Flush all entries that were put before the call to disk. Raises Unavailable."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Close the mapping."""
+        self._file.close()

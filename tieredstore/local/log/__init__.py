@@ -1,1 +1,1 @@
-"""The commit log: mapped files, their names, the tail, and checks of single records."""
+"""Commit log: mapped files, their names, the tail, and checks of single records."""

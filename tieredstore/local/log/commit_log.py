@@ -1,8 +1,8 @@
-"""The commit log of a store that this process owns: files, tail, reads and the place to append.
+"""CommitLog: commit log of an owned store, with files, end, reads and appends.
 
-Records lie one after the other (`docs/formats/record.md`); one that does not fit into the rest of a
-file is preceded by a blank record and begins the next file. The positions, in bytes of the log:
-min_offset ≤ flushed_offset ≤ readable_offset ≤ max_offset.
+Records are consecutive (`docs/formats/record.md`). If a record does not fit into the rest of a
+file, a blank record fills the rest and the record begins the next file. Positions, in bytes of the
+log: min_offset ≤ flushed_offset ≤ readable_offset ≤ max_offset.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from tieredstore.errors import Busy, Corrupt, Invalid, TieredStoreError
 from tieredstore.local.log.gathering import Runs
 from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.log.mapped_file_queue import MappedFileQueue
-from tieredstore.local.log.transient_pool import TransientStorePool
-from tieredstore.local.log.write_buffers import WriteBuffers
+from tieredstore.local.log.transient_pool import TransientStorePool, WriteBuffers
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.layout import BLANK_SIZE
 from tieredstore.message.record import blank_record
@@ -33,70 +32,73 @@ from tieredstore.service_thread import ServiceHealth
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
 PAGE_BYTES: Final = 4096
 FILES_AHEAD: Final = 2
-"""Files that are made before they are needed, as in Java."""
+"""Number of files that are created ahead, as in Java."""
 _WIPE_BYTES: Final = 1 << 20
 
 
 def find_log_directory(config: StoreConfig, root: Path) -> Path:
-    """Return the folder of a store's commit log: `storePathCommitLog`, or the one in its root."""
+    """Return the folder of a store's commit log: `storePathCommitLog`, or the default in the
+    store's root."""
     path = config.store_path_commit_log
     return Path(path) if path else root / COMMIT_LOG_DIRECTORY
 
 
 class CommitLogReader(Protocol):
-    """What serving needs from a commit log, owned or foreign. Offsets are bytes."""
+    """Reads of a commit log of this or another process, to serve messages. Offsets are bytes."""
 
     @property
     def file_size(self) -> int: ...
 
     @property
     def min_offset(self) -> int:
-        """First byte that is still there."""
+        """First available byte."""
         ...
 
     @property
     def readable_offset(self) -> int:
-        """Behind the last byte that can be read."""
+        """End of the readable bytes."""
         ...
 
     @property
     def confirm_offset(self) -> int:
-        """Behind the last byte that may be dispatched."""
+        """End of the bytes that may be dispatched."""
         ...
 
     @property
     def flushed_offset(self) -> int:
-        """Behind the last byte that is known to be on disk."""
+        """End of the bytes that are known to be on disk."""
         ...
 
     def get(self, offset: int, size: int) -> memoryview | None:
-        """Return these bytes; None when they are not all within [min_offset, readable_offset) and
-        one file."""
+        """Return the given bytes. None unless all of them are within [min_offset, readable_offset)
+        and in one file."""
         ...
 
     def gather(self, runs: Runs) -> bytearray | None:
-        """Copy the bytes of runs of one file, one behind the other; None when they are not all
-        within [min_offset, readable_offset). The buffer is the caller's own."""
+        """Copy the runs of one file into one buffer. Return None unless all runs are within
+        [min_offset, readable_offset). The caller owns the buffer."""
         ...
 
     def is_resident(self, offset: int, size: int) -> bool:
-        """Tell whether these bytes are in the page cache; False when the log does not have them."""
+        """Return whether the given bytes are in the page cache. False if the log does not have
+        them."""
         ...
 
 
 class CommitLog:
-    """One writer (who holds the store's put lock), any number of readers.
+    """Commit log with one writer (the holder of the store's put lock) and any number of readers.
 
-    max_offset: behind the last byte that was appended; flushed_offset: behind the last one that a
-    sync brought to disk. sync_flush: whether only what is on disk may be dispatched (SYNC_FLUSH).
-    pool: buffers that messages are put into, and that `commit` copies to the files, which makes
-    them readable; without a free one a file is written to directly, or, with fail_without_buffer,
-    not at all. warm_up_flush_pages: asked at each new file: not 0 to make all its pages at once,
-    with a sync after as many under SYNC_FLUSH.
-    on_damage: told once why nothing may be appended ever again: a file was changed underneath.
+    `max_offset`: end of the appended bytes. `flushed_offset`: end of the synced bytes.
+    `sync_flush`: whether only synced bytes may be dispatched (SYNC_FLUSH). `pool`: buffers for
+    messages. `commit` copies the messages to the files, which makes them readable. Without a free
+    buffer a file is written directly, or, with `fail_without_buffer`, not at all.
+    `warm_up_flush_pages`: called for each new file. If the result is not 0, all pages of the file
+    are prepared at once. Under SYNC_FLUSH the result is the number of pages between two syncs.
+    `on_damage`: called once with the reason when appends stop because another process has changed a
+    file.
     """
 
-    __slots__ = (  # that the compiled core knows
+    __slots__ = (  # known to the compiled core
         "__dict__",
         "__weakref__",
         "limit",
@@ -120,10 +122,10 @@ class CommitLog:
         self.max_offset = 0
         self.flushed_offset = 0
         self.on_damage: Callable[[TieredStoreError], object] = lambda _: None
-        self.closed_reason: str | None = None  # why nothing may be appended
-        # For the writer: the file that it writes to, and up to where a record may end in it before
-        # `make_room` has to be asked. It is 0 once the file was cut off underneath, so the writer
-        # asks `refuse_written` after it has written.
+        self.closed_reason: str | None = None  # why nothing can be appended
+        # For the writer: its file, and the limit of a record's end before `make_room` is required.
+        # The limit is 0 once the file was truncated by another process, so the writer calls
+        # `refuse_written` after it has written.
         self.view = memoryview(b"")
         self.view_from = 0
         self.limit = 0
@@ -143,7 +145,7 @@ class CommitLog:
         self._files = MappedFileQueue(directory, file_size, open_files, self._prepare)
 
     def make_directory(self) -> None:
-        """Make the folder of a new store, durably. Raises Invalid or Unavailable."""
+        """Create the folder of a new store, durably. Raises Invalid or Unavailable."""
         directory = self._files.directory
         try:
             FILES.make_directory(directory)
@@ -154,20 +156,20 @@ class CommitLog:
             raise translate_os_error(error, "make the folder", directory) from error
 
     def load(self) -> None:
-        """Find the files; `set_tail` says afterwards where the log ends. Raises Corrupt or Invalid
-        for files that are not as the configuration says."""
+        """Find the files of the log. `set_tail` sets the end of the log afterwards. Raises Corrupt
+        or Invalid for files that do not match the configuration."""
         self._files.load()
         self.max_offset = self.flushed_offset = self._files.end_offset
         self._committed_offset = self.max_offset
 
     def start(self) -> None:
-        """Begin to make the next files in the background."""
+        """Start to create the next files in the background."""
         if self._buffers is not None:
             self._buffers.make_ahead()
         self._files.allocation.start()
 
     def health(self) -> ServiceHealth:
-        """Tell how the making of files is."""
+        """Return the health of the thread that creates files."""
         return self._files.allocation.health()
 
     @property
@@ -184,21 +186,20 @@ class CommitLog:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no file at all."""
+        """Whether the log has no file."""
         return self._files.is_empty
 
     def path_of(self, offset: int) -> Path:
-        """Return the path of the file that holds (or would hold) a byte."""
+        """Return the path of the file that contains a byte."""
         return self._files.path_of(offset)
 
     def list_paths(self) -> list[Path]:
-        """List the paths of the files, oldest first; of one that lies ready, no message has been
-        put in it."""
+        """Return the paths of the files, oldest first, without files created ahead."""
         return self._files.list_paths()
 
     @property
     def mapped_files(self) -> Sequence[MappedFile]:
-        """The files that are mapped now: the writer's, and those that wait for a flush."""
+        """Mapped files: the writer's file, and files that wait for a flush."""
         return self._files.mapped
 
     # Reading
@@ -225,8 +226,8 @@ class CommitLog:
         return self._files.is_resident(offset, size)
 
     def rest_of_file(self, offset: int) -> memoryview:
-        """Return everything readable from an offset on, up to the end of its file. Raises Corrupt
-        for a file that was cut off, Unavailable."""
+        """Return all readable bytes from an offset to the end of the file that contains it. Raises
+        Corrupt for a truncated file, Unavailable."""
         size = min(self.file_size - offset % self.file_size, self.readable_offset - offset)
         if size <= 0 or offset < self.min_offset:
             return memoryview(b"")
@@ -236,8 +237,8 @@ class CommitLog:
     # Appending
 
     def set_tail(self, offset: int) -> None:
-        """End the log here: what lies behind is no message and is wiped; what lies before counts as
-        flushed. Raises Corrupt or Unavailable."""
+        """End the log at an offset. Bytes after the end are not messages and are zeroed. Bytes
+        before the end count as flushed. Raises Corrupt or Unavailable."""
         self._files.check_walks()
         self._files.truncate(offset)
         if self._files.is_empty:
@@ -247,12 +248,9 @@ class CommitLog:
         self.max_offset = self.flushed_offset = self._committed_offset = offset
 
     def _wipe(self, offset: int) -> None:
-        """Zero the last file from a position on, so that nothing stale can look like a later
-        record, on disk too.
-
-        In place, and only what is not zero yet: the file keeps its size at every moment, and what
-        is sparse stays so.
-        """
+        """Zero the last file from a position on, on disk too, so that no old bytes look like a
+        later record. Only bytes that are not zero are written, in place: the size of the file never
+        changes, and holes stay holes."""
         file = self._files.open_last(offset)
         inside = offset - file.from_offset
         if not any(file.view[inside : inside + 8]):
@@ -264,16 +262,16 @@ class CommitLog:
         file.sync()
 
     def refuse_written(self, end: int) -> None:
-        """Raise Corrupt when bytes up to an offset, just written to `view`, went nowhere: the file
-        was cut off underneath, and `limit` was set to 0 then."""
+        """Raise Corrupt if bytes up to an offset that were just written to `view` are lost. This
+        happens if another process has truncated the file, so that `limit` is 0."""
         if end > self.limit:
             self._fail(self._files.open_last(self.max_offset).make_fault_error())
 
     def make_room(self, size: int) -> int:
-        """Return where the next `size` bytes go, at `max_offset` or at the beginning of the next
-        file; `view` has room for them then. Raises Busy when the log is not written to any more,
-        Exhausted or Unavailable when there is no room now, Corrupt when a file was changed
-        underneath, and Invalid when no file is large enough."""
+        """Return the position for the next `size` bytes, at `max_offset` or at the beginning of the
+        next file. Afterwards `view` has room for these bytes. Raises Busy if the log is closed for
+        writing, Exhausted or Unavailable if no room is available now, Corrupt if another process
+        changed a file, and Invalid if no file is large enough."""
         if self.closed_reason is not None:
             raise Busy(self.closed_reason)
         if size + BLANK_SIZE > self.file_size:
@@ -302,37 +300,37 @@ class CommitLog:
         inside = position - file.from_offset
         reserved = file.reserve(inside + size)
         buffer = None if self._buffers is None else self._buffers.take(file)
-        # The limit comes last: where this ends before, by an error or a signal, that of the former
-        # file refuses what is not that file's.
+        # The limit comes last: after an error or a signal in between, the former file's limit
+        # refuses bytes outside that file.
         if buffer is not None:
             self.view, self.view_from = memoryview(buffer), file.from_offset
             self.limit = file.from_offset + min(reserved, file.size - BLANK_SIZE)
             return position
         touched = file.touch(inside, inside + size)
         goes_on = self.view_from == file.from_offset and bool(self.view)
-        # Not for the first messages of a file, nor where each sync would bring it all to disk.
+        # Not for the first messages of a file, and not where each sync would write it all to disk.
         if goes_on and touched < file.size and not self._sync_flush:
             self._files.allocation.touch_ahead(file, touched)
         self.view, self.view_from = file.view, file.from_offset
-        # Where no fault of the mapping is told, the length of the file is checked at each put.
+        # Without fault reports of the mapping, each put checks the length of the file.
         end = touched if file.is_guarded else inside + size
         self.limit = file.from_offset + min(end, file.size - BLANK_SIZE)
-        if file.fault.is_noted:  # meanwhile
+        if file.fault.is_noted:  # since then
             raise file.make_fault_error()
         return position
 
     def _end_file(self, file: MappedFile, room: int) -> None:
-        """Write the blank record that fills the rest of a file."""
         inside = self.max_offset - file.from_offset
         file.reserve(inside + BLANK_SIZE)
         buffer = None if self._buffers is None else self._buffers.take(file)
         if buffer is None:
             file.view[inside : inside + BLANK_SIZE] = blank_record(room)
-        else:  # which may hold what another file had there
+        else:  # which may have old content there
             buffer[inside : inside + room] = blank_record(room).ljust(room, b"\0")
 
     def _open_last(self) -> MappedFile:
-        """The file into which `max_offset` falls, made if need be, and the next ones asked for."""
+        """Return the file that contains `max_offset`, created if needed, and request the next
+        files."""
         file = self._files.open_last(self.max_offset)
         file.fault.on_fault = self._on_fault
         file.check()
@@ -341,7 +339,6 @@ class CommitLog:
         return file
 
     def _prepare(self, file: MappedFile) -> None:
-        """Have a new file ready for its first bytes."""
         pages = self._warm_up_flush_pages()
         if pages:
             file.warm_up(pages * mmap.PAGESIZE if self._sync_flush else None)
@@ -350,12 +347,12 @@ class CommitLog:
         if self._buffers is not None:
             self._buffers.make_ahead()
 
-    # What others do with the files
+    # Changes of the files by other threads
 
     def commit(self, least_pages: int = 0) -> bool:
-        """Copy what waits in buffers of the pool to the files, where it can be read; returns
-        whether there was anything. least_pages: do nothing for fewer pages of 4,096 bytes, unless a
-        file is full. Raises Exhausted when the disk is full (a later call goes on), Unavailable,
+        """Copy messages from buffers of the pool to the files, where they become readable. Returns
+        whether any were copied. `least_pages`: do nothing for fewer pages of 4,096 bytes, unless a
+        file is full. Raises Exhausted for a full disk (a later call continues), Unavailable,
         Corrupt."""
         with self._commit_lock:
             begin, end = self._committed_offset, self.max_offset
@@ -371,7 +368,8 @@ class CommitLog:
             return True
 
     def _commit_file(self, buffers: WriteBuffers, begin: int, end: int) -> int:
-        """Copy bytes [begin, end) as far as they are of one file; returns up to where."""
+        """Copy the part of the bytes [begin, end) that is in the first file of this range. Returns
+        the position of the remaining bytes."""
         from_offset = begin - begin % self.file_size
         end = min(end, from_offset + self.file_size)
         buffer = buffers.find(from_offset)
@@ -386,9 +384,9 @@ class CommitLog:
         return end
 
     def sync(self) -> int:
-        """Bring what was appended so far to disk; returns the new `flushed_offset`. One thread at a
-        time. Raises Exhausted as `commit`, Unavailable, Corrupt for a file that was changed
-        underneath; then nothing moved."""
+        """Sync the appended bytes. Returns the new `flushed_offset`. Called by one thread at a
+        time. Raises Exhausted like `commit`, Unavailable, and Corrupt for a file that another
+        process changed. After an error `flushed_offset` is unchanged."""
         self.commit()
         end = self.readable_offset
         self._files.sync(max(self.flushed_offset, self.min_offset), end)
@@ -396,13 +394,13 @@ class CommitLog:
         return end
 
     def delete_files_before(self, offset: int) -> list[Path]:
-        """Delete the files that end at or before an offset, oldest first, and return their paths:
-        never one that is not flushed, so never the last. Readers that are at it finish. Raises
-        Unavailable or Invalid; the file that could not be deleted stays then."""
+        """Delete the files that end at or before an offset, oldest first, and return their paths.
+        Neither an unflushed file nor the last file is deleted. Reads in progress finish. Raises
+        Unavailable or Invalid if a file cannot be deleted. That file stays."""
         return self._files.delete_before(min(offset, self.flushed_offset, self.max_offset - 1))
 
     def close(self) -> None:
-        """Drop the mappings, and delete the files that were made ahead and not used."""
+        """Close the mappings, and delete unused files that were created ahead."""
         self.view, self.limit = memoryview(b""), 0
         if self._buffers is not None:
             self._buffers.close()

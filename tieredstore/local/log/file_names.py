@@ -1,28 +1,35 @@
-"""Fixed-size files named by the offset of their first byte: listing and checking a directory."""
+"""Files of fixed size whose names are the offset of their first byte: listing and checks."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.errors import translate_os_error, wrap_os_errors
 from tieredstore.errors import Corrupt, Invalid
 
 NAME_DIGITS = 20
 
 
+_SIZE_KEYS: Final = {
+    "consumequeue": "mappedFileSizeConsumeQueue",
+    "consumequeue_ext": "mappedFileSizeConsumeQueueExt",
+}
+"""Java's configuration key for the size of the files, by folder of a store. The log's folder is not
+included."""
+
+
 def file_name(offset: int) -> str:
-    """Make the name of the file whose first byte has this offset."""
+    """Return the name of the file that begins at an offset."""
     return f"{offset:0{NAME_DIGITS}d}"
 
 
 @dataclass(frozen=True, slots=True)
 class FileRun:
-    """Files of one size without a gap: offsets [start, end), `file_size` bytes each.
-
-    Empty (start == end) when the directory holds none; file_size is 0 then unless it was given.
-    """
+    """Consecutive files with the offsets [start, end), `file_size` bytes each. For a directory
+    without files, start and end are equal, and `file_size` is 0 unless the caller gave a size."""
 
     file_size: int
     start: int
@@ -36,12 +43,12 @@ class FileRun:
 def list_files(
     directory: Path, *, file_size: int | None, unit_size: int = 1, delete_empty_last: bool = False
 ) -> FileRun:
-    """Check a directory of files and describe it.
+    """Check the files of a directory and describe them.
 
-    file_size: what each file must have (bytes), None to take it from the first file. unit_size:
-    what it must be a multiple of. A last file of length 0 was never used: it is skipped, and
-    deleted when `delete_empty_last` (an owner does that). Sub-directories are skipped. Raises
-    Corrupt for a wrong length, a gap or an overlap, Invalid for a foreign name.
+    `file_size`: required size of each file (bytes), or None to use the size of the first file.
+    `unit_size`: the size must be a multiple of this number. An unused last file of length 0 is
+    skipped, and deleted with `delete_empty_last`, which an owner sets. Sub-directories are skipped.
+    Raises Corrupt for a wrong length, a gap or an overlap, Invalid for a foreign name.
     """
     found: list[tuple[int, int]] = []
     try:
@@ -53,7 +60,7 @@ def list_files(
                 if not (name.isascii() and name.isdigit() and name == file_name(int(name))):
                     raise Invalid(
                         f"{entry.path}: expected a file named by its offset in {NAME_DIGITS} "
-                        "digits; move it elsewhere if it is not the store's",
+                        "digits. Move it elsewhere if it is not the store's",
                         path=entry.path,
                     )
                 try:
@@ -71,10 +78,8 @@ def list_files(
         offset, _ = found.pop()
         if delete_empty_last:
             empty = directory / file_name(offset)
-            try:
+            with wrap_os_errors("delete the empty file", empty):
                 empty.unlink()
-            except OSError as error:
-                raise translate_os_error(error, "delete the empty file", empty) from error
     if not found:
         return FileRun(file_size or 0, 0, 0)
     size = file_size or found[0][1]
@@ -82,9 +87,14 @@ def list_files(
     for offset, length in found:
         path = f"{directory}/{file_name(offset)}"
         if length != size or size == 0 or size % unit_size:
-            raise Corrupt(f"{path}: expected a file of {size} bytes, found {length}", path=path)
+            if length != size and all(other == length for _, other in found):
+                raise refuse_size(path, size, length)
+            expected_size = f"{size}" if length != size else f"a multiple of {unit_size}"
+            raise Corrupt(
+                f"{path}: expected a file of {expected_size} bytes, found {length}", path=path
+            )
         if offset != expected and not (directory / file_name(expected - size)).exists():
-            start = expected = offset  # those in front expired while they were listed
+            start = expected = offset  # files in front expired during the listing
         if offset != expected:
             raise Corrupt(
                 f"{path}: expected the file of offset {expected} next, found {offset}",
@@ -93,3 +103,14 @@ def list_files(
             )
         expected += size
     return FileRun(size, start, expected)
+
+
+def refuse_size(path: str, size: int, found: int) -> Corrupt:
+    """Return the error for files that all have one size, which is not the configured size."""
+    keys = (key for folder, key in _SIZE_KEYS.items() if f"/{folder}/" in path)
+    key = next(keys, "mappedFileSizeCommitLog")
+    return Corrupt(
+        f"{path}: expected a file of {size} bytes, found {found}. If the store was written with "
+        f"this size, set {key}={found} in broker.conf",
+        path=path,
+    )

@@ -1,32 +1,37 @@
-"""Copying records that lie apart in a commit log file into one buffer."""
+"""Copies of several records of the commit log in one operation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from tieredstore.contracts.segment import Buffer
-from tieredstore.message.columns.bounds import add_up, find_greatest, find_least
+from tieredstore.errors import TieredStoreError
+from tieredstore.message.buffers import add_up, find_greatest, find_least
 from tieredstore.message.core import IS_COMPILED
+
+if TYPE_CHECKING:
+    from tieredstore.local.log.commit_log import CommitLogReader
 
 if IS_COMPILED:
     from tieredstore.message import _core
 
 Run = tuple[int, int]
-"""Bytes [start, end) of the commit log."""
+"""Bytes [start, end) of the commit log that are read together."""
 
 MAX_GAP_BYTES: Final = 16 << 10
-"""Runs with less than this between them are read at once: it costs less than a read of each."""
+"""Maximum gap between runs that are read together. Reading the gap is cheaper than a second
+read."""
 
 _EDGE: Final = np.ones(1, np.bool_)
 
 
 class Runs(NamedTuple):
-    """Runs of one file, one at least, in the order in which they are wanted: int64[n] each, of
-    which there may be one for each message. begin, end: of all; size_bytes: of them together."""
+    """At least one run in one file, in the requested order: int64[n] each. A message has at most
+    one run. `begin`, `end`: range of all runs. `size_bytes`: total size of the runs."""
 
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
@@ -36,7 +41,7 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Self:
-        """Make them from where each starts and ends."""
+        """Create runs from their start and end positions."""
         return cls(
             np.ascontiguousarray(starts),
             np.ascontiguousarray(ends),
@@ -47,12 +52,12 @@ class Runs(NamedTuple):
 
     @property
     def breaks(self) -> npt.NDArray[np.bool_]:
-        """Which of them, but for the last, do not end where the next one starts: bool[n - 1]."""
+        """Return for each run, except the last, whether a gap follows it: bool[n - 1]."""
         breaks: npt.NDArray[np.bool_] = self.starts[1:] != self.ends[:-1]
         return breaks
 
     def list_spans(self) -> list[Run]:
-        """List where they start and end, those that touch each other as one."""
+        """Return the starts and ends of the runs. Adjacent runs are merged."""
         breaks = self.breaks
         starts = self.starts[np.concatenate((_EDGE, breaks))]
         ends = self.ends[np.concatenate((breaks, _EDGE))]
@@ -60,7 +65,7 @@ class Runs(NamedTuple):
 
 
 def copy_runs(view: memoryview, base: int, runs: Runs) -> bytearray:
-    """Copy runs, one behind the other, out of a view of the log's bytes from `base` on."""
+    """Copy runs, in order, from a view of the log. `base`: offset of the view's first byte."""
     if IS_COMPILED:
         copied = _core.copy_runs(view, base, runs.starts, runs.ends)
         if copied is not None:
@@ -69,11 +74,8 @@ def copy_runs(view: memoryview, base: int, runs: Runs) -> bytearray:
 
 
 def gather_runs(runs: Sequence[Run], read: Callable[[int, int], Buffer | None]) -> bytearray | None:
-    """Read runs that follow one another and copy them, one behind the other.
-
-    read: returns the bytes of (offset, size), None when they are not there; what lies between near
-    runs is read with them. Returns None when `read` does.
-    """
+    """Read consecutive runs and copy them in order. `read`: returns the bytes of (offset, size), or
+    None if they do not exist. Small gaps are read too. Returns None if `read` returns None."""
     pieces: list[memoryview] = []
     first = 0
     while first < len(runs):
@@ -88,3 +90,49 @@ def gather_runs(runs: Sequence[Run], read: Callable[[int, int], Buffer | None]) 
         pieces += [view[start - begin : end - begin] for start, end in runs[first:stop]]
         first = stop
     return bytearray().join(pieces)
+
+
+MAX_WASTE: Final = 4
+"""Maximum number of copied bytes per requested byte. Copying nearby bytes is cheaper than a call
+per record."""
+MAX_JOINED_BYTES: Final = 1 << 20
+
+
+class JoinedRecords:
+    """Bytes of the commit log from an offset on, read for several records. Empty if a joint read is
+    not worthwhile."""
+
+    __slots__ = ("_data", "_size", "_start")
+
+    def __init__(self, start: int = 0, data: memoryview | None = None) -> None:
+        self._start = start
+        self._data = data if data is not None else memoryview(b"")
+        self._size = len(self._data)
+
+    def find(self, offset: int, size: int) -> memoryview | None:
+        """Return the bytes of the record at a commit log offset, or None if this joint read does
+        not include the whole record."""
+        inside = offset - self._start
+        if 0 <= inside <= inside + size <= self._size and size:
+            return self._data[inside : inside + size]
+        return None
+
+
+NOTHING_JOINED: Final = JoinedRecords()
+
+
+def read_joined(log: CommitLogReader, units: Sequence[Sequence[int]]) -> JoinedRecords:
+    """Read the records of units (physical offset, size, …) in one read if they are close together.
+    Unreadable records are left out, so that a later read of the single record reports the fault."""
+    if len(units) < 2:
+        return NOTHING_JOINED
+    start = units[0][0]
+    size = units[-1][0] + units[-1][1] - start
+    wanted = sum(unit[1] for unit in units)
+    if not wanted <= size <= min(MAX_WASTE * wanted, MAX_JOINED_BYTES):
+        return NOTHING_JOINED
+    try:
+        data = log.get(start, size)
+    except TieredStoreError:
+        return NOTHING_JOINED
+    return NOTHING_JOINED if data is None else JoinedRecords(start, data)

@@ -1,9 +1,9 @@
-"""One fixed-size file, mapped into memory for appending.
+"""File of fixed size, mapped into memory for appends.
 
-The file is sparse when it is made; disk space is reserved a stretch ahead of the writer, so that a
-full disk is an error of `reserve` and never a signal in the middle of a copy. A file that somebody
-cut off underneath is no signal either: the mapping is guarded, and the file is not written to from
-then on. Readers get copies, never the mapping.
+A new file is sparse. Disk space is reserved some distance ahead of the writer, so that a full disk
+is an error of `reserve` and never a signal during a copy. A file truncated by another process
+causes no signal either: the mapping is guarded, and the file is then closed for writing. Readers
+get copies, never the mapping.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.errors import translate_os_error, wrap_os_errors
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.guarded_mapping import guard
 from tieredstore.disk.locks import is_file_at
@@ -38,15 +38,15 @@ from tieredstore.local.log.memory import (
 RESERVE_BYTES: Final = 16 << 20
 TOUCH_BYTES: Final = 1 << 20
 AHEAD_BYTES: Final = 8 << 20
-"""How far in front of the writer pages are made in the background."""
+"""Distance ahead of the writer for which pages are prepared in the background."""
 _RESERVE_STEPS: Final = (RESERVE_BYTES, 4 << 20, 1 << 20, 64 << 10, mmap.PAGESIZE)
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_RESERVING: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL})
 
 
 class MappingFault:
-    """Whether an access to a mapping found no page. on_fault: called then, in the middle of the
-    access; it must not keep the mapping alive."""
+    """Recorder of an access to a mapping that finds no page. `on_fault`: called during the access.
+    `on_fault` must not keep the mapping alive."""
 
     __slots__ = ("is_noted", "on_fault")
 
@@ -55,19 +55,18 @@ class MappingFault:
         self.on_fault: Callable[[], object] = lambda: None
 
     def note(self) -> None:
-        """Note a fault."""
+        """Record that an access found no page."""
         self.is_noted = True
         self.on_fault()
 
 
 class MappedFile:
-    """Bytes [from_offset, from_offset + size) of an address space.
+    """File with bytes [from_offset, from_offset + size) of an address space. Opened and mapped at
+    first use.
 
-    Opened and mapped at first use. One thread at a time, but for `sync` and `touch_ahead`. Views
-    of it stay valid while they are referenced, also after `close`.
-
-    fault: whether an access to the mapping found no page; is_guarded: whether that is noted, known
-    once the file is mapped.
+    Used by one thread at a time, except for `sync` and `touch_ahead`. Views stay valid while they
+    are referenced, also after `close`. `fault`: whether an access to the mapping found no page.
+    `is_guarded`: whether faults are recorded, known once the file is mapped.
     """
 
     __slots__ = (
@@ -103,27 +102,20 @@ class MappedFile:
 
     @classmethod
     def create(cls, path: Path, from_offset: int, size: int) -> MappedFile:
-        """Make the file, filled with zeros; it and its name are on disk when this returns. Raises
-        Exhausted, Unavailable or Invalid; then there is no file."""
+        """Create the file, filled with zeros. The file and its name are on disk on return. Raises
+        Exhausted, Unavailable or Invalid. No file exists after an error."""
         file = cls(path, from_offset, size)
-        try:
+        with wrap_os_errors("create", path):
             FILES.make_directory(path.parent)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise translate_os_error(error, "create", path) from error
         file._fd = fd
         try:
-            try:
+            with wrap_os_errors(f"make {size} bytes long", path):
                 os.ftruncate(fd, size)
-            except OSError as error:
-                raise translate_os_error(error, f"make {size} bytes long", path) from error
             file.reserve(1)
-            try:
+            with wrap_os_errors("sync the new file", path):
                 sync_file(fd)
                 FILES.sync_directory(path.parent)
-            except OSError as error:
-                # Passing, unlike other syncs that fail: the file goes, and nothing was put in it.
-                raise translate_os_error(error, "sync the new file", path) from error
         except BaseException:
             file.close()
             with contextlib.suppress(OSError):
@@ -133,13 +125,11 @@ class MappedFile:
 
     @property
     def fd(self) -> int:
-        """Descriptor of the file, open until `close`. Raises Corrupt when the file does not have
-        its size, and what the system says."""
+        """Descriptor of the file, which stays open until `close`. Raises Corrupt for a file of a
+        wrong size, and the system's errors."""
         if self._fd < 0:
-            try:
+            with wrap_os_errors("open", self.path):
                 fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-            except OSError as error:
-                raise translate_os_error(error, "open", self.path) from error
             self._fd = fd
             try:
                 self.check_length()
@@ -149,7 +139,8 @@ class MappedFile:
         return self._fd
 
     def check_length(self) -> None:
-        """Raise Corrupt when the file was cut off or has grown: no byte of it may be touched."""
+        """Raise Corrupt if the file was truncated or has grown. In that case no byte of the mapping
+        may be accessed."""
         length = os.lseek(self.fd, 0, os.SEEK_END)
         if length != self.size:
             raise Corrupt(
@@ -159,7 +150,7 @@ class MappedFile:
             )
 
     def make_fault_error(self) -> Corrupt:
-        """Make the error of a file whose mapping had a fault."""
+        """Return the error for a file in whose mapping an access found no page."""
         try:
             self.check_length()
         except Corrupt as error:
@@ -171,7 +162,7 @@ class MappedFile:
         )
 
     def check(self) -> None:
-        """Raise Corrupt when the file was cut off, deleted or replaced by others."""
+        """Raise Corrupt if the file was truncated, deleted or replaced by another process."""
         if self.fault.is_noted:
             raise self.make_fault_error()
         self.check_length()
@@ -183,19 +174,17 @@ class MappedFile:
 
     @property
     def map(self) -> mmap.mmap:
-        """The writable mapping. Raises as `fd`."""
+        """Return the writable mapping of the file. Raises the errors of `fd`."""
         if self._map is None:
             fd = self.fd
-            try:
+            with wrap_os_errors("map", self.path):
                 self._map = mmap.mmap(fd, self.size)
-            except OSError as error:
-                raise translate_os_error(error, "map", self.path) from error
             self.is_guarded = guard(self._map, self.fault.note)
         return self._map
 
     @property
     def view(self) -> memoryview:
-        """The whole file."""
+        """View of the whole mapped file."""
         if self._view is None:
             view = memoryview(self.map)
             self._address = find_address(view)
@@ -203,8 +192,9 @@ class MappedFile:
         return self._view
 
     def copy(self, start: int, end: int) -> bytes | None:
-        """Copy bytes of the mapping; None when it was closed, had a fault, or has not all of them
-        in memory: they have to be read from the file then, which stops no other thread."""
+        """Copy bytes of the mapping. Returns None if the mapping is closed or had a fault, or if
+        some bytes are not in memory. The caller then reads from the file, which blocks no other
+        thread."""
         view = self._view
         if view is None or not is_resident(self._address, start, end):
             return None
@@ -212,7 +202,8 @@ class MappedFile:
         return None if self.fault.is_noted else data
 
     def gather(self, runs: Runs) -> bytearray | None:
-        """Copy runs of the log that lie in this file, one behind the other; None as `copy`."""
+        """Copy runs of the log in this file into one buffer. Returns None in the same cases as
+        `copy`."""
         view, base = self._view, self.from_offset
         if view is None or not all(
             is_resident(self._address, start - base, end - base) for start, end in join_near(runs)
@@ -222,8 +213,8 @@ class MappedFile:
         return None if self.fault.is_noted else data
 
     def reserve(self, end: int) -> int:
-        """Make sure that bytes [0, end) have their place on disk; returns up to where they have
-        (more than asked, as far as the disk has room). Raises Exhausted when it is full."""
+        """Reserve disk space for bytes [0, end). Returns the end of the reserved space, which may
+        be greater. Raises Exhausted if the disk is full."""
         if end <= self._reserved:
             return self._reserved
         start = self._reserved
@@ -242,28 +233,26 @@ class MappedFile:
         return self._reserved
 
     def warm_up(self, flush_bytes: int | None) -> None:
-        """Reserve and make all pages and lock them in memory, as far as disk and system allow it;
-        `close` gives them up. flush_bytes: sync after as many bytes; None for no sync. Raises
-        Unavailable when a sync fails."""
+        """Reserve space for all pages, prepare them and lock them in memory, as far as disk and
+        system allow. `close` unlocks the pages. `flush_bytes`: number of bytes between two syncs,
+        or None for no sync. Raises Unavailable if a sync fails."""
         position = unsynced = 0
         while position < self.size:
             try:
                 self.reserve(min(position + RESERVE_BYTES, self.size))
-            except Exhausted:  # warm is what there is room for
+            except Exhausted:  # as many as there is room for
                 return
             begin, position = position, self.touch(position, position + TOUCH_BYTES)
             unsynced += position - begin
             if flush_bytes is not None and (unsynced >= flush_bytes or position == self.size):
-                try:
+                with wrap_os_errors("sync", self.path, is_sync=True):
                     sync_file(self.fd)
-                except OSError as error:
-                    raise translate_os_error(error, "sync", self.path, is_sync=True) from error
                 unsynced = 0
         self._is_locked = lock_memory(self.map)
 
     def write(self, position: int, data: memoryview) -> None:
-        """Write bytes by a call of the system, past the mapping. Raises Corrupt for a file that was
-        cut off, Exhausted when the disk is full, Unavailable."""
+        """Write bytes by a system call, without the mapping. Raises Corrupt for a truncated file,
+        Exhausted for a full disk, Unavailable."""
         self.check_length()
         try:
             while data:
@@ -274,9 +263,9 @@ class MappedFile:
             raise translate_os_error(error, action, self.path, offset=position) from error
 
     def touch(self, start: int, end: int) -> int:
-        """Bring the pages of reserved bytes [start, end) into memory in one call, which takes a
-        third of the time that a fault a page does; returns up to where they were (more than
-        asked, never more than is reserved)."""
+        """Load the pages of reserved bytes [start, end) into memory in one call, which takes a
+        third of the time of single page faults. Returns the end of the loaded bytes, which may be
+        greater within the reserved space."""
         wanted = min(max(end, start + TOUCH_BYTES), self._reserved)
         if wanted > self._touched:
             start -= start % mmap.PAGESIZE
@@ -287,9 +276,9 @@ class MappedFile:
         return wanted
 
     def touch_ahead(self, position: int) -> None:
-        """Reserve and touch the bytes behind a position, in a thread beside the writer's, which
-        finds that done. What cannot be done is left to the writer; a file that was closed
-        meanwhile, or cut off, is left alone."""
+        """Reserve and load the pages after a position, in a thread beside the writer's. Failures
+        are ignored, because the writer will report them. A file that is closed or truncated in the
+        meantime is left unchanged."""
         end = min(position + AHEAD_BYTES, self.size)
         with self._closing, contextlib.suppress(TieredStoreError):
             begin = max(self._touched, position)
@@ -301,16 +290,15 @@ class MappedFile:
             self._touched = max(self._touched, end)
 
     def sync(self) -> None:
-        """Sync the file: what was written is on disk when this returns. (`mmap.flush` would hold
-        the GIL.) Raises Corrupt as `check`, Unavailable when the sync fails."""
+        """Flush the written bytes to disk. (`mmap.flush` would hold the GIL.) Raises Corrupt as
+        `check`, Unavailable if the sync fails."""
         self.check()
-        try:
+        with wrap_os_errors("sync", self.path, is_sync=True):
             sync_file(self.fd)
-        except OSError as error:
-            raise translate_os_error(error, "sync", self.path, is_sync=True) from error
 
     def close(self) -> None:
-        """Drop the mapping, which goes with the last view of it, and the descriptor. Idempotent."""
+        """Close the descriptor and the mapping. The mapping ends when its last view is released.
+        Idempotent."""
         with self._closing:
             self._close()
 
@@ -320,7 +308,7 @@ class MappedFile:
             if self._is_locked:
                 unlock_memory(self._map)
                 self._is_locked = False
-            with contextlib.suppress(BufferError):  # somebody still holds a view
+            with contextlib.suppress(BufferError):  # a view still exists
                 self._map.close()
             self._map = None  # its guard goes with it
         if self._fd >= 0:

@@ -1,11 +1,12 @@
-"""The files of a commit log: one size each, no gap between them.
+"""Files of a commit log, of equal size and without gaps.
 
-Which files there are is told by two numbers, so that a file is found by a division and readers take
-no lock: `min_offset` is moved by the deletion of old files alone, `end_offset` by the writer alone.
-Mapped are the files that the writer fills, until they are full and flushed. What is read of them is
-copied from the mapping, what is read of the others by position, which lets other threads run while
-the disk works. So no reader holds a mapping: a file that is deleted while it is read stays readable
-by the descriptor in use, and one that was cut off or replaced underneath is an error, no signal.
+The files are defined by two numbers, so a division finds a file, and readers take no lock. Only the
+deletion of old files changes `min_offset`, and only the writer changes `end_offset`.
+
+A file is mapped from its first write until it is full and flushed. Reads copy from the mappings,
+and read all other files by position, which lets other threads run during disk access. No reader
+holds a mapping. A file that is deleted during a read stays readable through its open descriptor. A
+file that another process truncated or replaced is an error, not a signal.
 """
 
 from __future__ import annotations
@@ -16,26 +17,156 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
-from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.guarded_mapping import guard
-from tieredstore.errors import Corrupt, TieredStoreError
-from tieredstore.local.log.allocation import AllocateMappedFileService
+from tieredstore.errors import Corrupt, Exhausted, TieredStoreError
 from tieredstore.local.log.file_names import file_name, list_files
 from tieredstore.local.log.gathering import Runs, gather_runs
 from tieredstore.local.log.mapped_file import MappedFile, MappingFault
 from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.service_thread import ServiceHealth, ServiceThread
 
 _log = logging.getLogger(__name__)
+WAIT_MS: Final = 5_000
+"""Maximum time for which a put waits for its file."""
+
+
+class _Request:
+    """Request to create one file. `done` is set when the file exists or an error occurred."""
+
+    __slots__ = ("done", "error", "file", "from_offset")
+
+    def __init__(self, from_offset: int) -> None:
+        self.from_offset = from_offset
+        self.done = threading.Event()
+        self.file: MappedFile | None = None
+        self.error: TieredStoreError | None = None
+
+
+class AllocateMappedFileService:
+    """Service that creates files by `create(from_offset)`, one at a time, in the order of their
+    offsets.
+
+    `request` requests a file that will be needed, `take` waits for it. A failed creation is retried
+    when the file is requested again. Before `start` and after `stop`, `take` creates the file
+    itself. Thread-safe.
+    """
+
+    def __init__(self, create: Callable[[int], MappedFile], *, wait_ms: int = WAIT_MS) -> None:
+        self._create = create
+        self._wait_ms = wait_ms
+        self._lock = threading.Lock()
+        self._requests: dict[int, _Request] = {}
+        self._writer: tuple[MappedFile, int] | None = None
+        self._loop = ServiceThread(
+            "allocate-mapped-file",
+            self._make_files,
+            None,
+            on_error=lambda error: _log.warning("a commit log file was not made: %s", error),
+        )
+
+    def start(self) -> None:
+        """Start to create files in the background."""
+        self._loop.start()
+
+    def stop(self) -> dict[int, MappedFile | None]:
+        """End the thread. Returns the files that were not taken, by ascending offset. A file whose
+        creation failed is returned as None. A part of that file may be on disk."""
+        self._loop.stop()
+        with self._lock:
+            requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.done.set()
+        return {offset: request.file for offset, request in sorted(requests.items())}
+
+    def health(self) -> ServiceHealth:
+        """Return the health of the loop."""
+        return self._loop.health()
+
+    def request(self, from_offset: int) -> None:
+        """Request the creation of a file, unless it is already requested. Never waits."""
+        if self._loop.is_running:
+            self._ask(from_offset)
+
+    def touch_ahead(self, file: MappedFile, position: int) -> None:
+        """Prepare the pages after a position of the writer's file. Never waits. During the creation
+        of a file, the writer prepares its pages itself."""
+        if self._loop.is_running:
+            self._writer = file, position
+            self._loop.wake()
+
+    def _ask(self, from_offset: int) -> _Request:
+        with self._lock:
+            request = self._requests.get(from_offset)
+            if request is None or request.error is not None:
+                request = self._requests[from_offset] = _Request(from_offset)
+            if not request.done.is_set():
+                self._loop.wake()
+            return request
+
+    def take(self, from_offset: int) -> MappedFile:
+        """Wait for a file and return it. The file stays available until `confirm`. Raises the error
+        of the creation, and Exhausted after the waiting time."""
+        if not self._loop.is_running:
+            return self._create(from_offset)
+        request = self._ask(from_offset)
+        request.done.wait(self._wait_ms / 1000)
+        if request.error is not None:
+            raise request.error
+        if request.file is None:
+            raise Exhausted(
+                f"commit log file {from_offset:020d}: expected it within {self._wait_ms} ms: the "
+                "disk is too slow",
+                offset=from_offset,
+            )
+        return request.file
+
+    def confirm(self, from_offset: int) -> None:
+        """Remove a file from the requests, because its taker now owns it."""
+        with self._lock:
+            self._requests.pop(from_offset, None)
+
+    def _find_next(self) -> _Request | None:
+        """Return the next file to create, or None. Raises the error of an earlier file that was not
+        requested again: after a crash, a later file would follow a gap."""
+        with self._lock:
+            missing = [it for it in self._requests.values() if it.file is None]
+        first = min(missing, key=lambda it: it.from_offset, default=None)
+        if first is not None and first.error is not None:
+            raise first.error
+        return first
+
+    def _make_files(self) -> None:
+        while not self._loop.is_stopping:
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                writer[0].touch_ahead(writer[1])
+            request = self._find_next()
+            if request is None:
+                return
+            try:
+                request.file = self._create(request.from_offset)
+            except TieredStoreError as error:
+                request.error = error
+                raise
+            except Exception as error:
+                request.error = TieredStoreError(
+                    f"commit log file {request.from_offset:020d}: {error!r}",
+                    offset=request.from_offset,
+                )
+                raise
+            finally:
+                request.done.set()
+            self._loop.report_progress()
 
 
 class MappedFileQueue:
-    """One writer, one thread that syncs, one that deletes, any number of readers.
-
-    file_size: bytes; offsets are bytes of the log. prepare: called with each new file before the
-    writer gets it.
-    """
+    """Queue of files with one writer, one thread that syncs, one that deletes, and any number of
+    readers. `file_size`: bytes. Offsets are bytes of the log. `prepare`: called with each new file
+    before the writer gets it."""
 
     def __init__(
         self,
@@ -50,29 +181,29 @@ class MappedFileQueue:
         self.end_offset = 0
         self.allocation = AllocateMappedFileService(self._create)
         self.mapped: tuple[MappedFile, ...] = ()
-        """The files that are mapped, oldest first; swapped whole."""
+        """Mapped files, oldest first. Replaced as a whole."""
         self._open_files = open_files
         self._read_faults: dict[int, MappingFault] = {}
         self._prepare = prepare
         self._swap_lock = threading.Lock()  # of `mapped`, for an instant
-        self._close_lock = threading.Lock()  # held by whoever syncs or closes mapped files
+        self._close_lock = threading.Lock()  # held while mapped files are synced or closed
 
     def begin_at(self, offset: int) -> None:
-        """Let the first file of an empty log be the one of an offset."""
+        """Begin an empty log with the file that begins at an offset."""
         self.min_offset = self.end_offset = offset - offset % self.file_size
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no file at all."""
+        """Whether the log has no file."""
         return self.end_offset == self.min_offset
 
     def load(self) -> None:
-        """Find the files. Raises Corrupt or Invalid for files that are not as expected."""
+        """Find the files. Raises Corrupt or Invalid for unexpected files."""
         run = list_files(self.directory, file_size=self.file_size, delete_empty_last=True)
         self.min_offset, self.end_offset = run.start, run.end
 
     def path_of(self, offset: int) -> Path:
-        """Return the path of the file that holds (or would hold) a byte."""
+        """Return the path of the file that contains a byte."""
         return self.directory / file_name(offset - offset % self.file_size)
 
     def _create(self, from_offset: int) -> MappedFile:
@@ -87,10 +218,10 @@ class MappedFileQueue:
         return file
 
     def _delete_leftover(self, path: Path) -> None:
-        """Delete what an attempt left that could not be cleaned up: a file without a message."""
+        """Delete the remains of a failed creation: a file without a message."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # mostly: there is none
+        except OSError:  # usually none exists
             return
         try:
             is_unused = not any(os.pread(fd, 8, 0))
@@ -100,7 +231,7 @@ class MappedFileQueue:
             self._delete(path)
 
     def list_paths(self) -> list[Path]:
-        """List the paths of the files that there are, oldest first."""
+        """Return the paths of the existing files, oldest first."""
         return [
             self.path_of(begin) for begin in range(self.min_offset, self.end_offset, self.file_size)
         ]
@@ -108,8 +239,8 @@ class MappedFileQueue:
     # Reading
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Read bytes that lie in one file; None when it was deleted meanwhile. Raises Corrupt for a
-        file that was cut off or taken away by others, Unavailable."""
+        """Read bytes within one file. Returns None if the file has been deleted. Raises Corrupt for
+        a file that another process truncated or removed, Unavailable."""
         inside = offset % self.file_size
         begin = offset - inside
         for file in self.mapped:
@@ -127,8 +258,8 @@ class MappedFileQueue:
             raise
 
     def gather(self, runs: Runs) -> bytearray | None:
-        """Copy runs of one file, one behind the other; None when it was deleted meanwhile. Raises
-        what `read` raises."""
+        """Copy runs of one file, in order, into one buffer. Returns None if the file has been
+        deleted. Raises the errors of `read`."""
         begin = runs.begin - runs.begin % self.file_size
         for file in self.mapped:
             if file.from_offset == begin:
@@ -145,32 +276,32 @@ class MappedFileQueue:
             )
 
     def is_resident(self, offset: int, size: int) -> bool:
-        """Tell whether bytes of one file are in the page cache."""
+        """Return whether bytes of one file are in the page cache."""
         path = str(self.path_of(offset))
         return self._open_files.is_resident(path, offset % self.file_size, size)
 
     def map_for_reading(self, offset: int) -> memoryview:
-        """Map the file of an offset, for a walk through it; the mapping goes with the last view.
-        Raises Corrupt when the file does not have its size, Unavailable."""
+        """Map the file that begins at an offset, for a scan. The mapping ends with its last view.
+        Raises Corrupt for a file of a wrong size, Unavailable."""
         path = self.path_of(offset)
-        try:
-            with self._open_files.open_files.take(str(path), os.O_RDWR) as fd:
-                length = os.fstat(fd).st_size
-                if length != self.file_size:
-                    raise Corrupt(
-                        f"{path}: expected {self.file_size} bytes, found {length}", path=str(path)
-                    )
-                mapping = mmap.mmap(fd, length, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise translate_os_error(error, "map", path) from error
+        with (
+            wrap_os_errors("map", path),
+            self._open_files.open_files.take(str(path), os.O_RDWR) as fd,
+        ):
+            length = os.fstat(fd).st_size
+            if length != self.file_size:
+                raise Corrupt(
+                    f"{path}: expected {self.file_size} bytes, found {length}", path=str(path)
+                )
+            mapping = mmap.mmap(fd, length, access=mmap.ACCESS_READ)
         self.check_walks()
         fault = self._read_faults.setdefault(offset - offset % length, MappingFault())
         guard(mapping, fault.note)
         return memoryview(mapping)
 
     def check_walks(self) -> None:
-        """Raise Corrupt when a file was cut off while it was mapped for reading: what was read of
-        it is worth nothing."""
+        """Raise Corrupt if a file was truncated while it was mapped for reading, so that bytes read
+        from it are invalid."""
         for begin, fault in self._read_faults.items():
             if fault.is_noted:
                 path = self.path_of(begin)
@@ -181,8 +312,8 @@ class MappedFileQueue:
     # Writing
 
     def open_last(self, offset: int) -> MappedFile:
-        """Return the file that the byte at an offset is to be written to: one that is there, or the
-        one behind the last. Raises what `AllocateMappedFileService.take` and `MappedFile` raise."""
+        """Return the file that contains an offset: an existing file, or a new one after the last
+        file. Raises the errors of `AllocateMappedFileService.take` and `MappedFile`."""
         begin = offset - offset % self.file_size
         if begin < self.end_offset:
             for file in reversed(self.mapped):
@@ -192,7 +323,7 @@ class MappedFileQueue:
             file.check()
             self._add(file)
             return file
-        # An interrupt between any two of these lines loses nothing: the next call goes on.
+        # An interrupt between any two of these lines loses nothing: the next call continues.
         file = self.allocation.take(begin)
         self._add(file)
         self.end_offset = begin + self.file_size
@@ -205,8 +336,8 @@ class MappedFileQueue:
                 self.mapped = (*self.mapped, file)
 
     def sync(self, begin: int, end: int) -> None:
-        """Sync the bytes [begin, end); files that are full and synced are no longer mapped
-        afterwards. Raises Unavailable, Corrupt for a file that was cut off or replaced."""
+        """Sync the bytes [begin, end). Files that are full and synced are unmapped. Raises
+        Unavailable, and Corrupt for a file that another process truncated or replaced."""
         with self._close_lock:
             mapped = {file.from_offset: file for file in self.mapped}
             for offset in range(begin - begin % self.file_size, end, self.file_size):
@@ -218,7 +349,6 @@ class MappedFileQueue:
             self._unmap(0, end)
 
     def _unmap(self, begin: int, end: int) -> None:
-        """Close the mapped files that lie in [begin, end)."""
         with self._swap_lock:
             done = [
                 file
@@ -233,8 +363,8 @@ class MappedFileQueue:
 
     def delete_before(self, offset: int) -> list[Path]:
         """Delete the files whose bytes all lie before an offset, oldest first, and return their
-        paths. Readers that are at it finish. Raises Unavailable or Invalid; the file that could not
-        be deleted stays then."""
+        paths. Reads in progress finish. Raises Unavailable or Invalid if a file cannot be deleted.
+        That file stays."""
         deleted = []
         while self.min_offset + self.file_size <= offset:
             begin, path = self.min_offset, self.path_of(self.min_offset)
@@ -248,8 +378,8 @@ class MappedFileQueue:
         return deleted
 
     def truncate(self, offset: int) -> None:
-        """Delete the files that begin at or behind an offset, newest first, but for the first file
-        of a log that begins there."""
+        """Delete the files that begin at or after an offset, newest first. If this includes the
+        first file of the log, that file stays."""
         while self.end_offset > self.min_offset and self.end_offset - self.file_size >= max(
             offset, self.min_offset + 1
         ):
@@ -260,17 +390,15 @@ class MappedFileQueue:
             self.end_offset = begin
 
     def _delete(self, path: Path) -> None:
-        """Delete a file for good: no crash leaves a gap between those that stay."""
+        """Delete a file durably, so that no crash leaves a gap between the other files."""
         self._open_files.delete(path)
-        try:
+        with wrap_os_errors("sync the folder", path.parent, is_sync=True):
             FILES.sync_directory(path.parent)
-        except OSError as error:
-            raise translate_os_error(error, "sync the folder", path.parent, is_sync=True) from error
 
     def close(self) -> None:
-        """End the making of files, delete those that were never used, and close the others."""
+        """Stop creating files, delete files that were created ahead, and close all other files."""
         left = self.allocation.stop()
-        for begin, file in reversed(left.items()):  # the newest first: no gap in front of it
+        for begin, file in reversed(left.items()):  # the newest first, so that there is no gap
             if begin < self.end_offset:
                 continue
             if file is not None:

@@ -1,4 +1,4 @@
-"""Memory that stays: pages of a mapping made, locked and read ahead."""
+"""Pages of a mapping: preparation, locking, read-ahead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from tieredstore.local.log.gathering import Run, Runs
 
 POPULATE_WRITE: Final = 23
-"""MADV_POPULATE_WRITE of Linux 5.14; Python has no name for it yet."""
+"""The constant MADV_POPULATE_WRITE of Linux 5.14, for which Python has no name yet."""
 _MOST_PAGES: Final = 256
 NEAR_BYTES: Final = 128 * mmap.PAGESIZE
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def _call(name: str) -> Callable[[int, int], int] | None:
-    """`mlock` or `munlock` of the C library; None where there is none."""
+    """Return the C library's function of this name (`mlock` or `munlock`), or None."""
     try:
         function: Any = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError, TypeError):
@@ -47,7 +47,8 @@ def _find_madvise() -> Callable[[int, int, int], int] | None:
 
 @functools.cache
 def _find_mincore() -> Callable[[int, int, int], int] | None:
-    """What tells which pages are in memory; it never waits, so it keeps the GIL."""
+    """Return `mincore`, which reports resident pages. The function never waits, so it keeps the
+    GIL."""
     if sys.platform != "linux":
         return None
     function: Any = getattr(ctypes.PyDLL(None), "mincore", None)
@@ -63,7 +64,6 @@ def _warn_once(reason: str) -> None:
 
 
 def _apply(name: str, mapping: mmap.mmap) -> str | None:
-    """Call it for a mapping; returns why that failed."""
     function = _call(name)
     if function is None:
         return f"the system has no {name}"
@@ -76,8 +76,9 @@ def _apply(name: str, mapping: mmap.mmap) -> str | None:
 
 
 def populate(mapping: mmap.mmap, start: int, end: int) -> None:
-    """Make the pages of bytes [start, end) of a writable mapping, as far as the system can. Other
-    threads go on meanwhile (`mmap.madvise` keeps the GIL). start: of a page."""
+    """Prepare the pages of bytes [start, end) of a writable mapping, as far as the system can.
+    Other threads run during the call (`mmap.madvise` keeps the GIL). `start`: position of a page's
+    first byte."""
     madvise = _find_madvise()
     if madvise is not None:
         first = ctypes.c_char.from_buffer(mapping)  # so that it stays mapped
@@ -85,7 +86,7 @@ def populate(mapping: mmap.mmap, start: int, end: int) -> None:
 
 
 class _Answer(threading.local):
-    """What `mincore` writes for each page."""
+    """Output array of `mincore`, with one byte per page."""
 
     def __init__(self) -> None:
         self.pages = ctypes.create_string_buffer(_MOST_PAGES)
@@ -96,14 +97,15 @@ _answer = _Answer()
 
 
 def find_address(view: memoryview) -> int:
-    """Return where a writable mapping begins, for as long as somebody has a view of it."""
+    """Return the address of a writable mapping. The address is valid while a view of the mapping
+    exists."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
 def is_resident(address: int, start: int, end: int) -> bool:
-    """Tell whether all pages of bytes [start, end) of a mapping at an address are in memory: who
-    touches another one waits for the disk, and all threads with it. True where the system cannot
-    tell."""
+    """Return whether all pages of bytes [start, end) of a mapping at an address are resident. An
+    access to another page would wait for the disk, and block all threads. True if the system cannot
+    report it."""
     mincore = _find_mincore()
     if mincore is None:
         return True
@@ -120,10 +122,9 @@ def is_resident(address: int, start: int, end: int) -> bool:
 
 
 def join_near(runs: Runs) -> list[Run]:
-    """Join runs, to ask for their pages: all as one where on average no more than
-    NEAR_BYTES lie between them, for so many pages take about as long as another question. What else
-    lies between them is not asked for: one of 100,000 queues has the whole log between its
-    messages."""
+    """Merge runs into one request for their pages, if the average gap is at most NEAR_BYTES. Such a
+    request costs about as much as a request for one run. Larger gaps are not requested, because
+    nearly the whole log lies between two messages of one of 100,000 queues."""
     span_bytes = runs.end - runs.begin
     is_near = span_bytes <= runs.size_bytes + NEAR_BYTES or (
         span_bytes <= runs.size_bytes + NEAR_BYTES * (1 + np.count_nonzero(runs.breaks))
@@ -132,8 +133,8 @@ def join_near(runs: Runs) -> list[Run]:
 
 
 def lock_memory(mapping: mmap.mmap) -> bool:
-    """Keep the pages of a writable mapping in memory, and have them read ahead; returns whether the
-    system does. A refusal is logged once and harms nothing."""
+    """Lock the pages of a writable mapping in memory, and read them ahead. Returns whether the
+    system has locked them. A refusal is logged once and is harmless."""
     reason = _apply("mlock", mapping)
     if reason is not None:
         _warn_once(reason)
@@ -144,5 +145,5 @@ def lock_memory(mapping: mmap.mmap) -> bool:
 
 
 def unlock_memory(mapping: mmap.mmap) -> None:
-    """Let the system swap the pages of a mapping again. Idempotent."""
+    """Unlock the pages of a mapping. Idempotent."""
     _apply("munlock", mapping)

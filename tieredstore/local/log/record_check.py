@@ -1,25 +1,33 @@
-"""Whether a record is the message that a consume queue unit or an index entry speaks of.
+"""Check of a record against its consume queue unit or index entry.
 
-What can be checked of a record is checked each time that it is served: its lengths, its place in
-the log and in its queue, its topic, the CRC of its body and, where it has one, that of the whole
-record.
+Every read checks all that a record allows: its lengths, its position in the log and in its queue,
+its topic, the CRC of its body and, if present, the CRC of the whole record.
+
+A client may have sent a message whose record looks damaged at its end: properties that end in a
+zero, or in a CRC of the client's own. Such a record is valid if its lengths, its position and its
+body are right, and another record directly follows. The following record was written later.
 """
 
 from __future__ import annotations
 
 import struct
+import threading
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 from tieredstore.errors import Corrupt
-from tieredstore.local.topics import MAX_TOPIC_BYTES
+from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.message.crc import CRC_BLOCK_SIZE, CRC_MASK, property_crc_matches, raw_crc32
 from tieredstore.message.layout import (
     BODY_LENGTH_POSITION,
     BORN_TIMESTAMP_POSITION,
     FIXED_SIZE,
     MAGIC_V1,
+    MAGICS,
+    is_blank_record,
+    size_and_magic,
 )
-from tieredstore.message.names import LMQ_PREFIX
+from tieredstore.message.names import LMQ_PREFIX, MAX_TOPIC_BYTES
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
@@ -32,14 +40,14 @@ _HEAD: Final = struct.Struct(f">iIiiiqqi{BODY_LENGTH_POSITION - BORN_TIMESTAMP_P
 
 
 class QueuePlaces:
-    """What the records of one queue have in common."""
+    """The values that all records of one queue share."""
 
     __slots__ = ("is_light", "queue_id", "topic", "topic_field")
 
     def __init__(self, topic: str, queue_id: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        # A light queue's messages are at home in another queue: nothing is known of their place.
+        # Messages of a light queue belong to another queue: their position there is unknown.
         self.is_light = topic.startswith(LMQ_PREFIX)
         encoded = topic.encode()
         is_short = len(encoded) <= MAX_TOPIC_BYTES and not self.is_light
@@ -47,10 +55,15 @@ class QueuePlaces:
 
 
 def check_message(
-    record: memoryview, physical_offset: int, tags_code: int, places: QueuePlaces, offset: int
+    record: memoryview,
+    physical_offset: int,
+    tags_code: int,
+    places: QueuePlaces,
+    offset: int,
+    log: CommitLogReader | None = None,
 ) -> StoredMessage:
-    """Decode the message of a queue at an offset from its record. Raises Corrupt when it is another
-    one or none."""
+    """Decode the message of a queue at an offset from its record. `log`: as for
+    `check_stored_record`. Raises Corrupt if the bytes are no message or another message."""
     size = len(record)
     topic_field = places.topic_field
     if topic_field and size > FIXED_SIZE + len(topic_field) + 2:
@@ -58,7 +71,7 @@ def check_message(
         found_size, magic, crc, queue_id, _, queue_offset, own_offset, flag, body_length = found
         body_end = FIXED_SIZE + body_length
         properties = body_end + len(topic_field) + 2
-        # The plain case in one go: V1, IPv4, all as expected.
+        # The plain case in one comparison: V1, IPv4, all as expected.
         if (
             found_size == size
             and magic == MAGIC_V1
@@ -75,7 +88,7 @@ def check_message(
             and bytes(record[size - CRC_BLOCK_SIZE : size - _CRC_NAME_END]) != _CRC_NAME
         ):
             return StoredMessage(record, 0, size, tags_code)
-    message = check_stored_record(record, physical_offset, tags_code=tags_code)
+    message = check_stored_record(record, physical_offset, tags_code=tags_code, log=log)
     if not places.is_light and (
         message.queue_offset != offset
         or message.queue_id != places.queue_id
@@ -89,9 +102,15 @@ def check_message(
 
 
 def check_stored_record(
-    record: memoryview, physical_offset: int, *, tags_code: int = 0
+    record: memoryview,
+    physical_offset: int,
+    *,
+    tags_code: int = 0,
+    log: CommitLogReader | None = None,
 ) -> StoredMessage:
-    """Decode the message in these bytes, wherever its queue is. Raises Corrupt."""
+    """Decode the message in these bytes, of any queue. Raises Corrupt. `log`: if given, a record
+    that looks damaged at its end is accepted if it was written in exactly this form
+    (`is_written_so`)."""
     message = decode_record(record, tags_code=tags_code)
     if message.size != len(record):
         raise Corrupt(f"size: expected {len(record)}, found {message.size}")
@@ -100,15 +119,123 @@ def check_stored_record(
             f"physical offset: expected {physical_offset}, found {message.physical_offset}"
         )
     message.check_body()
+    fault = _find_fault_at_end(record, message)
+    if fault is not None and not (log and is_written_so(log, record, physical_offset)):
+        raise Corrupt(fault)
+    return message
+
+
+def _find_fault_at_end(record: memoryview, message: StoredMessage) -> str | None:
+    """Return what looks damaged at the end of a record, or None for an undamaged end."""
     sections = message.sections
     for name, end, length in (
         ("topic", sections.topic_offset + sections.topic_length, sections.topic_length),
         ("properties", len(record), sections.properties_length),
     ):
-        # Text does not end in NUL, a record of which the end was not written does.
+        # Text does not end in NUL. A record whose end was not written does.
         if length and record[end - 1] == 0:
-            raise Corrupt(f"{name}: expected text, found zeros at the end")
+            return f"{name}: expected text, found zeros at the end"
     tail = bytes(record[-CRC_BLOCK_SIZE : -CRC_BLOCK_SIZE + len(_CRC_NAME)])
     if tail == _CRC_NAME and property_crc_matches(record, 0, len(record)) is False:
-        raise Corrupt("CRC of the whole record: does not match")
-    return message
+        return "CRC of the whole record: does not match"
+    return None
+
+
+_BLANK_BYTES = 8
+_SECTOR_BYTES = 512
+"""Size of the unit that a disk writes completely or not at all."""
+
+
+def is_written_so(log: CommitLogReader, record: memoryview, offset: int) -> bool:
+    """Return whether a record at a byte of the log was written exactly in this form, even if its
+    end looks damaged. True if a later record begins in the disk sector with its end."""
+    if (offset + len(record)) % _SECTOR_BYTES == 0:
+        return False
+    return find_topic_of_whole(log, record, offset, has_crcs=True) is not None
+
+
+def find_topic_of_whole(
+    log: CommitLogReader, record: memoryview, offset: int, *, has_crcs: bool = False
+) -> str | None:
+    """Return the topic of a complete record at a byte of the log, or None for any other record.
+    `has_crcs`: whether the store adds a CRC to each record. In that case a record with a missing or
+    wrong CRC is damaged if the next record has a CRC."""
+    message = _find_whole(record, offset)
+    if message is None:
+        return None
+    matches = property_crc_matches(record, 0, len(record))
+    follower = _read_behind(log, offset + message.size)
+    if follower is None:
+        return None
+    is_suspect = matches is False or (has_crcs and matches is None)
+    if is_suspect and property_crc_matches(follower, 0, len(follower)) is not None:
+        return None
+    return message.topic
+
+
+WALK_STEP_BYTES: Final = 1 << 16
+
+
+class LogWalk:
+    """Finds the begins of records in the part of a log that is not dispatched yet. The walk reads
+    the log from record to record, and remembers where records begin, so that later look-ups do not
+    read the same part again. Thread-safe."""
+
+    def __init__(self, log: CommitLogReader) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._begins: list[int] = []  # ascending, about a step apart
+
+    def begins_record(self, start: int, offset: int) -> bool:
+        """Return whether a record begins at a byte. `start`: begin of a record at or before that
+        byte, not lower than in earlier calls."""
+        with self._lock:
+            del self._begins[: bisect_left(self._begins, start)]
+            known = bisect_right(self._begins, offset)
+            at = self._begins[known - 1] if known else max(start, self._log.min_offset)
+        while at < offset:
+            behind = _find_behind(self._log, at)
+            if behind is None:
+                return False
+            at = behind
+            with self._lock:
+                if at <= offset and at >= (self._begins or (0,))[-1] + WALK_STEP_BYTES:
+                    self._begins.append(at)
+        return at == offset
+
+
+def _find_behind(log: CommitLogReader, at: int) -> int | None:
+    """Return the byte after the record or blank record that begins at a byte, or None if neither
+    begins there."""
+    head = log.get(at, _BLANK_BYTES)
+    if head is None or is_blank_record(head, 0):
+        return at - at % log.file_size + log.file_size
+    size, magic = size_and_magic(head, 0, len(head))
+    return at + size if magic in MAGICS and size >= FIXED_SIZE else None
+
+
+def _read_behind(log: CommitLogReader, at: int) -> memoryview | None:
+    """Return the record that follows another record, perhaps in the next file."""
+    size = log.file_size
+    if at % size:
+        head = log.get(at, min(_BLANK_BYTES, size - at % size))
+        if head is None or len(head) < _BLANK_BYTES:
+            return None
+        if is_blank_record(head, 0):
+            at += size - at % size
+    head = log.get(at, _BLANK_BYTES)
+    length = 0 if head is None else int.from_bytes(head[:4], "big", signed=True)
+    record = log.get(at, length) if length > 0 else None
+    return None if record is None or _find_whole(record, at) is None else record
+
+
+def _find_whole(record: memoryview, offset: int) -> StoredMessage | None:
+    """Return the message of a record whose lengths, position, topic and body are valid. The end of
+    its properties is not checked."""
+    try:
+        message = decode_record(record)
+        message.check_body()
+    except Corrupt:
+        return None
+    is_whole = message.size == len(record) and message.physical_offset == offset
+    return message if is_whole and not message.topic.endswith("\0") else None

@@ -1,21 +1,23 @@
-"""Buffers that messages are put into before they are committed to the files of the log."""
+"""Buffers for messages that are not yet committed to the files of the log, and their assignment to
+files."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
 import threading
+from collections.abc import Callable
 
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Exhausted
+from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.log.memory import lock_memory, unlock_memory
 
 
 class TransientStorePool:
-    """Anonymous memory, locked where the system allows that. Thread-safe.
-
-    count: buffers at most; size: bytes of each. They are made when they are first needed and kept.
-    """
+    """Pool of buffers in anonymous memory, locked if the system allows. Thread-safe. `count`:
+    maximum number of buffers. `size`: bytes of each buffer. A buffer is allocated when it is first
+    needed, and then kept."""
 
     def __init__(self, count: int, size: int) -> None:
         self.size = size
@@ -25,18 +27,18 @@ class TransientStorePool:
 
     @property
     def available_buffers(self) -> int:
-        """How many buffers can be borrowed now."""
+        """Number of buffers that can be borrowed now."""
         return self._left + len(self._free)
 
     def borrow(self) -> mmap.mmap | None:
-        """Take a buffer, None when all are in use. Raises Exhausted without memory."""
+        """Take a buffer, or return None if all are in use. Raises Exhausted if memory is short."""
         with self._lock:
             if self._free:
                 return self._free.pop()
             return self._make() if self._left else None
 
     def make_ahead(self) -> None:
-        """Have a buffer at hand, so that `borrow` need not make it, if there may be one more."""
+        """Allocate a buffer for the next `borrow`, unless the pool is at its limit."""
         with self._lock, contextlib.suppress(Exhausted):
             if self._left and not self._free:
                 self._free.append(self._make())
@@ -52,15 +54,62 @@ class TransientStorePool:
         return buffer
 
     def give_back(self, buffer: mmap.mmap) -> None:
-        """Put a buffer back, whose bytes nobody needs any more."""
+        """Return a buffer whose bytes are no longer needed."""
         with self._lock:
             self._free.append(buffer)
 
     def close(self) -> None:
-        """Give the free buffers up."""
+        """Release the free buffers."""
         with self._lock:
             while self._free:
                 buffer = self._free.pop()
                 unlock_memory(buffer)
-                with contextlib.suppress(BufferError):  # the writer's view goes later
+                with contextlib.suppress(BufferError):  # the writer's view is released later
                     buffer.close()
+
+
+class WriteBuffers:
+    """Buffers by the file for which they are filled. If no buffer was free for a file, the file is
+    written directly until its end. `fail_without_buffer`: called if no buffer is free. Returns
+    whether the write must fail."""
+
+    def __init__(self, pool: TransientStorePool, fail_without_buffer: Callable[[], bool]) -> None:
+        self._pool = pool
+        self._fail_without_buffer = fail_without_buffer
+        # By the offset of a file's first byte. None for a file that is written directly.
+        self._buffers: dict[int, mmap.mmap | None] = {}
+
+    def make_ahead(self) -> None:
+        """Allocate the pool's buffers in the background."""
+        self._pool.make_ahead()
+
+    def take(self, file: MappedFile) -> mmap.mmap | None:
+        """Return the buffer for a file, or None if the file is written directly. A buffer is
+        borrowed at the first bytes of a file. Raises Exhausted."""
+        if file.from_offset not in self._buffers:
+            buffer = self._pool.borrow()
+            if buffer is None and self._fail_without_buffer():
+                raise Exhausted(
+                    f"{file.path}: expected a free buffer of the transient store pool, found none "
+                    "(fastFailIfNoBufferInStorePool)",
+                    path=str(file.path),
+                )
+            self._buffers[file.from_offset] = buffer
+        return self._buffers[file.from_offset]
+
+    def find(self, from_offset: int) -> mmap.mmap | None:
+        """Return the buffer of the file that begins at an offset, or None."""
+        return self._buffers.get(from_offset)
+
+    def give_back(self, from_offset: int) -> None:
+        """Return the buffer of a file to the pool, after the file is full and the buffer was copied
+        to it."""
+        buffer = self._buffers.pop(from_offset, None)
+        if buffer is not None:
+            self._pool.give_back(buffer)
+
+    def close(self) -> None:
+        """Return all buffers, and close the pool."""
+        for from_offset in list(self._buffers):
+            self.give_back(from_offset)
+        self._pool.close()

@@ -1,1 +1,1 @@
-"""The put path: queues and their offsets, refusals, encoding and the append to the log."""
+"""Put path: queues and their offsets, refusals, encoding, and the append to the log."""

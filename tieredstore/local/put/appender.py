@@ -1,9 +1,9 @@
-"""Puts plain messages of known queues, nearly all there are: checks, offsets, encoding and the
-append, in one short critical section of the caller's thread.
+"""Puts of plain messages of known queues, by far the most frequent puts. Checks, offsets, encoding
+and append are one short critical section of the caller's thread.
 
-`put` and `put_batch` repeat in line what `GeneralPut` does by calls, since each call and each
-attribute costs time there. Both ways make the same records, results and rows; a property test holds
-them equal (`tests/property/local/put`). Any other message takes the general put.
+`put` and `put_batch` repeat the calls of `GeneralPut` in line, because each call and each attribute
+costs time here. Both paths make the same records, results and rows, and a property test compares
+them (`tests/property/local/put`). All other messages use the general put.
 """
 
 from __future__ import annotations
@@ -12,21 +12,16 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult
 from tieredstore.errors import TieredStoreError
-from tieredstore.local.put.general import GeneralPut
+from tieredstore.local.put.general import GeneralPut, refuse, refuse_by_error
 from tieredstore.local.put.queues import FORGOTTEN, Plain
-from tieredstore.local.put.refusals import refuse, refuse_by_error
 from tieredstore.local.put.rows import MAX_ROW_PROPERTIES_BYTES, Rows, waits_for_nothing
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.crc import CRC_MASK, RELEASING_BYTES, large_crc32, raw_crc32
 from tieredstore.message.encoding import Message, find_unfit_number
-from tieredstore.message.sysflag import (
-    BORN_HOST_V6,
-    INNER_BATCH,
-    STORE_HOST_V6,
-    TRANSACTION_MASK,
-)
+from tieredstore.message.sysflag import BORN_HOST_V6, INNER_BATCH, STORE_HOST_V6, TRANSACTION_MASK
 
 _OK: Final = PutMessageStatus.PUT_OK
 _ILLEGAL: Final = PutMessageStatus.MESSAGE_ILLEGAL
@@ -37,14 +32,12 @@ _LENGTHS: Final = tuple(length.to_bytes(2, "big") for length in range(MAX_ROW_PR
 
 
 class MessageAppender(GeneralPut):
-    """The only writer of a commit log; thread-safe.
-
-    Store times never go back, whatever the clock does, so that searches by time stay right.
-    """
+    """The only writer of a commit log. Thread-safe. Store times never decrease, even if the clock
+    is set back, so that searches by time stay correct."""
 
     def put(self, message: Message) -> PutMessageResult:
-        """Append one message. The statuses are RocketMQ's: nothing is raised for a bad message, and
-        nothing is stored of it."""
+        """Append one message, and return RocketMQ's status. An invalid message is not stored, and
+        no error is raised."""
         try:
             state, pack, magic, fixed_bytes, topic_field, store_host, _ = self._plain[
                 message.topic, message.queue_id
@@ -102,7 +95,7 @@ class MessageAppender(GeneralPut):
                 log.view[inside : inside + size] = b"".join(
                     (head, body, topic_field, _LENGTHS[properties_length], properties)
                 )
-                if end > log.limit:  # the file was cut off meanwhile
+                if end > log.limit:  # the file was truncated since
                     log.refuse_written(end)
             except (TieredStoreError, MemoryError) as error:
                 return self.statistics.observe_refusal(refuse_by_error(error))
@@ -110,7 +103,7 @@ class MessageAppender(GeneralPut):
                 if state.next_offset == FORGOTTEN:  # its topic was deleted while this put waited
                     return self._put_general(message)
                 return self._refuse_unfit(message)
-            # What `_publish` does, without the call.
+            # `_publish` in line
             next_offset = queue_offset + 1
             rows = self._rows
             rows += (state.number, head, properties)
@@ -128,7 +121,8 @@ class MessageAppender(GeneralPut):
         return PutMessageResult(_OK, position, queue_offset, size, 1, timestamp, durable, "", True)
 
     def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
-        """Append messages of one queue with consecutive offsets in one file, all or none."""
+        """Append messages of one queue, with consecutive offsets in one file. Either all are
+        stored, or none."""
         if not messages:
             return self._put_general_batch(messages)
         plain = self._plain.get((messages[0].topic, messages[0].queue_id))
@@ -186,7 +180,6 @@ class MessageAppender(GeneralPut):
         position: int,
         timestamp: int,
     ) -> tuple[bytes, Rows] | None:
-        """Records and rows of a batch of one queue; None when it has to take the long way."""
         state, pack, magic, fixed_bytes, topic_field, store_host, _ = plain
         topic, queue_id, number = state.topic, state.queue_id, state.number
         max_body_bytes = self._max_plain_body_bytes

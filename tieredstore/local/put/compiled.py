@@ -1,5 +1,5 @@
-"""Puts plain messages by the compiled core, which checks, encodes and copies them in one call; what
-it declines goes the way in Python (`docs/adr/0007-compiled-core.md`)."""
+"""Puts of plain messages by the compiled core, which checks, encodes and copies a message in one
+call. Other messages use the Python version (`docs/adr/0007-compiled-core.md`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from tieredstore.clock import SystemClock
-from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.queues import QueueState
@@ -23,11 +24,11 @@ _NEXT_OFFSET: Final = ("next_offset",)
 
 
 class CompiledAppender(MessageAppender):
-    """A `MessageAppender` whose plain messages are put by the compiled core. Lock, clock and state
-    stay here."""
+    """`MessageAppender` that puts plain messages by the compiled core. Lock, clock and state stay
+    in Python."""
 
     if IS_COMPILED:
-        # What it declines, `put_in_python` does.
+        # `put_in_python` handles the messages that the core declines.
         put = _core.put_message  # type: ignore[assignment]
 
     put_in_python = MessageAppender.put
@@ -58,7 +59,7 @@ class CompiledAppender(MessageAppender):
                     state.topic,
                 )
             except MemoryError:
-                appended = None  # the way in Python answers it
+                appended = None  # the Python way answers it
             if appended is not None and appended[0] > log.limit:
                 appended = None
             if appended is not None:
@@ -71,20 +72,12 @@ class CompiledAppender(MessageAppender):
         if waiting > self._help_values:
             self._help_after(end - position)
         return PutMessageResult(
-            _OK,
-            position,
-            queue_offset,
-            end - position,
-            len(messages),
-            timestamp,
-            durable,
-            "",
-            True,
+            _OK, position, queue_offset, end - position, len(messages), timestamp, durable, "", True
         )
 
 
 if IS_COMPILED:
-    # Without places that it can read the core puts nothing, and all goes through Python.
+    # Until the core has addresses that it can read, it puts nothing, and Python does all the work.
     with contextlib.suppress(TypeError):
         _core.configure_puts(
             MessageAppender,
@@ -98,5 +91,5 @@ if IS_COMPILED:
 
 
 def find_appender_class() -> type[MessageAppender]:
-    """Return the class of the appenders of this process."""
+    """Return the class of appenders for this process: compiled or Python."""
     return CompiledAppender if IS_COMPILED else MessageAppender

@@ -1,8 +1,8 @@
-"""The general put: messages of any kind (transactions, light queues, delays, large properties).
+"""GeneralPut: puts of messages of any kind (transactions, light queues, delays, large properties).
 
-It takes what the short way (`MessageAppender`, which repeats it in line) leaves to it. Rows about
-what was appended are handed to the dispatch (`reput`) in memory, so that it parses nothing that
-this process wrote.
+`MessageAppender` handles plain messages itself and passes all other messages to GeneralPut. Rows of
+appended messages are passed to the dispatch (`reput`) in memory, so that the dispatch parses no
+record of this process.
 """
 
 from __future__ import annotations
@@ -11,40 +11,96 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import repeat
 from time import perf_counter_ns
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
-from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
-from tieredstore.errors import Exhausted, Invalid, TieredStoreError, Unavailable
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult
+from tieredstore.errors import Busy, Corrupt, Exhausted, Invalid, TieredStoreError, Unavailable
 from tieredstore.local.put.queues import PutQueues, QueueState
-from tieredstore.local.put.refusals import (
-    find_fault,
-    find_fault_of_batch,
-    refuse,
-    refuse_by_error,
-)
-from tieredstore.local.put.rows import (
-    MAX_ROW_PROPERTIES_BYTES,
-    SPECIAL,
-    Rows,
-    make_head,
-)
+from tieredstore.local.put.rows import MAX_ROW_PROPERTIES_BYTES, SPECIAL, Rows, make_head
 from tieredstore.local.queues.light_queues import (
     LIGHT_QUEUE_ID,
     add_light_offsets,
     drop_light_offsets,
     light_queue_names,
+    names_light_queues,
 )
+from tieredstore.local.running_flags import find_passing
 from tieredstore.message.buffers import Buffer
-from tieredstore.message.encoding import Message, copy_parts
-from tieredstore.message.names import SCHEDULE_TOPIC
+from tieredstore.message.encoding import Message, OwnMessage, PropertiesTooLarge, copy_parts
+from tieredstore.message.names import DELETION_TOPIC, SCHEDULE_TOPIC, illegal_topic, is_closed_topic
+from tieredstore.message.properties import find_integer, find_text
 from tieredstore.message.sysflag import (
+    INNER_BATCH,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_NONE,
 )
 from tieredstore.message.topic_deletion import TopicDeletion
+
+NO_MESSAGES: Final = "batch: expected messages, found none"
+
+
+def refuse(status: PutMessageStatus, reason: str) -> PutMessageResult:
+    """Return the result of a put that is refused."""
+    return PutMessageResult(status, -1, -1, 0, 0, 0, DURABLE, reason)
+
+
+def refuse_by_error(error: TieredStoreError | MemoryError) -> PutMessageResult:
+    """Return the result of a put that failed with an error of the encoder, the disk or the
+    memory."""
+    return refuse(_status_of(error), str(find_passing(error) or error))
+
+
+def find_fault(message: Message) -> str | None:
+    """Return why a single message cannot be stored, or None. The encoder checks sizes."""
+    if cast("Buffer | None", message.body) is None:
+        return f"message of topic {message.topic!r}: body: expected bytes, found None"
+    if message.sys_flag & INNER_BATCH or find_text(message.properties, b"INNER_NUM") is not None:
+        return (
+            f"message of topic {message.topic!r}: several messages in one record (INNER_NUM), "
+            "which is not supported yet"
+        )
+    if message.topic == DELETION_TOPIC:
+        return f"topic {DELETION_TOPIC}: only the store itself puts messages in it"
+    return illegal_topic(message.topic, message.queue_id)
+
+
+def find_fault_of_batch(messages: Sequence[Message], *, light_queues: bool) -> str | None:
+    """Return why these messages are no valid batch, or None. A batch has one queue, no transaction,
+    no delay and no light queues. `light_queues`: whether the store serves light queues."""
+    if not messages:
+        return NO_MESSAGES
+    first = messages[0]
+    for number, message in enumerate(messages):
+        fault = find_fault(message)
+        if message.queue_id != first.queue_id or message.topic != first.topic:
+            fault = (
+                f"expected a message of {first.topic}/{first.queue_id} like the first one, found "
+                f"{message.topic}/{message.queue_id}"
+            )
+        elif message.sys_flag & TRANSACTION_MASK:
+            fault = "expected no message of a transaction"
+        elif (find_integer(message.properties, b"DELAY") or 0) > 0:
+            fault = "expected no delayed message"
+        elif light_queues and names_light_queues(message.properties):
+            fault = "expected no message with light queues"
+        if fault is not None:
+            return f"message {number} of the batch: {fault}"
+    return None
+
+
+def _status_of(error: TieredStoreError | MemoryError) -> PutMessageStatus:
+    if isinstance(error, PropertiesTooLarge):
+        return PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+    if isinstance(error, Invalid):
+        return PutMessageStatus.MESSAGE_ILLEGAL
+    if isinstance(error, Busy | Corrupt):
+        return PutMessageStatus.SERVICE_NOT_AVAILABLE
+    return PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+
 
 _OK: Final = PutMessageStatus.PUT_OK
 _ILLEGAL: Final = PutMessageStatus.MESSAGE_ILLEGAL
@@ -52,15 +108,14 @@ _BUSY: Final = PutMessageStatus.OS_PAGE_CACHE_BUSY
 _CLOSED: Final = PutMessageStatus.SERVICE_NOT_AVAILABLE
 _NO_ROOM: Final = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
 _RECORD_BYTES: Final = 512
-"""About what a record takes beside its body."""
+"""Approximate size of a record without its body."""
 _WITH_QUEUE_OFFSET: Final = (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
 
 class GeneralPut(PutQueues):
-    """The long way of a message into the log, open to all. Thread-safe."""
+    """General put path for messages of any kind. Thread-safe."""
 
     def _put_general(self, message: Message) -> PutMessageResult:
-        """Everything but the plain message of a known queue."""
         begun_ns = perf_counter_ns()
         return self.statistics.observe_put(self._put_one(message), begun_ns)
 
@@ -69,7 +124,7 @@ class GeneralPut(PutQueues):
         return self.statistics.observe_put(self._put_many(messages), begun_ns)
 
     def _refuse_now(self) -> PutMessageResult | None:
-        """What every put is answered now; None when puts may go on."""
+        """Return the result that refuses every put at present, or None if puts are accepted."""
         reason = self._why_refused()
         if reason is not None:
             return refuse(_CLOSED, reason)
@@ -89,7 +144,8 @@ class GeneralPut(PutQueues):
                 names = light_queue_names(message.topic, message.properties)
             except Invalid as error:
                 return refuse(_ILLEGAL, str(error))
-            if names and not self._fills_light_queues():
+            is_left_out = names and not self._fills_light_queues()
+            if is_left_out or (not names and is_closed_topic(message.topic)):
                 names, message = [], _copy_without_offsets(message)
         is_special = (
             message.topic == SCHEDULE_TOPIC
@@ -114,8 +170,8 @@ class GeneralPut(PutQueues):
     def _append(
         self, messages: Sequence[Message], names: Sequence[str] = (), *, is_special: bool
     ) -> PutMessageResult:
-        """The long way, for any message. names: light queues that the (single) message is put in;
-        is_special: the dispatch has to look at the records."""
+        """Append any message. `names`: light queues of the message, if the call appends a single
+        message. `is_special`: whether the dispatch must parse the records."""
         topic, queue_id = messages[0].topic, messages[0].queue_id
         if topic in self.refused_topics:
             return refuse(
@@ -137,7 +193,8 @@ class GeneralPut(PutQueues):
                 start = self._log.max_offset
                 parts, sizes = self._encode(messages, queue_offset, start, timestamp)
                 total = sum(sizes)
-                if light and total > self._encoder.max_body_bytes:
+                is_own = isinstance(messages[0], OwnMessage)
+                if light and total > self._encoder.max_body_bytes and not is_own:
                     return refuse(
                         _ILLEGAL,
                         "message with light queues: expected a record of at most "
@@ -162,8 +219,8 @@ class GeneralPut(PutQueues):
             except (TieredStoreError, MemoryError) as error:
                 return refuse_by_error(error)
             next_offsets = {state: queue_offset + len(messages)} if counts else {}
-            for other in light:
-                next_offsets[other] = next_offsets.get(other, other.next_offset) + 1
+            # A queue that is named twice has the message once.
+            next_offsets |= {other: other.next_offset + 1 for other in light}
             moves = map(setattr, next_offsets, repeat("next_offset"), next_offsets.values())
             durable = self._durability_of(messages)
             waiting = self._publish(rows, position, timestamp, moves)
@@ -174,8 +231,8 @@ class GeneralPut(PutQueues):
         )
 
     def _make_room(self, size: int) -> int:
-        """`CommitLog.make_room`, whose time counts as the lock's: there a put waits for the disk,
-        also one that goes the short way."""
+        """Call `CommitLog.make_room`. Its time is measured as time of the lock, because any put may
+        wait for the disk in this call."""
         begun_ns = perf_counter_ns()
         try:
             return self._log.make_room(size)
@@ -186,13 +243,11 @@ class GeneralPut(PutQueues):
     def put_deletions(
         self, topics: AbstractSet[str], find_queue_ids: Callable[[str], Iterable[int]]
     ) -> tuple[int, int]:
-        """Append the messages which say that topics are deleted, as far as there are such topics;
-        returns how many there are, and where the log ends behind them (bytes).
-
-        find_queue_ids: the queues of a topic with messages that were dispatched. Raises Exhausted
-        or Unavailable for what cannot be appended now: that topic is not deleted, nor are those
-        that come after it (many topics take several batches).
-        """
+        """Append the messages that record deletions of existing topics. Returns the number of
+        topics, and the end of the log after the messages (bytes). `find_queue_ids`: returns the
+        queues of a topic with dispatched messages. Raises Exhausted or Unavailable if a message
+        cannot be appended now. Then the topic of that message and all later topics are not deleted
+        (many topics take several batches)."""
         with self._lock:
             ends: dict[str, dict[int, int]] = {
                 topic: dict.fromkeys(find_queue_ids(topic), 0) for topic in topics
@@ -232,14 +287,13 @@ def _copy_with_offsets(message: Message, light: Sequence[QueueState]) -> Message
 
 
 def _copy_without_offsets(message: Message) -> Message:
-    """Offsets that a producer has made up would lead a later dispatch to places in light queues
-    that are others'."""
+    """Return a copy of a message, without the light queue offsets in its properties. Offsets that a
+    producer invented would make a later dispatch write units at positions of other messages."""
     properties = drop_light_offsets(message.properties)
     return msgspec.structs.replace(message, properties=properties)
 
 
 def _split(messages: Sequence[Message], most_bytes: int) -> Iterator[list[Message]]:
-    """Batches of about that many bytes of bodies, one message each at least."""
     batch: list[Message] = []
     size = 0
     for message in messages:

@@ -1,5 +1,5 @@
-"""The queues as the put path knows them: numbers, next offsets, and which of them take messages by
-the short way."""
+"""PutQueues: queues of the put path, with their numbers, next offsets, and whether they accept
+messages on the plain path."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.rows import RowBuffer
 from tieredstore.local.running_flags import RunningFlags
-from tieredstore.local.statistics.put_statistics import PutStatistics
-from tieredstore.local.topics import illegal_topic
+from tieredstore.local.statistics import PutStatistics
 from tieredstore.message.encoding import DIRECT_COPY_BYTES, RecordEncoder
 from tieredstore.message.layout import check_size, is_blank_record
-from tieredstore.message.names import SCHEDULE_TOPIC
+from tieredstore.message.names import DELETION_TOPIC, SCHEDULE_TOPIC, illegal_topic
 from tieredstore.message.record import StoredMessage
 
 MAX_SAMPLED_QUEUES: Final = 1_024
-"""Queues that take part in a round of samples."""
+"""Maximum number of queues in one round of samples."""
 
 
 class QueueState:
-    """One queue. number: its place in `PutQueues.queues`."""
+    """State of one queue. `number`: index of the queue in `PutQueues.queues`."""
 
     __slots__ = ("next_offset", "number", "queue_id", "topic")
 
@@ -37,26 +36,26 @@ class QueueState:
 
 
 FORGOTTEN: Final = 1 << 63
-"""The next offset of a queue that was forgotten: a put that has it in hand can make no record of
-it, and begins again."""
+"""Value of `next_offset` in the state of a forgotten queue. A put that still uses this state cannot
+make a record, and begins again."""
 _NO_QUEUE: Final = QueueState("", -1, -1, FORGOTTEN)
-"""In the place of a queue that was forgotten."""
+"""Placeholder for the queue of a forgotten number."""
 
 
 Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, bytes, bytes]
-"""A queue, the `PlainTemplate` of its records, and what it makes of them for the queue."""
+"""Value that the plain path keeps for each queue: the queue's state, the `PlainTemplate` of its
+records, and the values that the template gives for the queue."""
 
 
 class PutQueues(RowBuffer):
-    """Queues are learned as messages are put in them. Takes messages between `open` and `close`,
-    while no flag says otherwise.
+    """Queues, added as messages are put. Accepts messages between `open` and `close`, while no flag
+    forbids puts.
 
-    Each change of a flag empties the table of queues whose messages take the short way, which has
-    no checks: the general one asks the flags, and fills the table again once puts may go on.
-    refused_topics: topics of which nothing is taken; enable_light_queues: whether a message may
-    name light queues that it belongs to as well; fills_light_queues: whether it gets a place in
-    them now; find_next_offset: the next offset of a queue that
-    is not known yet.
+    Each change of a flag empties the table of queues of the plain path, which does not check flags.
+    The general put checks the flags, and fills the table again once puts may continue.
+    `refused_topics`: topics whose messages are refused. `enable_light_queues`: whether a message
+    may also name light queues. `fills_light_queues`: whether messages are put in light queues at
+    present. `find_next_offset`: returns the next offset of an unknown queue.
     """
 
     __slots__ = ("_max_plain_body_bytes", "_now_ms", "_plain")  # as those of a RowBuffer
@@ -78,7 +77,7 @@ class PutQueues(RowBuffer):
         self.find_next_offset: Callable[[str, int], int] = lambda _topic, _queue_id: 0
         self._by_key: dict[tuple[str, int], QueueState] = {}
         self._free_numbers: list[int] = []
-        # Queues whose messages may take the short way; none while nothing may be put.
+        # Queues whose messages may take the short way. Empty while puts are refused.
         self._plain: dict[tuple[str, int], Plain] = {}
         self._encoder = encoder
         self._now_ms = clock.now_ms
@@ -93,7 +92,7 @@ class PutQueues(RowBuffer):
         flags.on_change = self._leave_short_way
 
     def limit_bodies(self, max_body_bytes: int) -> None:
-        """Take no larger bodies from now on."""
+        """Set the limit of a body's size."""
         encoder = self._encoder
         if max_body_bytes != encoder.max_body_bytes:
             with self._lock:
@@ -101,7 +100,7 @@ class PutQueues(RowBuffer):
                 self._max_plain_body_bytes = min(max_body_bytes, DIRECT_COPY_BYTES)
 
     def open(self) -> None:
-        """Begin to take messages."""
+        """Start to accept messages."""
         with self._lock:
             self._begin_offset = self._log.max_offset
             self._log.closed_reason = None
@@ -109,15 +108,15 @@ class PutQueues(RowBuffer):
                 self._learn(state)
 
     def close(self, reason: str) -> None:
-        """Take no more messages; the results of those that come say why."""
+        """Stop accepting messages. Results of later puts contain the reason."""
         with self._lock:
             self._plain = {}
-            # The log too, for those who wait for the lock and have passed the first checks already.
+            # The log too, for puts that wait for the lock after the first checks.
             self._log.closed_reason = reason
             self._log.limit = 0
 
     def leave_to_parent(self) -> None:
-        """Take no more messages in a forked child, where the lock may be taken for ever."""
+        """Refuse messages in a forked child, where another thread may hold the lock forever."""
         self._plain = {}
         self._log.closed_reason = "this process was forked from the store's owner"
 
@@ -126,33 +125,33 @@ class PutQueues(RowBuffer):
         self.statistics.forget_reasons()
 
     def refuse_busy(self, reason: str | None) -> None:
-        """Refuse puts with OS_PAGE_CACHE_BUSY from now on; None: no longer."""
+        """Refuse puts with OS_PAGE_CACHE_BUSY and a reason from now on. If the reason is None,
+        accept puts again."""
         if (reason is None) != (self._busy_reason is None):
             self._busy_reason = reason
             if reason is not None:
                 self._leave_short_way()
 
     def find_held_lock(self) -> int | None:
-        """Return where the log ends while somebody has the put lock, None when nobody has: if it is
-        the same place in many looks, and the lock was taken in all, then by one put (the dispatch
-        has it for moments)."""
+        """Return the end of the log if the put lock is held now, else None. If many calls return
+        the same end, one put holds the lock. (The dispatch holds the put lock only briefly.)"""
         if self._lock.acquire(blocking=False):
             self._lock.release()
             return None
         return self._log.max_offset
 
     def find_end(self) -> int:
-        """Return where the log ends now, bytes."""
+        """Return the present end of the log (bytes)."""
         return self._log.max_offset
 
     def find_time(self) -> int:
-        """Return the time that puts have now, epoch ms."""
+        """Return the present time of puts (epoch ms)."""
         return self._now_ms()
 
     def measure_put(self, offset: int, until_ms: int) -> int | None:
-        """Measure what one put appended where the log ended at `offset`, bytes: the records there
-        that have the same store time. 0 when there is nothing of `until_ms` or before, None while
-        nothing can be read there."""
+        """Return the bytes that one put appended at `offset`: the total size of the records from
+        `offset` on that have the same store time. Returns 0 if no record has a time up to
+        `until_ms`, None if nothing can be read at `offset`."""
         try:
             data = self._log.rest_of_file(offset)
             if data and is_blank_record(data, 0):
@@ -162,13 +161,15 @@ class PutQueues(RowBuffer):
             return 0
 
     def _help_after(self, size: int) -> None:
-        """`_help`, behind a put of so many bytes."""
+        """Run the dispatch in the thread of a put, and report a slow run. `size`: bytes of the
+        put."""
         begun_ns = perf_counter_ns()
         self._help()
         self.statistics.report_if_slow("the dispatch behind a put", begun_ns, size)
 
     def sample_next_put(self) -> None:
-        """Send the next put of one queue, another each time, the general way."""
+        """Send the next put of one queue through the general put. Each call chooses another
+        queue."""
         key = next(self._samples, None)
         if key is None:
             self._samples = iter(list(islice(self._plain, MAX_SAMPLED_QUEUES)))
@@ -177,15 +178,14 @@ class PutQueues(RowBuffer):
             self._plain.pop(key, None)
 
     def _why_refused(self) -> str | None:
-        """Why nothing is put now: the store does not run, or a flag is raised."""
+        """Return why puts are refused at present: the store does not run, or a flag is raised."""
         reason = self._log.closed_reason
         return reason if reason is not None else self._flags.why_not_writeable()
 
     def _learn(self, state: QueueState) -> None:
-        """Let plain messages of a queue take the short way."""
-        # Units of delayed messages carry a time in place of a tags code.
+        # Units of delayed messages carry a time instead of a tags code. Deletions are not put.
         if (
-            state.topic == SCHEDULE_TOPIC
+            state.topic in (SCHEDULE_TOPIC, DELETION_TOPIC)
             or state.topic in self.refused_topics
             or illegal_topic(state.topic, state.queue_id)
         ):
@@ -194,7 +194,7 @@ class PutQueues(RowBuffer):
         if template is not None:
             record = template.make_record(state.queue_id)
             self._plain[state.topic, state.queue_id] = (state, *template, record)
-        if self._why_refused() is not None:  # since this put was let in
+        if self._why_refused() is not None:  # since this put was accepted
             self._plain = {}
 
     def _queue(self, topic: str, queue_id: int) -> QueueState:
@@ -211,11 +211,11 @@ class PutQueues(RowBuffer):
         return state
 
     def list_queues(self) -> list[QueueState]:
-        """List the queues that are known now."""
+        """Return the known queues."""
         return list(self._by_key.values())
 
     def register(self, topic: str, queue_id: int) -> QueueState:
-        """Return the state of a queue, made when it is new."""
+        """Return the state of a queue. For a new queue a state is created."""
         state = self._by_key.get((topic, queue_id))
         if state is None:
             with self._lock:
@@ -223,18 +223,19 @@ class PutQueues(RowBuffer):
         return state
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset that the next message of a queue will get."""
+        """Return the offset of the next message of a queue."""
         state = self._by_key.get((topic, queue_id))
         return self.find_next_offset(topic, queue_id) if state is None else state.next_offset
 
     def find_number(self, topic: str, queue_id: int) -> int | None:
-        """Return the number of a queue, None for an unknown one."""
+        """Return the index of a queue in `queues`, or None if the queue is unknown here."""
         state = self._by_key.get((topic, queue_id))
         return None if state is None else state.number
 
     def forget_queue(self, topic: str, queue_id: int, end_offset: int) -> None:
-        """Keep nothing of a queue whose life ended at an offset, unless a message was put in it
-        since. Its number is given to another queue; no row that waits may have it."""
+        """Remove a queue whose generation ended at an offset, unless the queue has got a message
+        since then. Its number is reused for another queue, so no waiting row may have that
+        number."""
         with self._lock:
             state = self._by_key.get((topic, queue_id))
             if state is not None and state.next_offset <= end_offset:
@@ -246,8 +247,8 @@ class PutQueues(RowBuffer):
 
 
 def _measure_first_time(data: memoryview, until_ms: int) -> int:
-    """How many bytes the records have that lead and have one store time, no later than that. Raises
-    Corrupt."""
+    """Return the bytes of the leading records with one store time, if that time is at most
+    `until_ms`. Raises Corrupt."""
     end, time_ms = 0, -1
     while end < len(data) and not is_blank_record(data, end):
         size = check_size(data, end, len(data))

@@ -1,4 +1,4 @@
-"""What the put path hands to the dispatch: rows about the messages that were appended."""
+"""Rows of appended messages, which the put path passes to the dispatch."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ from tieredstore.message.properties import find_text
 from tieredstore.service_thread import WakeEvent
 
 ROW_FIELDS: Final = 3
-"""A row: queue number, head, properties. The queue number is SPECIAL for records that the dispatch
-has to look at themselves; the head is the 88 bytes in front of a body, as in a record with IPv4
-hosts, of which size, offsets and store time count."""
+"""Number of values of a row: queue number, head, properties. The queue number is SPECIAL for
+records that the dispatch must parse. The head is the 88 bytes that precede a body in a record with
+IPv4 hosts. Only its size, offsets and store time are used."""
 SPECIAL: Final = -1
 MAX_ROWS: Final = 65_536
-"""Rows kept for the dispatch; past it they are dropped and it reads the log instead."""
+"""Maximum number of rows kept for the dispatch. If there are more, rows are dropped, and the
+dispatch reads the log."""
 HELP_ROWS: Final = 8_192
-"""Rows from which on a producer runs a pass of the dispatch itself."""
+"""Minimum number of rows at which a producer runs a pass of the dispatch itself."""
 MAX_ROW_PROPERTIES_BYTES: Final = 4_096
-"""Larger properties are not kept in a row: they would make MAX_ROWS no bound."""
+"""Maximum size of properties in a row. Larger properties are not kept in a row, so that MAX_ROWS
+bounds the memory."""
 
 Rows = list[int | bytes]
 
 
 def make_head(size: int, queue_offset: int, position: int, timestamp_ms: int) -> bytes:
-    """Make the head of a row for a record that does not have it in this form."""
+    """Return the head of a row for a record whose own head has a different form, as with IPv6
+    hosts."""
     return V4_HEADER.pack(
         size, 0, 0, 0, 0, queue_offset, position, 0, 0, b"", timestamp_ms, b"", 0, 0, 0
     )
 
 
 def waits_for_nothing(properties: bytes) -> bool:
-    """Tell whether a message's producer does not wait for a flush (Java's isWaitStoreMsgOK): WAIT
-    is there and not true."""
+    """Return whether a message's producer does not wait for a flush (Java's isWaitStoreMsgOK): the
+    property WAIT is present and not true."""
     if b"WAIT\x01" not in properties:
         return False
     text = find_text(properties, b"WAIT")
@@ -47,9 +50,9 @@ def waits_for_nothing(properties: bytes) -> bool:
 
 
 class WaitingRows(NamedTuple):
-    """What was appended between two offsets of the log: ROW_FIELDS values for each record. What is
-    in front of it and was not dispatched yet has to be read in the log. is_cut: rows were dropped,
-    so the log has to be read up to `end_offset`."""
+    """Rows of messages between two offsets of the log: ROW_FIELDS values for each record. Earlier
+    messages that were not dispatched must be read from the log. `is_cut`: rows were dropped, so the
+    log must be read up to `end_offset`."""
 
     rows: Rows
     begin_offset: int
@@ -58,29 +61,31 @@ class WaitingRows(NamedTuple):
 
 
 class NoRows(list[int | bytes]):
-    """Takes rows and keeps none, while the dispatch reads the log."""
+    """Buffer that drops all rows. Used while the dispatch reads the log."""
 
     def __iadd__(self, rows: object) -> Self:  # type: ignore[override,misc]
         return self
 
 
 class RowBuffer:
-    """The side of the put path that the dispatch sees.
+    """Part of the put path that the dispatch uses.
 
-    `last_timestamp_ms` is the store time of the last message. `help_dispatch` is called by a
-    producer that finds HELP_ROWS rows waiting; `wake` is set when rows come after none were left.
-    durability: of the messages that are put now, read with the put lock held; the flush swaps it.
-    holds_rows: whether the dispatch waits for a flush or a commit (`confirm_offset`), which then
+    `last_timestamp_ms`: store time of the last message.
+    `help_dispatch`: called by a producer that finds HELP_ROWS rows waiting.
+    `wake`: set when rows arrive after none were left.
+    `durability`: durability of the messages that are put now, read with the put lock held. The
+    flush replaces this object.
+    `holds_rows`: whether the dispatch waits for a flush or a commit (`confirm_offset`), which then
     sets `wake`.
 
-    What a message changes (`_rows`, the log's `max_offset`, its queue's `next_offset`,
-    `last_timestamp_ms`) changes in one stretch of code without a call into Python, which is where
-    signal handlers run, and behind `_rows` without new memory: an interrupt or a MemoryError leaves
-    all of it or nothing. For the same reason the lock is taken by `with` alone (behind `acquire()`
-    a handler may raise before a `try` begins), and those who wait for a put are woken in C.
+    The values that a message changes (`_rows`, the log's `max_offset`, its queue's `next_offset`,
+    `last_timestamp_ms`) change together, without a call into Python, where signal handlers run, and
+    after `_rows` without new memory. So an interrupt or a MemoryError leaves all changes or none.
+    For the same reason the lock is taken only by `with` (after `acquire()` a handler may raise
+    before a `try` begins), and waiting threads are woken in C.
     """
 
-    __slots__ = (  # that the compiled core knows; the rest is not that hot
+    __slots__ = (  # known to the compiled core. The rest is not that hot
         "__dict__",
         "__weakref__",
         "_help_values",
@@ -100,19 +105,19 @@ class RowBuffer:
         self.help_dispatch: Callable[[], object] = lambda: None
         self._log = log
         self._lock = threading.RLock()  # the put lock
-        self._rows: Rows = []  # of what lies behind `_begin_offset`
+        self._rows: Rows = []  # of the bytes after `_begin_offset`
         self._begin_offset = 0
         self._sealed: list[WaitingRows] = []  # before that
         self._holds_rows = holds_rows
         self._marked = (-1, 0)
-        self._is_idle = False  # whether somebody waits for the next put
+        self._is_idle = False  # whether a thread waits for the next put
         self._idle: list[threading.Event] = []
         self._wakes: Iterator[object] = iter(())  # wakes them in C as it is iterated
         self._help_values = HELP_ROWS * ROW_FIELDS
 
     @contextmanager
     def hold_puts(self) -> Iterator[None]:
-        """Hold the puts of others within the block."""
+        """Block puts of other threads during a `with` block."""
         with self._lock:
             yield
 
@@ -123,11 +128,10 @@ class RowBuffer:
         timestamp: int,
         moves: Iterable[object] = (),
     ) -> int:
-        """What was copied into the log becomes part of it; returns how many row values wait.
-
-        moves: what moves the queues on, in C as it is iterated (`map` of `setattr`): by `in`, which
-        takes no memory and lets no signal handler run.
-        """
+        """Make the copied bytes part of the log. Returns the number of waiting row values. `moves`:
+        an iterator (`map` of `setattr`) that runs in C, and advances the queues when it is
+        consumed. The operator `in` consumes the iterator without new memory and without running
+        signal handlers."""
         self._rows += new_rows
         self._log.max_offset = end
         self.last_timestamp_ms = timestamp
@@ -138,8 +142,8 @@ class RowBuffer:
         return len(self._rows)
 
     def wake_at_put(self, event: threading.Event, offset: int) -> None:
-        """Set `event` at the next put; at once when the log has grown beyond `offset` already. A
-        WakeEvent is set whatever interrupts the put."""
+        """Set `event` at the next put, or immediately if the log is already longer than `offset`. A
+        WakeEvent is set even if a signal interrupts the put."""
         with self._lock:
             idle = self._idle if self._is_idle else []
             if self._log.max_offset > offset:
@@ -150,15 +154,16 @@ class RowBuffer:
                 self._idle, self._wakes, self._is_idle = idle, wakes, True
 
     def _durability_of(self, messages: Sequence[Message]) -> FlushFuture:
-        """What the result of a put carries; the caller holds the put lock."""
+        """Return the durability that a put's result has as `durable`. The caller holds the put
+        lock."""
         durable = self.durability
         if durable is not DURABLE and all(waits_for_nothing(it.properties) for it in messages):
             return DURABLE
         return durable
 
     def seal(self, durability: FlushFuture) -> tuple[FlushFuture, int]:
-        """Give the messages that are put from now on another durability; returns the one before,
-        and where the log ends for it."""
+        """Set the durability of puts from now on. Returns the previous durability, and the end of
+        the log up to which the previous durability applies."""
         with self._lock:
             before, self.durability = self.durability, durability
             if self._holds_rows:
@@ -166,8 +171,8 @@ class RowBuffer:
             return before, self._log.max_offset
 
     def mark_end(self) -> tuple[int, int]:
-        """Return where the log ends, and the store time that its last message has; later ones have
-        a later time, whatever the clock says."""
+        """Return the end of the log, and the store time of its last message. Later messages have a
+        later time, even if the clock does not advance."""
         with self._lock:
             if self._log.max_offset != self._marked[0]:
                 self._marked = (self._log.max_offset, self.last_timestamp_ms)
@@ -175,15 +180,15 @@ class RowBuffer:
             return self._marked
 
     def _help(self) -> None:
-        """Run a pass of the dispatch, which is behind; called without the lock."""
         self.help_dispatch()
         with self._lock:
             if len(self._rows) > MAX_ROWS * ROW_FIELDS:
                 self._rows, self._sealed = NoRows(), []
 
     def take_rows(self) -> WaitingRows:
-        """Take what the dispatch has not seen yet and may see; an empty answer makes the next put
-        set `wake`, or the next flush where that decides."""
+        """Return the rows that the dispatch may see and has not taken yet. If no such row exists,
+        the next put sets `wake`. If the dispatch waits for a flush or a commit (`holds_rows`), the
+        flush or commit sets `wake` instead."""
         with self._lock:
             log = self._log
             end = log.confirm_offset
@@ -207,7 +212,7 @@ class RowBuffer:
             return WaitingRows(rows, pieces[0].begin_offset, pieces[-1].end_offset, False)
 
     def _seal_rows(self) -> None:
-        """Let the rows so far end where the log does, with the put lock held."""
+        """End the present group of rows at the end of the log. The caller holds the put lock."""
         end = self._log.max_offset
         if end > self._begin_offset and not isinstance(self._rows, NoRows):
             sealed = [*self._sealed, WaitingRows(self._rows, self._begin_offset, end, False)]
@@ -216,8 +221,8 @@ class RowBuffer:
                 self._rows, self._sealed = NoRows(), []
 
     def resume_rows(self, offset: int) -> bool:
-        """Hand rows over again if all that may be dispatched ends at an offset, up to which the
-        dispatch has read."""
+        """Resume passing rows if the dispatch has read the log up to the end of the bytes that may
+        be dispatched."""
         with self._lock:
             if self._log.confirm_offset != offset:
                 return False
@@ -225,7 +230,7 @@ class RowBuffer:
             return True
 
     def drop_rows(self) -> None:
-        """Hand over nothing until `resume_rows`: the dispatch has to read the log."""
+        """Pass no rows until `resume_rows` is called. The dispatch must read the log until then."""
         with self._lock:
             self._rows, self._sealed = NoRows(), []
             self.wake.set()

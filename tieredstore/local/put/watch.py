@@ -1,5 +1,5 @@
-"""Looks at the puts from outside, so that they pay nothing for it: a sample now and then, and how
-long one put has the lock."""
+"""PutWatch: measures puts from another thread, at no cost for the puts. The watch takes samples,
+and measures how long the put lock is held."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tieredstore.local.put.appender import MessageAppender
-from tieredstore.local.statistics.put_statistics import SLOW_PUT_MS
+from tieredstore.local.statistics import SLOW_PUT_MS
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 
 WATCH_INTERVAL_MS: Final = 50
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class _SlowHold(NamedTuple):
-    """A put that has had the lock for `held_ms`; its store time is `until_ms` or before."""
+    """A put that has held the lock for `held_ms`. Its store time is at most `until_ms`."""
 
     at: int
     until_ms: int
@@ -25,9 +25,9 @@ class _SlowHold(NamedTuple):
 
 
 class PutWatch:
-    """A thread that sends one queue the general way now and then, where puts are timed, and refuses
-    puts with OS_PAGE_CACHE_BUSY while one put has the lock for longer than `busy_timeout_ms`
-    (0: never). look_further: called at each look."""
+    """Thread that regularly sends one queue through the general put, where puts are timed. While
+    one put holds the lock for longer than `busy_timeout_ms` (0: no limit), other puts are refused
+    with OS_PAGE_CACHE_BUSY. `look_further`: called in each round."""
 
     def __init__(
         self,
@@ -43,23 +43,23 @@ class PutWatch:
         self._held_since_ms: float | None = None
         self._held_at = -1
         self._seen_end = -1
-        self._slow: _SlowHold | None = None  # of which only the place was logged
+        self._slow: _SlowHold | None = None  # only its position is logged
         self._loop = ServiceThread("put-watch", self.look, WATCH_INTERVAL_MS)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread that watches puts."""
         self._loop.start()
 
     def stop(self) -> None:
-        """End the watch."""
+        """Stop the thread that watches puts."""
         self._loop.stop()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how the watch is."""
+        """Return the health of the thread that watches puts."""
         return [self._loop.health()]
 
     def look(self) -> None:
-        """Look once: at the lock, and then at a sample."""
+        """Check how long the put lock is held, then take a sample."""
         self._look_further()
         held_ms = self._measure_hold()
         self._report_slow_hold(held_ms)
@@ -72,12 +72,11 @@ class PutWatch:
         elif not held_ms:
             self._appender.refuse_busy(None)
             end = self._appender.find_end()
-            if end != self._seen_end:  # somebody puts
+            if end != self._seen_end:  # a put is in progress
                 self._seen_end = end
                 self._appender.sample_next_put()
 
     def _report_slow_hold(self, held_ms: float) -> None:
-        """Log it by its place while it lasts, by its size afterwards."""
         slow = self._slow
         if held_ms >= SLOW_PUT_MS:
             if slow is None or slow.at != self._held_at:
@@ -95,7 +94,6 @@ class PutWatch:
                 self._slow = None
 
     def _measure_hold(self) -> float:
-        """For how long (ms) one put has had the lock, as far as these looks can tell."""
         at = self._appender.find_held_lock()
         now_ms = self._now_ms()
         if at is None:

@@ -1,1 +1,1 @@
-"""Consume queues: where the messages of each queue are, in order."""
+"""Consume queues: positions of each queue's messages, in order."""

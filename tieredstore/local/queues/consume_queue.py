@@ -1,32 +1,87 @@
-"""One file-based consume queue: where the messages of a queue are, in order.
+"""Consume queue in files: positions of the messages of a queue, in order.
 
 Unit q (20 bytes, `docs/formats/consume-queue.md`) is at byte 20·q of the queue's address space,
-which is cut into files of one size. A queue that began at a higher offset is filled with blank
-units before it; they are never a message.
+which is cut into files of one size. If a queue begins at a higher offset, blank units, which are no
+messages, fill the file before it.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
-from tieredstore.disk.file_operations import Stamp
+from tieredstore.disk.file_operations import FILES, Stamp, cut_zeros, make_stamp
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.local.log.file_names import FileRun, file_name, list_files
 from tieredstore.local.positional_files import PositionalFiles
-from tieredstore.local.queues.interface import Units
-from tieredstore.local.queues.kept_ends import KeptQueue, find_stamp
-from tieredstore.local.queues.tail_search import find_cut, find_minimum, find_tail, is_held
-from tieredstore.message.consume_queue import (
-    BLANK_SIZE_FIELD,
-    BLANK_UNIT,
-    UNIT_DTYPE,
-    UNIT_SIZE,
-)
+from tieredstore.local.queues.interface import LogSpan, Units
+from tieredstore.local.queues.unit_search import find_cut, find_minimum, find_tail, is_held
+from tieredstore.message.consume_queue import BLANK_SIZE_FIELD, BLANK_UNIT, UNIT_DTYPE, UNIT_SIZE
+
+KEPT_FILE: Final = "tieredstore.queues.json"
+_FORMAT: Final = 1
+_log = logging.getLogger(__name__)
+
+
+class KeptQueue(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Saved state of one queue. `start`, `end`: begin of its first file and end of its last file
+    (bytes). The offsets are those of `ConsumeQueue`. `stamps`: stamps of the queue's folder and of
+    each file."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+    min_offset: int
+    max_offset: int
+    max_physical_offset: int
+    stamps: list[Stamp]
+
+
+class KeptEnds(msgspec.Struct, frozen=True):
+    """State of all queues, saved in a file at a stop. `file_size`: size of the queues' files
+    (bytes). `folders`: stamp of each topic's folder, and of the topmost folder as ""."""
+
+    log: LogSpan
+    file_size: int
+    folders: dict[str, Stamp]
+    queues: list[KeptQueue]
+    format: int = _FORMAT
+
+
+def find_stamp(path: str) -> Stamp:
+    """Return the stamp (identity, size and time) of a file or folder. Raises OSError."""
+    return make_stamp(os.stat(path))  # noqa: PTH116 - asked often for each of very many queues
+
+
+def keep_ends(root: Path, ends: KeptEnds) -> None:
+    """Write the state of the queues to the file. Call this function after the last write to the
+    queues. If the disk has no room, the next start reads the queues."""
+    try:
+        FILES.replace_file(root / KEPT_FILE, msgspec.json.encode(ends))
+    except OSError as error:
+        _log.info("%s: not written: %s", root / KEPT_FILE, error)
+
+
+def find_kept_ends(root: Path) -> KeptEnds | None:
+    """Read the state of the queues. Return None if the file is missing or unreadable."""
+    path = root / KEPT_FILE
+    try:
+        found = msgspec.json.decode(cut_zeros(FILES.read(path)), type=KeptEnds)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        _log.info("%s: not read: %s", path, error)
+        return None
+    return found if found.format == _FORMAT else None
+
 
 PAGE_BYTES: Final = 4096
 _FILL_BYTES = 1 << 20
@@ -38,11 +93,11 @@ def round_up_to_units(size_bytes: int) -> int:
 
 
 class ConsumeQueue:
-    """A `ConsumeQueueInterface` in files. Offsets are queue offsets (messages) unless a name says
-    otherwise.
+    """`ConsumeQueueInterface` in files. Offsets are queue offsets (messages) unless a name contains
+    another unit.
 
-    One writer; any number of readers, which see whole units only. `max_physical_offset` is the end
-    of the last message that was put in the queue (bytes of the commit log, 0 when unknown).
+    One writer. Any number of readers, which see whole units only. `max_physical_offset` is the end
+    of the last message in the queue (bytes of the commit log, 0 if unknown).
     """
 
     __slots__ = (
@@ -78,16 +133,16 @@ class ConsumeQueue:
         self.min_offset = 0
         self.max_offset = 0
         self.max_physical_offset = 0
-        self.dirty_from = -1  # bytes: what is synced ends here; -1: all is
+        self.dirty_from = -1  # bytes: end of the synced units, -1 if all are
         self._has_new_files = False  # their names are not synced
         self._directory = directory
         self._files = files
         self._note_dirty = note_dirty
         self._file_size = file_size or 0
-        self._start = 0  # bytes: first byte of the first file, first byte behind the last one
+        self._start = 0  # bytes: begin of the first file, end of the last one
         self._end = 0
-        # Of the first unit, read with the tail: its offset, then what it leads to (physical offset,
-        # size). Until the minimum is looked for.
+        # Of the first unit, read with the tail: its offset, then physical offset and size of its
+        # message. Until the minimum is searched.
         self._first: tuple[int, tuple[int, int]] | None = None
         self._is_owner = True
         self._lock = threading.Lock()
@@ -95,7 +150,8 @@ class ConsumeQueue:
     def load(self, *, owner: bool) -> None:
         """Find the files and the tail. Raises Corrupt, Invalid or Unavailable.
 
-        The tail is the first unit that is no unit (size 0); `truncate` corrects it afterwards.
+        The tail is the first position without a unit (size 0). `truncate` corrects the tail
+        afterwards.
         """
         self._is_owner = owner
         run = list_files(
@@ -107,13 +163,14 @@ class ConsumeQueue:
         self.load_run(run)
 
     def load_kept(self, kept: KeptQueue) -> None:
-        """Take the queue as a stop has kept it, with files of the size that it has now."""
+        """Load the queue from the state that was saved at a stop. Its files must have the saved
+        size."""
         self._start, self._end = kept.start, kept.end
         self.min_offset, self.max_offset = kept.min_offset, kept.max_offset
         self.max_physical_offset = kept.max_physical_offset
 
     def find_kept(self) -> KeptQueue:
-        """Find what a stop keeps of a queue that nobody writes any more. Raises OSError."""
+        """Return the state of the queue to save at a stop, after its last write. Raises OSError."""
         return KeptQueue(
             self.topic,
             self.queue_id,
@@ -130,7 +187,7 @@ class ConsumeQueue:
         return self._end > self._start
 
     def find_stamps(self) -> list[Stamp]:
-        """Find the stamps of the folder and of each file. Raises OSError."""
+        """Return the stamps of the queue's folder and of each of its files. Raises OSError."""
         begins = range(self._start, self._end, self._file_size)
         return [
             find_stamp(str(self._directory)),
@@ -138,7 +195,7 @@ class ConsumeQueue:
         ]
 
     def load_run(self, run: FileRun) -> None:
-        """Take these files, of those that the folder has, and find the tail. Raises Corrupt."""
+        """Set the files of the queue, and find the tail. Raises Corrupt."""
         self._file_size = run.file_size or self._file_size
         self._start, self._end = run.start, run.end
         self.min_offset = run.start // UNIT_SIZE
@@ -161,7 +218,7 @@ class ConsumeQueue:
         return self._files.skip_data(self.path_of(offset), 0)
 
     def _set_max_physical(self, last: np.void | None = None) -> None:
-        """last: the last unit, where it was read already."""
+        """Set `max_physical_offset`. `last`: the last unit, if it is already known."""
         self.max_physical_offset = 0
         if self.max_offset > self.min_offset:
             begin, size, _ = (
@@ -174,7 +231,6 @@ class ConsumeQueue:
         return f"{self._directory}/{file_name(begin)}"
 
     def path_of(self, offset: int) -> str:
-        """Return the path of the file that holds (or would hold) the unit of an offset."""
         position = offset * UNIT_SIZE
         return self._path(position - position % self._file_size if self._file_size else 0)
 
@@ -183,7 +239,6 @@ class ConsumeQueue:
         return self._file_size // UNIT_SIZE
 
     def roll_next_file(self, offset: int) -> int:
-        """Return the first offset of the file behind the one that holds an offset."""
         per_file = self.units_per_file
         return offset + per_file - offset % per_file if per_file else offset
 
@@ -194,8 +249,8 @@ class ConsumeQueue:
         return np.frombuffer(data, dtype=UNIT_DTYPE)
 
     def read_units(self, offset: int, count: int) -> Units:
-        """Read up to `count` units from an offset on: fewer where a file or the queue ends, none
-        outside [min_offset, max_offset)."""
+        """Read up to `count` units from an offset on. Returns fewer units at the end of a file or
+        of the queue, and none outside [min_offset, max_offset)."""
         maximum = self.max_offset
         if count <= 0 or not self.min_offset <= offset < maximum:
             return np.empty(0, dtype=UNIT_DTYPE)
@@ -209,42 +264,38 @@ class ConsumeQueue:
         else:
             if self._has(offset):
                 return units
-        # Deleted meanwhile: what was read may be of another queue's files of the same names.
+        # Deleted since: the bytes may be of another queue's files of the same names.
         return np.empty(0, dtype=UNIT_DTYPE)
 
     def _has(self, offset: int) -> bool:
         return self.min_offset <= offset < self.max_offset
 
     def _was_deleted(self, offset: int) -> bool:
-        """Whether the file of an offset was expired, or the queue deleted, while it was read."""
+        """Return whether the file of an offset expired, or the queue was deleted, during the
+        read."""
         if not self._is_owner and not Path(self.path_of(offset)).exists():
             self.min_offset = max(self.min_offset, self.roll_next_file(offset))
         return not self._has(offset)
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """Read (physical offset, size, tags code) of one message; None outside the queue."""
         units = self.read_units(offset, 1)
         return None if not len(units) else units[0].item()
 
     def store_time(self, offset: int, record_time: Callable[[int], int]) -> int:
-        """Read the store time of one message from its record; -1 outside the queue."""
         unit = self.unit(offset)
         return -1 if unit is None else record_time(unit[0])
 
     # Everything below is for the owner only.
 
     def append(self, offset: int, units: bytes, max_physical_offset: int) -> None:
-        """Put consecutive units, the first of which belongs to an offset.
-
-        Units that the queue already has are skipped, so records may be dispatched again. A new
-        queue may begin anywhere; units that leave a hole behind the tail raise Corrupt, and so
-        does another message for an offset that is taken.
-        max_physical_offset: end of the last message (bytes of the commit log).
-        """
+        """Append consecutive units. `offset`: queue offset of the first unit. Existing units are
+        skipped, so records may be dispatched again. A new queue may begin at any offset. Raises
+        Corrupt for units that leave a hole after the tail, and for another message at an existing
+        offset. `max_physical_offset`: end of the last message (bytes of the commit log)."""
         with self._lock:
             has_place = offset == self.max_offset and self._end > self._start
             if not self.max_physical_offset and offset >= self.max_offset and not has_place:
-                # Blank units of a beginning that did not reach the disk whole are made again.
+                # Blank units of a beginning that did not reach the disk whole are written again.
                 self._remove_files()
                 self._begin_at(offset)
             skip = self.max_offset - offset
@@ -270,9 +321,10 @@ class ConsumeQueue:
             self.max_offset = offset + len(units) // UNIT_SIZE
 
     def _check_same(self, offset: int, units: bytes) -> None:
-        """Compare units with those that the queue has at their offsets. Raises Corrupt where it has
-        another, earlier message: that one would be lost. A later message stays: what is put again
-        is of a life of the queue that is over."""
+        """Compare units with the existing units at their offsets. Raises Corrupt if a new unit
+        belongs to a later message than the existing one, because that message would be lost. An
+        existing unit of a later message stays: the new unit belongs to an earlier generation of the
+        queue."""
         new = np.frombuffer(units, UNIT_DTYPE)[: self.max_offset - offset]
         while len(new):
             old = self.read_units(offset, len(new))
@@ -317,7 +369,6 @@ class ConsumeQueue:
         )
 
     def _begin_at(self, offset: int) -> None:
-        """Let a queue without files begin at an offset, with blank units before it."""
         if not offset:
             return
         inside = offset * UNIT_SIZE % self._file_size
@@ -326,14 +377,14 @@ class ConsumeQueue:
         try:
             self._fill_blanks(begin, inside)
         except BaseException:
-            self._files.delete(self._path(begin))  # it is tried again
+            self._files.delete(self._path(begin))  # it is retried
             raise
         self._start, self._end = begin, begin + self._file_size
         self.min_offset = self.max_offset = offset
 
     def _fill_blanks(self, begin: int, length: int) -> None:
-        """Fill the first bytes of a file with blank units, on disk when this returns: zeros left of
-        them would be taken for the queue's end."""
+        """Fill the first bytes of a file with blank units, durably. Zeros in these bytes would look
+        like the queue's end."""
         if not length:
             return
         self._files.write(self._path(begin), BLANK_UNIT * (length // UNIT_SIZE), 0)
@@ -342,22 +393,22 @@ class ConsumeQueue:
             self._files.sync_folder(folder)
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units at the tail whose messages are not wholly before a commit log offset."""
+        """Drop the units at the tail whose messages end after a commit log offset."""
         with self._lock:
             offset = self.find_cut(physical_offset)
             if offset < self.max_offset:
                 self._cut_units(offset)
 
     def find_cut(self, physical_offset: int) -> int:
-        """Find the offset from which on no message is wholly before a commit log offset; a unit
-        that is none (zeros of a lost write) counts as behind it."""
+        """Return the first offset whose message ends after a commit log offset, or `max_offset`. A
+        missing unit (zeros of a lost write) counts as such a message."""
         first = self._start // UNIT_SIZE
         return find_cut(self._read_file, first, self.max_offset, physical_offset)
 
     def _cut_units(self, offset: int) -> None:
         self._first = None
         position, end = offset * UNIT_SIZE, self.max_offset * UNIT_SIZE
-        while position < end:  # zero what is dropped, so that it is not found again
+        while position < end:  # zero the dropped units, so that they are not found again
             inside = position % self._file_size
             length = min(end - position, self._file_size - inside, _FILL_BYTES)
             self._files.write(self._path(position - inside), bytes(length), inside)
@@ -367,8 +418,8 @@ class ConsumeQueue:
         self._set_max_physical()
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Set min_offset to the first message that the commit log still holds (max_offset when
-        there is none); blank units never count."""
+        """Set min_offset to the first message that the commit log has, or to max_offset. Blank
+        units are never messages."""
         with self._lock:
             self._correct_min_offset(min_physical_offset)
 
@@ -381,12 +432,13 @@ class ConsumeQueue:
         )
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Correct the minimum, then delete the files in front of it, the last one never; returns
-        how many. Raises Unavailable; then the next call goes on."""
+        """Correct the minimum, then delete the files before it, except the last file. Returns the
+        number of deleted files. Raises Unavailable if a file cannot be deleted. The next call
+        continues."""
         with self._lock:
             self._correct_min_offset(min_physical_offset)
             count = 0
-            # The oldest first, each for good before the next: whatever is lost, no gap is left.
+            # The oldest first, each durably before the next, so that no crash leaves a gap.
             while (
                 self._start + self._file_size <= self.min_offset * UNIT_SIZE
                 and self._start + self._file_size < self._end
@@ -399,14 +451,14 @@ class ConsumeQueue:
             return count
 
     def _has_expired(self, begin: int, min_physical_offset: int) -> bool:
-        """Whether a file leads to nothing the log holds, by its first and its last unit: a damaged
-        one between them can lead a search for the minimum astray."""
+        """Return whether a file has no unit of a message in the log. Only its first and its last
+        unit are checked: a damaged unit between them could mislead a search for the minimum."""
         ends = begin // UNIT_SIZE, (begin + self._file_size) // UNIT_SIZE - 1
         return not any(is_held(self._read_file, offset, min_physical_offset) for offset in ends)
 
     def has_dirty_pages(self, least_pages: int) -> bool:
-        """Tell whether so many pages (4,096 bytes) were written since the last sync, or a file is
-        full; 0: whether anything was."""
+        """Return whether at least `least_pages` pages (4,096 bytes) were written since the last
+        sync, or a file is full. With 0: whether anything was written."""
         begin, end = self.dirty_from, self.max_offset * UNIT_SIZE
         if begin < 0 or not self._file_size:
             return False
@@ -414,8 +466,8 @@ class ConsumeQueue:
         return pages >= least_pages or begin // self._file_size < end // self._file_size
 
     def sync(self) -> set[Path]:
-        """Sync the files: the units are on disk when this returns, once the folders that it
-        returns are synced too."""
+        """Sync the files, and return their folders. The units are on disk once these folders are
+        synced too."""
         with self._lock:
             begin = max(self.dirty_from, self._start) if self.dirty_from >= 0 else -1
             has_new_files = self._has_new_files
@@ -427,7 +479,7 @@ class ConsumeQueue:
             self._sync_from(max(begin - begin % self._file_size, self._start))
         except BaseException:
             with self._lock:
-                if self._start <= begin < self._end:  # else it was deleted meanwhile
+                if self._start <= begin < self._end:  # otherwise it was deleted since
                     later = self.dirty_from
                     self.dirty_from = begin if later < 0 else min(begin, later)
                     self._has_new_files |= has_new_files
@@ -435,7 +487,7 @@ class ConsumeQueue:
         return folders
 
     def _sync_from(self, begin: int) -> None:
-        # The file that an empty queue begins with as well: without it the offset would be lost.
+        # The first file of an empty queue too: without it the offset would be lost.
         end = max(self.max_offset * UNIT_SIZE, begin + 1)
         for start in range(begin, end, self._file_size):
             try:
@@ -446,12 +498,11 @@ class ConsumeQueue:
                 )
                 if not is_gone:
                     raise
-                with self._lock:  # whoever deletes the queue has done it then
+                with self._lock:  # the deletion of the queue has done it
                     if self._start <= start < self._end:
                         self._files.sync(self._path(start), self._file_size)
 
     def initialize_with_offset(self, offset: int) -> None:
-        """Delete what is there and let the queue begin, empty, at an offset."""
         self.destroy()
         with self._lock:
             if offset > 0:
@@ -460,7 +511,7 @@ class ConsumeQueue:
                 self._note_dirty(self)
 
     def drop_units_before(self, offset: int) -> None:
-        """Drop the units before an offset of the queue; those from there on stay."""
+        """Drop the units before a queue offset."""
         with self._lock:
             if not self.min_offset < offset < self.max_offset:
                 return
@@ -473,13 +524,12 @@ class ConsumeQueue:
             self._fill_blanks(begin, inside)
 
     def destroy(self) -> None:
-        """Delete the queue's files, on disk when this returns: after a crash all are there, or
-        none."""
+        """Delete the queue's files durably. After a crash all files exist, or none."""
         with self._lock:
             self._remove_files()
 
     def _remove_files(self) -> None:
-        # Readers first: they must not meet files of the same names that are made later.
+        # Readers first: they must not meet later files of the same names.
         self.min_offset = self.max_offset = 0
         self.max_physical_offset = 0
         self.dirty_from = -1
@@ -487,6 +537,6 @@ class ConsumeQueue:
             if self._end > self._start:
                 self._files.delete_folder(self._directory)
         finally:
-            if not self._directory.is_dir():  # also when what came behind the removal failed
+            if not self._directory.is_dir():  # also if the work after the removal failed
                 self._start = self._end = 0
         self._start = self._end = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -12,17 +13,19 @@ from typing import Final
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.file_operations import Stamp
+from tieredstore.disk.sync import sync_each
 from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.local.positional_files import REMOVED_SUFFIX, PositionalFiles
-from tieredstore.local.queues.consume_queue import ConsumeQueue, round_up_to_units
-from tieredstore.local.queues.interface import LogSpan, QueueUnits
-from tieredstore.local.queues.kept_ends import (
+from tieredstore.local.queues.consume_queue import (
+    ConsumeQueue,
     KeptEnds,
     find_kept_ends,
     find_stamp,
     keep_ends,
+    round_up_to_units,
 )
-from tieredstore.local.queues.names import check_queue_name
+from tieredstore.local.queues.interface import LogSpan, QueueUnits
+from tieredstore.local.queues.names import check_queue_name, find_folder_fault
 
 CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
 BATCH_DIRECTORY: Final = "batchconsumequeue"
@@ -30,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def list_queues(directory: Path) -> Iterator[QueueKey]:
-    """List the queues that have a folder, in no order."""
+    """Return the queues that have a folder, in any order."""
     for topic in _folders(directory):
         for name in _folders(f"{directory}/{topic}"):
             if _is_queue(name):
@@ -52,13 +55,17 @@ def _folders(directory: Path | str) -> list[str]:
 
 
 def batch_topics(root: Path) -> frozenset[str]:
-    """List the topics with batch consume queues."""
+    """Return the topics with batch consume queues."""
     return frozenset(_folders(root / BATCH_DIRECTORY))
 
 
+def _depth(folder: Path) -> int:
+    return len(folder.parts)
+
+
 class ConsumeQueueStore:
-    """A `ConsumeQueueStoreInterface` in files: the owner's, all of them loaded. file_size: bytes,
-    rounded up to whole units."""
+    """`ConsumeQueueStoreInterface` in files. All queues of the owner are loaded. `file_size`:
+    bytes, rounded up to whole units."""
 
     def __init__(self, root: Path, files: PositionalFiles, file_size: int) -> None:
         self._root = root
@@ -81,7 +88,8 @@ class ConsumeQueueStore:
             self._queues[key] = queue
 
     def load_kept(self) -> LogSpan | None:
-        """Take the queues as `keep` left them: a look at folders and files, and no unit is read."""
+        """Load the queues from the state that `keep` saved. Only folders and files are checked, and
+        no unit is read."""
         kept = find_kept_ends(self._root)
         if kept is None or kept.file_size != self._file_size:
             return None
@@ -101,10 +109,13 @@ class ConsumeQueueStore:
         return kept.log
 
     def keep(self, log: LogSpan) -> None:
-        """Leave the queues to the next start, in a file."""
+        """Save the state of the queues in a file, for the next start. A store that never had a
+        message has no folder, and nothing to save."""
         try:
             self.correct_min_offset(log.begin)
             queues = [queue.find_kept() for queue in self._all() if queue.has_files]
+            if not queues and not self._directory.exists():
+                return
             folders = self._find_folder_stamps(one.topic for one in queues)
         except (OSError, TieredStoreError) as error:
             _log.info("%s: the next start reads all queues: %s", self._directory, error)
@@ -112,14 +123,14 @@ class ConsumeQueueStore:
             keep_ends(self._root, KeptEnds(log, self._file_size, folders, queues))
 
     def _find_folder_stamps(self, topics: Iterable[str]) -> dict[str, Stamp]:
-        """Find the stamps of the folders above those of the queues, by topic; that of all as ""."""
+        """Return the stamp of each topic's folder by topic, and of the topmost folder by ""."""
         stamps = {"": find_stamp(str(self._directory))}
         stamps |= {topic: find_stamp(f"{self._directory}/{topic}") for topic in set(topics)}
         return stamps
 
     def _find_kept(self, directory: Path) -> Iterator[QueueKey]:
-        """Find the queues that have a folder, and delete what is left of those that were deleted:
-        one look for both."""
+        """Return the queues that have a folder. In the same walk over the folders, remains of
+        deleted queues are deleted."""
         for topic in _folders(directory):
             for name in _folders(f"{directory}/{topic}"):
                 if name.endswith(REMOVED_SUFFIX):
@@ -138,73 +149,67 @@ class ConsumeQueueStore:
         return self._queues.get(key)
 
     def get_or_create(self, key: QueueKey) -> ConsumeQueue:
-        """Return the queue; a new one has no files until a unit is put in it."""
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = self._make_queue(key)
         return queue
 
+    def find_fault(self, key: QueueKey) -> str | None:
+        return find_folder_fault(*key)
+
     def list_queues(self) -> list[QueueKey]:
         return list(self._queues)
 
     def find_queue_ids(self, topic: str) -> list[int]:
-        """Find the queues of a topic."""
         return [key.queue_id for key in self.list_queues() if key.topic == topic]
 
     def _all(self) -> list[ConsumeQueue]:
         return list(self._queues.values())
 
     def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:  # noqa: ARG002
-        """Put the units of a round of dispatch, queue by queue."""
         for group in groups:
             begin, size, _ = group.units[-1].item()
             self.get_or_create(group.key).append(group.offset, group.units.tobytes(), begin + size)
 
     @property
     def dispatch_from(self) -> int:
-        """End of the last message that any queue knows: nothing else is kept beside the units."""
         return self.max_physical_offset
 
     @property
     def max_physical_offset(self) -> int:
-        """End of the last message that any queue knows (bytes of the commit log)."""
         return max((queue.max_physical_offset for queue in self._all()), default=0)
 
     def find_last_message(self) -> tuple[int, int] | None:
-        """Find (physical offset, size) of the last message in the log that any queue knows."""
         last = max(self._all(), key=lambda queue: queue.max_physical_offset, default=None)
         unit = None if last is None else last.unit(last.max_offset - 1)
         return None if unit is None else unit[:2]
 
     def find_queues_after(self, physical_offset: int) -> Iterator[ConsumeQueue]:
-        """Find the queues with a message that ends behind a byte of the commit log."""
         for queue in self._all():
             if queue.max_physical_offset > physical_offset:
                 yield queue
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Set each min_offset to the first message that the commit log still holds."""
         if min_physical_offset == self._corrected_for:
-            return  # a queue that was made since begins behind it
+            return  # a queue created since begins after it
         for queue in self._all():
             queue.correct_min_offset(min_physical_offset)
         self._corrected_for = min_physical_offset
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units at the tails whose messages are not wholly before a commit log offset."""
         for queue in self.find_queues_after(physical_offset):
             queue.truncate(physical_offset)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Correct each queue's minimum and delete the files in front of it, a queue's last one
-        never; returns how many files that were. Raises Unavailable."""
+        """Correct each queue's minimum and delete the files before it, except the queue's last
+        file. Returns the number of deleted files. Raises Unavailable."""
         count = sum(queue.delete_expired(min_physical_offset) for queue in self._all())
         self._corrected_for = min_physical_offset
         return count
 
     def drop_units_before(self, key: QueueKey, offset: int) -> None:
-        """Drop the units of a queue before an offset, on disk when this returns; without any behind
-        it the queue and its files are gone."""
+        """Drop the units of a queue before an offset, durably. If no unit is left, the queue and
+        its files are deleted."""
         queue = self._queues.get(key)
         if queue is not None and queue.max_offset <= offset:
             queue.destroy()
@@ -213,22 +218,28 @@ class ConsumeQueueStore:
             queue.drop_units_before(offset)
 
     def sync(self, least_pages: int = 0) -> None:
-        """Sync the queues that were written since the last time: all units put so far are on disk
-        when this returns. Costs nothing for the others, however many there are."""
+        """Sync the queues that were written since the last sync. On return all units that were put
+        before the call are on disk. Unchanged queues cost nothing."""
         with self._dirty_lock:
             dirty, self._dirty = self._dirty, set()
-        left = set(dirty)
+        due = [queue for queue in dirty if queue.has_dirty_pages(least_pages)]
         try:
-            for queue in dirty:
-                if queue.has_dirty_pages(least_pages):
-                    self._new_folders |= queue.sync()
-                if queue.dirty_from < 0:
-                    left.discard(queue)
+            sync_each(self._sync_queue, due)
         finally:
             with self._dirty_lock:
-                self._dirty |= left
-        for folder in sorted(self._new_folders, reverse=True):  # the innermost first
-            self._files.sync_folder(folder)
+                self._dirty |= {queue for queue in dirty if queue.dirty_from >= 0}
+        depths = itertools.groupby(sorted(self._new_folders, key=_depth, reverse=True), _depth)
+        for _, folders in depths:  # the innermost first
+            sync_each(self._sync_new_folder, list(folders))
+
+    def _sync_queue(self, queue: ConsumeQueue) -> None:
+        folders = queue.sync()
+        with self._dirty_lock:
+            self._new_folders |= folders
+
+    def _sync_new_folder(self, folder: Path) -> None:
+        self._files.sync_folder(folder)
+        with self._dirty_lock:
             self._new_folders.discard(folder)
 
     def _note_dirty(self, queue: ConsumeQueue) -> None:
@@ -236,4 +247,4 @@ class ConsumeQueueStore:
             self._dirty.add(queue)
 
     def close(self) -> None:
-        """Do nothing: the files are the store's."""
+        """Do nothing: the files belong to the store."""

@@ -1,12 +1,14 @@
-"""The consume queues of a store that another process owns, or nobody: three ways to read them.
+"""Consume queues of a store without an owner, or with another owner, and three ways to read them.
 
-In files; in a RocksDB database whose owner is down; or made from the commit log, where a database
-has an owner, who keeps what is in it to himself (`rebuilt`).
+The queues are in files, or in a RocksDB database whose owner has stopped. The newest units of a
+database with a running owner are in that owner's memory. Such queues are rebuilt from the commit
+log (`rebuilt`). After an unclean stop, valid units of files are joined with rebuilt units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -16,35 +18,39 @@ from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, list_queues
-from tieredstore.local.queues.extension.consume_queue import ExtendedConsumeQueue
-from tieredstore.local.queues.extension.files import EXTENSION_DIRECTORY, ConsumeQueueExt
+from tieredstore.local.queues.extension_files import (
+    EXTENSION_DIRECTORY,
+    ConsumeQueueExt,
+    ExtendedConsumeQueue,
+)
 from tieredstore.local.queues.interface import ConsumeQueueReader, HeldBack
+from tieredstore.local.queues.missing.completed import CompletedQueue
 from tieredstore.local.queues.names import can_be_folder
-from tieredstore.local.queues.rocksdb.consume_queue import RocksDBConsumeQueue
+from tieredstore.local.queues.rebuilt import RebuiltQueues
+from tieredstore.local.queues.rocksdb.consume_queue import QueueReads, RocksDBConsumeQueue
 from tieredstore.local.queues.rocksdb.database import ReadOnlyDatabase
-from tieredstore.local.queues.rocksdb.reading import QueueReads
-from tieredstore.local.queues.time_search import offset_by_time
+from tieredstore.local.queues.unit_search import offset_by_time
 
 
 class ForeignQueues(Protocol):
-    """What reads the queues of a store."""
+    """Reader of a store's queues."""
 
     def list_queues(self) -> Iterable[QueueKey]:
-        """List the queues that there are now."""
+        """Return the present queues."""
         ...
 
     def open_queue(self, key: QueueKey) -> ConsumeQueueReader | None:
-        """Open one queue, None when there is none."""
+        """Open one queue, or return None."""
         ...
 
     def close(self) -> None:
-        """Give up what is open. Idempotent."""
+        """Close all resources. Idempotent."""
         ...
 
 
 class ForeignFileQueues:
-    """Queues in files. before_ms: store time from which on nothing is served; None for no such
-    bound. record_time: reads the store time of the record at a byte of the log."""
+    """Queues in files. `before_ms`: messages with this or a later store time are not served. None
+    for no limit. `record_time`: returns the store time of the record at a byte of the log."""
 
     def __init__(
         self,
@@ -62,18 +68,17 @@ class ForeignFileQueues:
         self._record_time = record_time
 
     def list_queues(self) -> Iterable[QueueKey]:
-        """List the queues that have a folder."""
         return list_queues(self._directory)
 
     def open_queue(self, key: QueueKey) -> ConsumeQueue | None:
-        """Open the files of one queue."""
         queue = self._open_unbounded(key)
         if queue is not None:
             self._bound(queue)
         return queue
 
     def find_held_back(self, is_taken: Callable[[str], bool]) -> dict[QueueKey, HeldBack]:
-        """Find the messages behind the bound, of the queues of the topics that `is_taken` says."""
+        """Return the messages that are held back because their store time is not before
+        `before_ms`, in queues of topics that `is_taken` accepts."""
         found: dict[QueueKey, HeldBack] = {}
         for key in self.list_queues():
             queue = self._open_unbounded(key) if is_taken(key.topic) else None
@@ -86,6 +91,12 @@ class ForeignFileQueues:
                 found[key] = HeldBack(end - first, queue.store_time(first, self._record_time))
         return found
 
+    def find_end(self, key: QueueKey) -> int:
+        """Return the end of a queue, including messages that may not be served. Returns 0 for a
+        queue without files."""
+        queue = self._open_unbounded(key)
+        return 0 if queue is None else queue.max_offset
+
     def _open_unbounded(self, key: QueueKey) -> ConsumeQueue | None:
         directory = self._directory / key.topic / str(key.queue_id)
         if not can_be_folder(key.topic) or not directory.is_dir():
@@ -96,10 +107,11 @@ class ForeignFileQueues:
         return queue
 
     def _bound(self, queue: ConsumeQueue) -> int:
-        """End a queue where its messages are too late; returns there."""
+        """End a queue before its first message that may not be served. Returns the offset of that
+        message."""
         before_ms = self._before_ms
         if before_ms is not None:
-            # A unit that is not whole yet leads nowhere: it is later than everything.
+            # A unit that is not whole yet points nowhere: it is later than everything.
             def time_of(offset: int) -> int:
                 time = queue.store_time(offset, self._record_time)
                 return before_ms if time < 0 else time
@@ -119,11 +131,26 @@ class ForeignFileQueues:
         return ExtendedConsumeQueue(topic, queue_id, directory, self._files, None, extension)
 
     def close(self) -> None:
-        """Do nothing: the files are the store's."""
+        """Do nothing: the files belong to the store."""
+
+
+class NoQueues:
+    """`ForeignQueues` of a store whose queues cannot be read."""
+
+    def list_queues(self) -> Iterable[QueueKey]:
+        """Return no queues."""
+        return ()
+
+    def open_queue(self, key: QueueKey) -> None:
+        """Return None."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class ClosedDatabaseQueues:
-    """Queues in a RocksDB database that nobody has open. Raises what opening it raises."""
+    """Queues in a RocksDB database that no process has open. Raises the errors of opening that
+    database."""
 
     def __init__(self, directory: Path, log: ForeignCommitLog) -> None:
         self._log = log
@@ -135,14 +162,44 @@ class ClosedDatabaseQueues:
             raise
 
     def list_queues(self) -> Iterable[QueueKey]:
-        """List the queues that have, or had, messages."""
         return self._reads.list_queues()
 
     def open_queue(self, key: QueueKey) -> RocksDBConsumeQueue | None:
-        """Read where one queue begins and ends."""
         self._reads.correct_min_offset(self._log.min_offset)
         return self._reads.read_queue(key)
 
     def close(self) -> None:
-        """Close the database."""
         self._reads.close()
+
+
+@dataclass(eq=False)
+class JoinedQueues:
+    """`ForeignQueues` that joins the queues' files with rebuilt units. `_units_until`: position in
+    the commit log at or before which a message must end for its unit in the files to be valid."""
+
+    _files: ForeignFileQueues
+    _units_until: int
+    _rebuilt: RebuiltQueues
+
+    def list_queues(self) -> Iterable[QueueKey]:
+        return {*self._files.list_queues(), *self._rebuilt.list_queues()}
+
+    def open_queue(self, key: QueueKey) -> ConsumeQueueReader | None:
+        rebuilt, queue = self._rebuilt.open_queue(key), self._files.open_queue(key)
+        if queue is None:
+            return rebuilt
+        # Units before a deletion are gone, later ones were rebuilt.
+        expired = self._rebuilt.deleted_ends.get(key, 0)
+        middle = max(queue.find_cut(self._units_until), expired)
+        queue.max_offset = middle
+        queue.min_offset = min(max(queue.min_offset, expired), middle)
+        if rebuilt is None or rebuilt.max_offset <= middle:
+            return queue
+        if rebuilt.min_offset > middle:  # the messages between have expired
+            return rebuilt
+        rebuilt.drop_before(middle)
+        return CompletedQueue(queue, [rebuilt], rebuilt.path_of(middle))
+
+    def close(self) -> None:
+        self._files.close()
+        self._rebuilt.close()

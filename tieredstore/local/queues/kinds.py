@@ -1,4 +1,4 @@
-"""Which kind of consume queues a store has: in files, or in RocksDB."""
+"""Kind of a store's consume queues: files or RocksDB."""
 
 from __future__ import annotations
 
@@ -10,30 +10,19 @@ from tieredstore.config import StoreConfig
 from tieredstore.errors import Invalid
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, ConsumeQueueStore
-from tieredstore.local.queues.extension.consume_queue_store import ExtendedConsumeQueueStore
+from tieredstore.local.queues.extension_files import ExtendedConsumeQueueStore
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
+from tieredstore.local.queues.rocksdb.consume_queue import QueueReads
 from tieredstore.local.queues.rocksdb.consume_queue_store import RocksDBConsumeQueueStore
 from tieredstore.local.queues.rocksdb.database import CURRENT_FILE, ReadOnlyDatabase
-from tieredstore.local.queues.rocksdb.reading import QueueReads
 
 SEPARATE_DIRECTORY: Final = "consumequeue_rocksdb"
-"""Where the database is with `useSeparateStorePathForRocksdbCQ`."""
-
-
-def is_rocksdb(config: StoreConfig) -> bool:
-    """Tell whether a broker's configuration asks for consume queues in RocksDB."""
-    return config.store_type.lower() == "defaultrocksdb"
-
-
-def fills_light_queues(config: StoreConfig) -> bool:
-    """Tell whether messages are put in the light queues that they name, as the configuration is
-    now. Of a database Java asks for one key only."""
-    return config.enable_lmq and (config.enable_multi_dispatch or is_rocksdb(config))
+"""Folder of the database if `useSeparateStorePathForRocksdbCQ` is set."""
 
 
 def find_queue_database(root: Path) -> Path | None:
-    """Find the folder of a store's consume queue database; None for a store without one. Raises
-    Invalid where there are two."""
+    """Return the folder of a store's consume queue database, or None. Raises Invalid if two
+    databases exist."""
     places = (root / CONSUME_QUEUE_DIRECTORY, root / SEPARATE_DIRECTORY)
     found = [place for place in places if (place / CURRENT_FILE).exists()]
     if len(found) > 1:
@@ -46,9 +35,8 @@ def find_queue_database(root: Path) -> Path | None:
 
 
 def find_queues_of(root: Path, topic: str) -> Path | None:
-    """Find the folder, or the database, in which a store that nobody owns has queues of a topic;
-    None for a topic that is not there. Raises Invalid, Corrupt or Unavailable for a database that
-    cannot be opened."""
+    """Return the folder or the database with the queues of a topic, in a store without an owner, or
+    None. Raises Invalid, Corrupt or Unavailable for a database that cannot be opened."""
     directory = find_queue_database(root)
     if directory is None:
         folder = root / CONSUME_QUEUE_DIRECTORY / topic
@@ -61,9 +49,9 @@ def find_queues_of(root: Path, topic: str) -> Path | None:
 def make_queue_store(
     root: Path, config: StoreConfig, files: PositionalFiles
 ) -> ConsumeQueueStoreInterface:
-    """Make the consume queues of an owner, not loaded yet."""
-    if is_rocksdb(config):
-        return RocksDBConsumeQueueStore(_database_directory(root, config))
+    """Create the consume queues of an owner, not loaded yet."""
+    if config.is_rocksdb:
+        return RocksDBConsumeQueueStore(find_database_directory(root, config))
     file_size = config.mapped_file_size_consume_queue_bytes
     if config.enable_consume_queue_ext:
         extension_size = config.mapped_file_size_consume_queue_ext_bytes
@@ -71,24 +59,25 @@ def make_queue_store(
     return ConsumeQueueStore(root, files, file_size)
 
 
-def _database_directory(root: Path, config: StoreConfig) -> Path:
+def find_database_directory(root: Path, config: StoreConfig) -> Path:
+    """Return the folder of the database by a broker's configuration. The folder need not exist."""
     is_separate = config.use_separate_store_path_for_rocksdb_cq
     return root / (SEPARATE_DIRECTORY if is_separate else CONSUME_QUEUE_DIRECTORY)
 
 
 def check_kind_of_queues(root: Path, config: StoreConfig) -> None:
-    """Raise Invalid when a store keeps its consume queues elsewhere than its configuration says:
-    they would go on in two places."""
+    """Raise Invalid if the kind or location of a store's consume queues is not the configured one.
+    Otherwise the queues would continue in a second location."""
     found = find_queue_database(root)
     if found is None:
         return
-    if not is_rocksdb(config):
+    if not config.is_rocksdb:
         raise Invalid(
             f"{found}: this store keeps its consume queues in RocksDB: expected "
             f"storeType=defaultRocksDB, found storeType={config.store_type}",
             path=str(found),
         )
-    expected = _database_directory(root, config)
+    expected = find_database_directory(root, config)
     if found != expected:
         separate = str(found.name == SEPARATE_DIRECTORY).lower()
         raise Invalid(

@@ -1,17 +1,28 @@
-"""Light message queues: one record that belongs to further queues (`docs/formats/properties.md`).
+"""Light message queues: additional queues of one record (`docs/formats/properties.md`).
 
-The producer names them in INNER_MULTI_DISPATCH; the store adds the offset that the message has in
-each of them as INNER_MULTI_QUEUE_OFFSET.
+The producer names the queues in INNER_MULTI_DISPATCH. The store adds the offset of the message in
+each queue as INNER_MULTI_QUEUE_OFFSET.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
 from tieredstore.errors import Invalid
-from tieredstore.local.topics import illegal_topic
-from tieredstore.message.names import LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
-from tieredstore.message.properties import find_text, is_blank, remove_property
+from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, QueueUnits
+from tieredstore.message.names import (
+    LMQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
+    illegal_topic,
+    is_closed_topic,
+)
+from tieredstore.message.properties import find_text, is_blank, parse_number, remove_property
 
 LIGHT_QUEUE_ID: Final = 0
 MAX_NAMES: Final = 1024
@@ -20,15 +31,17 @@ _OFFSETS: Final = b"INNER_MULTI_QUEUE_OFFSET"
 
 
 def names_light_queues(properties: bytes) -> bool:
-    """Tell whether the properties may name light queues (cheap; `light_queue_names` decides)."""
+    """Return whether the properties may name light queues. This check is cheap. `light_queue_names`
+    is exact."""
     return _NAMES + b"\x01" in properties
 
 
 def light_queue_names(topic: str, properties: bytes) -> list[str]:
-    """Find the light queues that a message of a topic names. Raises Invalid for a name that cannot
-    be one."""
+    """Return the light queues that a message of a topic names. Raises Invalid for an impossible
+    name."""
     text = find_text(properties, _NAMES)
-    if text is None or is_blank(text) or not _may_name(topic):
+    # A half message enters them when it is committed.
+    if text is None or is_blank(text) or not _may_name(topic) or is_closed_topic(topic):
         return []
     names = text.split(",")
     if len(names) > MAX_NAMES:
@@ -48,7 +61,7 @@ def _may_name(topic: str) -> bool:
 
 
 def add_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
-    """Make the properties as they are stored: offsets added, WAIT dropped, as Java does."""
+    """Return the properties to store: offsets are added and WAIT is dropped, as in Java."""
     kept = remove_property(remove_property(properties, b"WAIT"), _OFFSETS)
     if kept and not kept.endswith(b"\x02"):
         kept += b"\x02"
@@ -57,13 +70,13 @@ def add_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
 
 
 def drop_light_offsets(properties: bytes) -> bytes:
-    """Make the properties of a message that gets no place in the light queues that it names."""
+    """Return the properties of a message that is not put in the light queues that it names."""
     return remove_property(properties, _OFFSETS)
 
 
 def light_queue_offsets(topic: str, properties: bytes) -> list[tuple[str, int]]:
-    """Find (light queue, offset in it) of a stored message; names that are no light queue's, and
-    lists that do not match, give nothing."""
+    """Return (light queue, offset in it) for each light queue of a stored message. Empty for
+    invalid queue names, and for lists of different length."""
     names, offsets = find_text(properties, _NAMES), find_text(properties, _OFFSETS)
     if names is None or offsets is None or not _may_name(topic):
         return []
@@ -71,7 +84,48 @@ def light_queue_offsets(topic: str, properties: bytes) -> list[tuple[str, int]]:
     if len(names.split(",")) != len(offsets.split(",")):
         return []
     return [
-        (name, int(offset))
+        (name, number)
         for name, offset in pairs
-        if name.startswith(LMQ_PREFIX) and offset.isdigit() and not illegal_topic(name, 0)
+        if name.startswith(LMQ_PREFIX)
+        and (number := parse_number(offset)) is not None
+        and not illegal_topic(name, 0)
     ]
+
+
+_MAX_FIRST: Final = 1 << 56
+"""Greatest offset at which a light queue may begin. Files of later offsets would have no name."""
+_log = logging.getLogger(__name__)
+
+
+def find_light_places(
+    queues: ConsumeQueueStoreInterface, group: QueueUnits, skip: Callable[[str], object]
+) -> QueueUnits | None:
+    """Find the units that a message gets in a light queue.
+
+    The result has the unit that the message's record requests. If a hole of up to MAX_NAMES offsets
+    precedes this unit, the hole is filled with units of the same message, so that readers continue.
+    Returns None if the unit exists, or for an offset that does not fit. `skip`: called with the
+    reason.
+    """
+    queue = queues.get(group.key)
+    offset, name = group.offset, group.key.topic
+    if queue is None or not queue.max_physical_offset:
+        if offset <= _MAX_FIRST:
+            return group
+        skip(f"{name}: expected to begin at most at {_MAX_FIRST}, found {offset}")
+        return None
+    position = int(group.units["physical_offset"][0])
+    hole = offset - queue.max_offset
+    if position < queue.max_physical_offset:
+        return None
+    if not hole:
+        return group
+    if not offset:
+        _log.warning("%s: its offsets begin at 0 again at %d of the commit log", name, position)
+        queue.initialize_with_offset(0)
+        return group
+    if not 0 < hole <= MAX_NAMES:
+        skip(f"{name}: expected offset {queue.max_offset} next, found {offset}")
+        return None
+    units, times = np.repeat(group.units, hole + 1), np.repeat(group.store_timestamps_ms, hole + 1)
+    return QueueUnits(group.key, queue.max_offset, units, times)

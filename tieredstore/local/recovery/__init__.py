@@ -1,1 +1,2 @@
-"""What of a store counts when it is opened: who owned it, and where its log ends."""
+"""Recovery of a store when it is opened: its owner, its checkpoint, the end of its log, and its
+repair."""

@@ -1,7 +1,5 @@
-"""The `checkpoint` file: up to which store time things are on disk.
-
-Format: `docs/formats/checkpoint.md`.
-"""
+"""The file `checkpoint`. It contains store times: messages up to these times are on disk in the
+log, the queues and the index (`docs/formats/checkpoint.md`)."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final
 
-from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.errors import translate_os_error, wrap_os_errors
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Corrupt
@@ -23,10 +21,12 @@ _FIELDS: Final = struct.Struct(">6q")
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Store times in epoch ms, offsets in bytes of the commit log; 0 where nothing is known.
+    """Content of a checkpoint. Store times are in epoch ms, offsets in bytes of the commit log.
+    Unknown values are 0.
 
-    physic_msg_timestamp_ms, logics_msg_timestamp_ms: the commit log, the consume queues are on disk
-    up to this store time. index_msg_timestamp_ms: end of the last full index file on disk.
+    `physic_msg_timestamp_ms`, `logics_msg_timestamp_ms`: the commit log and the consume queues
+    are on disk up to this store time. `index_msg_timestamp_ms`: end of the last full index file
+    on disk.
     """
 
     physic_msg_timestamp_ms: int = 0
@@ -38,16 +38,16 @@ class Checkpoint:
 
     @property
     def flushed_timestamp_ms(self) -> int:
-        """Messages up to this store time are on disk, with their consume queue units."""
+        """Store time up to which both messages and their consume queue units are on disk."""
         return min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms)
 
     def to_bytes(self) -> bytes:
-        """Make the 4,096 bytes of the file."""
+        """Return the 4,096 bytes of the file."""
         return _FIELDS.pack(*astuple(self)).ljust(CHECKPOINT_SIZE_BYTES, b"\0")
 
 
 def read_checkpoint(root: Path) -> Checkpoint:
-    """Read the store's checkpoint, all zeros when it has none or an empty one. Raises Corrupt on a
+    """Read the store's checkpoint. A missing or empty file has all values 0. Raises Corrupt for a
     short file or a negative field."""
     path = root / CHECKPOINT_FILE
     try:
@@ -69,36 +69,32 @@ def read_checkpoint(root: Path) -> Checkpoint:
 
 
 def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
-    """Write it, to disk when this returns: a new one under another name first, then in place, as
-    Java does. All that changes lies in one sector, which a disk writes whole or not at all.
+    """Write the checkpoint durably.
 
-    Raises Exhausted when there is no room or no descriptor, Unavailable, Invalid.
+    The first checkpoint is written under another name and renamed. Later ones are written in place,
+    as in Java: all changing bytes are in one sector, which a disk writes completely or not at all.
+    Raises Exhausted without space or descriptors, Unavailable, Invalid.
     """
     path = root / CHECKPOINT_FILE
     data = checkpoint.to_bytes()
-    try:
+    with wrap_os_errors("write", path):
         if FILES.size(path) != CHECKPOINT_SIZE_BYTES:
             FILES.replace_file(path, data)
             return
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise translate_os_error(error, "write", path) from error
     try:
-        try:
+        with wrap_os_errors("write", path):
             os.pwrite(fd, data, 0)
-        except OSError as error:
-            raise translate_os_error(error, "write", path) from error
-        try:
+        with wrap_os_errors("sync", path, is_sync=True):
             sync_file(fd)
-        except OSError as error:
-            raise translate_os_error(error, "sync", path, is_sync=True) from error
     finally:
         os.close(fd)
 
 
 def checkpoint_time_ns(root: Path) -> int:
-    """Return when the checkpoint was last written, 0 when there is none: an owner that came and
-    went between two looks has changed it, though the files of the log may be the same."""
+    """Return the time at which the checkpoint was last written, or 0 without a checkpoint. This
+    time shows whether an owner ran between two reads, even if the files of the log are
+    unchanged."""
     try:
         return (root / CHECKPOINT_FILE).stat().st_mtime_ns
     except FileNotFoundError:

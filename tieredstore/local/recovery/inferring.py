@@ -1,4 +1,4 @@
-"""The configuration of a store whose `broker.conf` is not at hand, as far as its files tell it."""
+"""The configuration of a store without its `broker.conf`, inferred from its files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.errors import Invalid
 from tieredstore.local.index.reader import IndexShape, index_paths, infer_shape
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, find_log_directory
+from tieredstore.local.log.foreign_log import check_log_form
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, list_queues
 from tieredstore.local.queues.kinds import SEPARATE_DIRECTORY, find_queue_database
@@ -19,9 +20,10 @@ from tieredstore.message.names import LMQ_PREFIX
 
 
 def infer_config(root: Path) -> StoreConfig:
-    """Infer what a recovery has to know: the sizes of files, the shape of the index, the kind of
-    the queues, whether there are light ones. Raises Invalid where there is no store or where the
-    files do not tell."""
+    """Infer the settings that a recovery needs: the sizes of files, the shape of the index, the
+    kind of the queues, and whether there are light queues. Raises Invalid if there is no store, or
+    if its files do not show the settings."""
+    check_log_form(root, StoreConfig())
     if not (root / COMMIT_LOG_DIRECTORY).is_dir():
         raise Invalid(
             f"{root}: no message store: expected a folder {COMMIT_LOG_DIRECTORY}", path=str(root)
@@ -40,8 +42,8 @@ def infer_config(root: Path) -> StoreConfig:
 
 
 def infer_sizes(root: Path, config: StoreConfig) -> StoreConfig:
-    """Return a configuration with a store's root, the sizes of its files and the kind of its queues
-    in place of its own. Raises Invalid where there are two kinds."""
+    """Return the configuration with another root, and with the file sizes and the kind of queues
+    that the store in this root has. Raises Invalid for two kinds of queues."""
     log = find_log_directory(config, root)
     queues = root / CONSUME_QUEUE_DIRECTORY
     folders = (queues / key.topic / str(key.queue_id) for key in list_queues(queues))
@@ -59,13 +61,12 @@ def infer_sizes(root: Path, config: StoreConfig) -> StoreConfig:
 
 
 def _find_queue_size(folders: Iterable[Path]) -> int:
-    """The size of the first queue's files, 0 without one. Of a folder it is the largest: one that
-    was cut off says nothing."""
+    """Return the size of the first queue's files, or 0 without a queue. The largest file of a
+    folder counts, because another file may be truncated."""
     return next((size for folder in folders if (size := max(_sizes(folder), default=0))), 0)
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    """Sizes of the files of a folder that have one, the first by name first."""
     with wrap_os_errors("list", folder):
         for path in sorted(folder.iterdir()):
             if path.is_file() and path.name.isdigit() and path.stat().st_size:

@@ -1,8 +1,7 @@
-"""Where a log ends: each record from a position on is checked, as columns, and what lies behind the
-first bad one is looked at too.
+"""The end of a log: each record from a position on is checked, in columns, and valid records after
+the first bad one are looked for.
 
-Reads by position only: the same code plans the recovery of a store and serves one that is left as
-it is.
+Files are read by position. The same code plans a recovery, and serves a store that is not changed.
 """
 
 from __future__ import annotations
@@ -16,40 +15,45 @@ import numpy as np
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt
 from tieredstore.local.log.commit_log import CommitLogReader
-from tieredstore.local.log.foreign_log import ForeignCommitLog
-from tieredstore.local.log.record_check import check_stored_record
-from tieredstore.message.columns.property_crcs import check_property_crcs, have_property_crcs
+from tieredstore.local.log.file_names import file_name
+from tieredstore.local.log.foreign_log import ForeignCommitLog, find_record
+from tieredstore.local.log.record_check import check_stored_record, find_topic_of_whole
+from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.local.recovery.queue_files import has_data
 from tieredstore.message.columns.records import (
     RecordColumns,
-    Stop,
     check_bodies,
+    check_property_crcs,
     check_text_ends,
+    have_property_crcs,
     record_columns,
     topics,
-    walk_records,
 )
+from tieredstore.message.columns.walk import Stop, walk_records
 from tieredstore.message.crc import property_crc_matches
-from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_POSITION
-from tieredstore.message.sysflag import (
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
+from tieredstore.message.layout import (
+    FIXED_SIZE,
+    HOSTLESS_SIZE,
+    MAGICS,
+    MIN_RECORD_SIZE,
+    host_sizes,
+    size_and_magic,
 )
+from tieredstore.message.record import StoredMessage, decode_record
+from tieredstore.message.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 CHUNK_BYTES: Final = 8 << 20
 SECTOR_BYTES: Final = 512
-"""What a disk writes whole: where a write was lost, whole sectors are zeros."""
+"""Size of a disk sector. A lost write leaves whole sectors of zeros."""
 _ROWS: Final = 8192
 _MIN_HOLE_BYTES: Final = 8
-_MAGIC_START: Final = MAGIC_V1.to_bytes(4, "big")[:3]
-_LAST_BYTES: Final = (MAGIC_V1 & 0xFF, MAGIC_V2 & 0xFF)
 
 
 class EndCause(enum.Enum):
-    """Why the valid part of a log ends where it does."""
+    """Reason for the end of the valid part of a log."""
 
     FILES = "the last file is full"
-    UNWRITTEN = "nothing was written behind it"
+    UNWRITTEN = "nothing was written after it"
     TORN = "a record that was not written to its end"
     NO_RECORD = "bytes that are no record"
     DAMAGED = "a damaged record"
@@ -57,27 +61,43 @@ class EndCause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """offset: byte of the log behind the last valid record; detail: what is there, for people."""
+    """The end of the valid part of a log. `offset`: end of the last valid record (byte of the log).
+    `detail`: description of the bytes after it."""
 
     offset: int
     cause: EndCause
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DoubtfulRecord:
+    """A complete record that looks damaged at its end. `offset`: byte of the log. `reason`: the
+    fault."""
+
+    topic: str
+    offset: int
+    reason: str
+
+
 @dataclass(slots=True)
 class QueueSpan:
-    """Queue offsets of the records of a queue: from the first to behind the last."""
+    """Range of the queue offsets in the records of a queue: the first offset, and one more than the
+    last."""
 
     first_offset: int
     end_offset: int
 
 
 class LogScan:
-    """Checks the records of a log from a byte on, which must be where one begins.
+    """Checks the records of a log from a byte on, at which a record must begin.
 
-    The result: `end`, `records`, `last_timestamp_ms` (store time of the last one) and `queues`,
-    what the records say of their queues (with_queues). force_prop_crc: whether each record must
-    carry a CRC of the whole record; one that is there is checked always.
+    The results are `end`, `records`, `last_timestamp_ms` (store time of the last record) and,
+    with `with_queues`, `queues` (the queue offsets in the records). `force_prop_crc`: whether
+    each record must have a CRC of the whole record. An existing CRC is always checked.
+    `has_prop_crcs`: whether the store adds this CRC at present.
+
+    A record that looks damaged only because of its client (`local.log.record_check`) counts as
+    valid, and is listed in `doubtful`.
     """
 
     def __init__(
@@ -86,13 +106,16 @@ class LogScan:
         start: int,
         *,
         force_prop_crc: bool = False,
+        has_prop_crcs: bool = False,
         with_queues: bool = False,
     ) -> None:
         self.records = 0
         self.last_timestamp_ms = 0
         self.queues: dict[QueueKey, QueueSpan] = {}
+        self.doubtful: list[DoubtfulRecord] = []
         self._log = log
         self._force_prop_crc = force_prop_crc
+        self._has_prop_crcs = has_prop_crcs
         self._with_queues = with_queues
         self.end = self._scan(start)
 
@@ -107,7 +130,6 @@ class LogScan:
         return LogEnd(offset, EndCause.FILES)
 
     def _scan_file(self, offset: int, file_end: int) -> LogEnd | None:
-        """Check the records up to the end of a file; None when it is reached."""
         wanted = CHUNK_BYTES
         while offset < file_end:
             chunk = self._log.get(offset, min(wanted, file_end - offset))
@@ -153,7 +175,6 @@ class LogScan:
     def _check_columns(
         self, chunk: memoryview, positions: np.ndarray, base: int
     ) -> RecordColumns | None:
-        """The columns of records that are all valid, None when one is not."""
         try:
             columns = record_columns(chunk, positions)
         except Corrupt:
@@ -175,6 +196,15 @@ class LogScan:
                 chunk[position : position + size], base + position, force=self._force_prop_crc
             )
             if reason is not None:
+                record = chunk[position : position + size]
+                topic = None
+                if not self._force_prop_crc:
+                    topic = find_topic_of_whole(
+                        self._log, record, base + position, has_crcs=self._has_prop_crcs
+                    )
+                if topic is not None:
+                    self.doubtful.append(DoubtfulRecord(topic, base + position, reason))
+                    continue
                 if row:
                     self._count(chunk, record_columns(chunk, positions[:row]))
                 return LogEnd(base + position, EndCause.DAMAGED, reason)
@@ -221,8 +251,8 @@ def _describe_overlong(offset: int, rest: bytes, file_end: int) -> LogEnd:
 
 
 def find_record_fault(record: memoryview, offset: int, *, force: bool = False) -> str | None:
-    """Tell what is wrong with the record at a byte of the log, None when it is valid. force:
-    whether it must carry a CRC of the whole record."""
+    """Return the fault of the record at a byte of the log, or None for a valid record. `force`:
+    whether the record must have a CRC of the whole record."""
     try:
         check_stored_record(record, offset)
     except Corrupt as error:
@@ -234,8 +264,8 @@ def find_record_fault(record: memoryview, offset: int, *, force: bool = False) -
 
 @dataclass(frozen=True, slots=True)
 class RecordsBehind:
-    """Valid records behind the end of a log: how many, their bytes, where the first begins and its
-    store time (epoch ms)."""
+    """Valid records after the end of a log: their number and bytes, and the position and store time
+    (epoch ms) of the first one."""
 
     records: int = 0
     size_bytes: int = 0
@@ -244,61 +274,60 @@ class RecordsBehind:
 
 
 def find_records_behind(log: ForeignCommitLog, offset: int) -> RecordsBehind:
-    """Look for valid records from the byte on at which a scan has ended. One that lacks nothing but
-    a CRC of the whole record counts: the store may have acknowledged it, whatever it asks for now.
-    """
+    """Find valid records after the byte at which a scan has ended. A record that lacks only a CRC
+    of the whole record counts as valid, because the store may have acknowledged the record while
+    `force_prop_crc` was off. A record in the body of a damaged record does not count, because a
+    client wrote it."""
     records = size_bytes = 0
     first, first_timestamp_ms = -1, 0
     at = offset
     while True:
-        place = _find_record(log, at)
+        place = find_record(log, at)
         if place < 0:
             return RecordsBehind(records, size_bytes, first, first_timestamp_ms)
         scan = LogScan(log, place)
-        at = max(scan.end.offset, place + 1)
         if not scan.records:
+            # Only a scan's end is surely the head of a record, and not a client's text.
+            at = max(_skip_body(log, place) if place == offset else place, place + 1)
             continue
+        at = max(scan.end.offset, place + 1)
         if first < 0:
             first, first_timestamp_ms = place, _store_time(log, place)
         records += scan.records
         size_bytes += scan.end.offset - place
 
 
+def _skip_body(log: CommitLogReader, offset: int) -> int:
+    """Return the end of the body of the record whose head is at a byte of the log, or that byte if
+    no such head is there. The search continues at the returned position and not at the end of the
+    record: even if one of the two lengths is wrong, no later record is skipped."""
+    size, magic = 0, 0
+    head = log.get(offset, FIXED_SIZE)
+    if head is not None:
+        size, magic = size_and_magic(head, 0, len(head))
+    if head is None or magic not in MAGICS:
+        return offset
+    message = StoredMessage(head, 0, size)
+    if message.physical_offset != offset:
+        return offset
+    body = HOSTLESS_SIZE + sum(host_sizes(message.sys_flag))
+    head = log.get(offset, body)
+    if head is None:
+        return offset
+    length = int.from_bytes(head[-4:], "big", signed=True)
+    is_whole = 0 <= length <= size - body - (MIN_RECORD_SIZE - FIXED_SIZE)
+    return offset + body + length if is_whole else offset
+
+
 def _store_time(log: CommitLogReader, offset: int) -> int:
     size = log.get(offset, 4)
     record = None if size is None else log.get(offset, int.from_bytes(size, "big"))
-    return 0 if record is None else check_stored_record(record, offset).store_timestamp_ms
-
-
-def _find_record(log: ForeignCommitLog, offset: int) -> int:
-    """The first byte from an offset on that looks like the beginning of the record that belongs
-    there: magic, and its own physical offset; -1 without one."""
-    while offset < log.readable_offset:
-        file_end = offset - offset % log.file_size + log.file_size
-        while (offset := log.skip_hole(offset)) < file_end:
-            length = min(CHUNK_BYTES, file_end - offset)
-            chunk = log.get(offset, length)
-            if chunk is None:
-                return -1
-            data = bytes(chunk)
-            at = data.find(_MAGIC_START, 4)
-            while at >= 0:
-                begin = at - 4
-                if data[at + 3 : at + 4] and data[at + 3] in _LAST_BYTES:
-                    head = log.get(offset + begin, PHYSICAL_OFFSET_POSITION + 8)
-                    if head is not None and offset + begin == int.from_bytes(head[-8:], "big"):
-                        return offset + begin
-                at = data.find(_MAGIC_START, at + 1)
-            if length < CHUNK_BYTES:
-                break
-            offset += length - 8  # a magic may lie across the border
-        offset = file_end
-    return -1
+    return 0 if record is None else decode_record(record).store_timestamp_ms
 
 
 def has_lost_sector(log: CommitLogReader, start: int, end: int) -> bool:
-    """Tell whether a sector within [start, end) is all zeros there, as it is where a write that was
-    never synced got lost with the power; other damage leaves none."""
+    """Return whether a disk sector within [start, end) contains only zeros. This is the trace of a
+    write that was not synced before a power cut. Other damage leaves no such sector."""
     file_end = start - start % log.file_size + log.file_size
     end = min(end, file_end, start + CHUNK_BYTES)
     data = log.get(start, end - start)
@@ -312,3 +341,50 @@ def has_lost_sector(log: CommitLogReader, start: int, end: int) -> bool:
             return True
         position += length
     return False
+
+
+def find_rest(
+    log: ForeignCommitLog, files: PositionalFiles, end: int
+) -> tuple[str, int, tuple[str, ...], int]:
+    """Find the bytes after the end of the log. Returns the file to wipe and the position in it, the
+    files to delete, and the number of bytes up to the last byte that is not zero."""
+    wipe_path, position, last_data = "", 0, end
+    delete = []
+    for offset in log.run.offsets:
+        path = str(log.path_of(offset))
+        if offset + log.file_size <= end:
+            continue
+        inside = max(end - offset, 0)
+        if has_data(files, path, inside, log.file_size):
+            last_data = offset + _last_data(files, path, inside, log.file_size)
+            if offset < end or offset == log.min_offset:
+                wipe_path, position = path, inside
+        if offset >= end and offset > log.min_offset:
+            delete.append(path)
+    empty = log.directory / file_name(log.run.end)
+    if empty.exists():  # a last file of length 0: the listing has left it out
+        delete.append(str(empty))
+    return wipe_path, position, tuple(delete), last_data - end
+
+
+def list_log_files(log: ForeignCommitLog, start: int, end: int) -> tuple[str, ...]:
+    """List the files with any of the bytes [start, end) of the log, or with the byte `start`."""
+    return tuple(
+        str(log.path_of(offset))
+        for offset in log.run.offsets
+        if offset + log.file_size > start and offset < max(end, start + 1)
+    )
+
+
+def _last_data(files: PositionalFiles, path: str, position: int, end: int) -> int:
+    """Return the position after the last byte of a file that is not zero."""
+    last = position
+    while (position := files.skip_hole(path, position)) < end:
+        data = files.read_up_to(path, min(1 << 20, end - position), position)
+        if not data:
+            break
+        kept = len(data.rstrip(b"\0"))
+        if kept:
+            last = position + kept
+        position += len(data)
+    return last

@@ -1,7 +1,7 @@
-"""What a recovery would do to a store, as data.
+"""The plan of a recovery, as data.
 
-`planning.py` finds it without writing anything, `repair.py` does what it says; the dispatch then
-builds what is missing, from the plan's `dispatch_from` on.
+`planning.py` makes the plan and writes nothing. `repair.py` carries it out. Then the dispatch
+builds the missing parts, from the plan's `dispatch_from` on.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from tieredstore.local.index.reader import IndexShape
 from tieredstore.local.recovery.checkpoint import Checkpoint
-from tieredstore.local.recovery.index_look import IndexCut
-from tieredstore.local.recovery.log_scan import EndCause, RecordsBehind
-from tieredstore.local.recovery.queue_look import QueueCut
+from tieredstore.local.recovery.index_plan import IndexCut
+from tieredstore.local.recovery.log_scan import DoubtfulRecord, EndCause, RecordsBehind
+from tieredstore.local.recovery.queue_files import QueueCut
 
 
 @dataclass(frozen=True, slots=True)
 class QueueBuild:
-    """A queue of which units are built from the log: offsets [from_offset, until_offset)."""
+    """A queue whose units [from_offset, until_offset) are built from the log."""
 
     topic: str
     queue_id: int
@@ -29,18 +29,25 @@ class QueueBuild:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What a recovery does. Offsets are bytes of the commit log unless they are a queue's.
+    """Actions of a recovery. Offsets are bytes of the commit log unless they are a queue's.
 
-    was_clean: whether the last owner stopped the store. check_from: where the check of the records
-    began; records: how many are valid from there on. log_end: behind the last of them; end_cause
-    and end_detail: why. cut_bytes: from log_end to the last byte that is not zero. wipe_path,
-    wipe_position: the file whose bytes from there on are zeroed (empty: none). delete_log_files:
-    those behind, in order. behind: valid records behind the end, which go. queue_cuts, index_cuts,
-    delete_index_files: what of them does not count. units_until: no unit of a message that ends
-    behind it stays. dispatch_from: from where on queues and index
-    are built; queues_to_build: which queues that adds to, as far as is known before it.
-    checkpoint_before, checkpoint_after: the second is written before anything else. needs_consent:
-    why nothing is done unless somebody says so, empty when it is safe. warnings: for people.
+    `was_clean`: whether the last owner stopped the store cleanly. `check_from`: position at which
+    the check of records begins. `records`: number of valid records from there on. `log_end`: end of
+    the last valid record. `end_cause`, `end_detail`: reason why the log ends there. `cut_bytes`:
+    number of bytes from `log_end` to the last byte that is not zero. `wipe_path`, `wipe_position`:
+    file, and position from which its bytes are zeroed (empty path: none). `delete_log_files`: later
+    files, in order. `behind`: valid records after the end, which are lost. `queue_cuts`,
+    `index_cuts`, `delete_index_files`: invalid parts.
+    `units_until`: units of messages that end after this position are dropped. `dispatch_from`:
+    position from which queues and index are rebuilt. `queues_to_build`: queues that get units by
+    the rebuild, as far as known. `checkpoint_before`, `checkpoint_after`: present checkpoint, and
+    the checkpoint that is written before any other change.
+    `needs_consent`: why an operator must agree, or empty if the plan is safe. `warnings`: texts for
+    the operator. `has_unread`: whether parts of the log have no record, although no queue points
+    there. No recovery can repair this. `needs_rebuild`: whether missing units require a rebuild of
+    all queues.
+    `doubtful`: complete records that look damaged because a client sent them in this form. They are
+    kept.
     """
 
     root: Path
@@ -67,20 +74,24 @@ class RecoveryPlan:
     checkpoint_after: Checkpoint
     needs_consent: str
     warnings: tuple[str, ...]
+    has_unread: bool = False
+    needs_rebuild: bool = False
+    doubtful: tuple[DoubtfulRecord, ...] = ()
 
     @property
     def is_needed(self) -> bool:
-        """Whether a recovery has anything to do."""
+        """Whether a recovery would change anything in the store."""
         return not self.was_clean or bool(
             self.cut_bytes
             or self.queue_cuts
             or self.index_cuts
             or self.delete_index_files
             or self.queues_to_build
+            or self.needs_rebuild
         )
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the JSON report (`docs/cli.md`)."""
+        """Return the fields for the JSON report (`docs/cli.md`)."""
         return {
             "store": str(self.root),
             "clean": self.was_clean,
@@ -106,4 +117,7 @@ class RecoveryPlan:
             "checkpoint_after": asdict(self.checkpoint_after),
             "needs_consent": self.needs_consent,
             "warnings": list(self.warnings),
+            "has_unread": self.has_unread,
+            "needs_rebuild": self.needs_rebuild,
+            "doubtful_records": [asdict(record) for record in self.doubtful],
         }

@@ -1,50 +1,49 @@
-"""Finds what a recovery has to do, without writing anything.
-
-`docs/local-store.md` says which rules decide.
-"""
+"""Plans a recovery, without writing anything. `docs/local-store.md` has the rules."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.index.reader import IndexShape
 from tieredstore.local.log.commit_log import find_log_directory
-from tieredstore.local.log.file_names import file_name
-from tieredstore.local.log.foreign_log import ForeignCommitLog
+from tieredstore.local.log.file_names import refuse_size
+from tieredstore.local.log.foreign_log import ForeignCommitLog, check_log_form
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import round_up_to_units
 from tieredstore.local.queues.consume_queue_store import batch_topics
-from tieredstore.local.queues.kinds import is_rocksdb
+from tieredstore.local.queues.missing.compare import Comparison, explain_unread
 from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE, Checkpoint, read_checkpoint
-from tieredstore.local.recovery.index_look import IndexLook, look_at_index
+from tieredstore.local.recovery.index_plan import IndexPlan, plan_index
 from tieredstore.local.recovery.log_scan import (
     EndCause,
     LogScan,
-    QueueSpan,
     RecordsBehind,
     find_record_fault,
     find_records_behind,
+    find_rest,
     has_lost_sector,
+    list_log_files,
 )
-from tieredstore.local.recovery.plan import QueueBuild, RecoveryPlan
-from tieredstore.local.recovery.queue_look import (
-    QueueLook,
-    cut_queue,
-    has_data,
-    look_at_queues,
+from tieredstore.local.recovery.plan import RecoveryPlan
+from tieredstore.local.recovery.queue_compare import (
+    QueueComparison,
+    QueueStates,
+    QueuesToMend,
+    list_builds,
+    list_spans,
 )
+from tieredstore.local.recovery.queue_files import QueueOnDisk, cut_queue, inspect_queues
 from tieredstore.local.recovery.store_lock import has_abort_file
 from tieredstore.message.columns.walk import Stop, walk_records
 from tieredstore.message.layout import MAGICS, MAX_STORE_TIMESTAMP_END
 from tieredstore.message.record import StoredMessage
 
 TIME_SLACK_MS: Final = 3_000
-"""Java's: the times of a checkpoint are taken to be this much earlier."""
+"""Amount (ms) by which the times in a checkpoint are treated as earlier, as in Java."""
 
 
 def plan_recovery(
@@ -54,91 +53,116 @@ def plan_recovery(
     full: bool = False,
     is_clean: bool | None = None,
     with_index: bool = True,
+    compares: bool = False,
+    builds_unknown: bool = True,
 ) -> RecoveryPlan:
-    """Find what a recovery of the store in a folder has to do. Writes nothing.
+    """Plan the recovery of the store in a folder. Writes nothing.
 
-    full: check every record, and build all queues and the index anew from the log. is_clean:
-    whether the store was stopped cleanly, where that is known otherwise than from its `abort` file.
-    with_index: whether the index counts; who only reads queues leaves it alone. Raises Corrupt for
-    damage that no recovery mends (a commit log file that is missing between others, files of
-    another size than the configuration's), Invalid for queues without a log.
+    `full`: check every record, and rebuild all queues and the index from the log. `is_clean`:
+    whether the store was stopped cleanly, if the caller knows this without the `abort` file.
+    `with_index`: whether the plan includes the index. A reader of queues does not need the index.
+    `compares`: whether the queues are compared with the whole log, which reads all units.
+    `builds_unknown`: see `QueueComparison`. Raises Corrupt for damage that no recovery can repair
+    (a missing file in the middle of the commit log, files of another size than configured). Raises
+    Invalid for queues without a log.
     """
     files = PositionalFiles(writable=False)
     try:
         planner = _Planner(
-            Path(root), config, files, full=full, is_clean=is_clean, with_index=with_index
+            root=Path(root),
+            config=config,
+            files=files,
+            full=full,
+            is_clean=is_clean,
+            with_index=with_index,
+            compares=compares and not full,
+            builds_unknown=builds_unknown,
         )
         return planner.make()
     finally:
         files.close()
 
 
+@dataclass(kw_only=True)
 class _Planner:
-    def __init__(
-        self,
-        root: Path,
-        config: StoreConfig,
-        files: PositionalFiles,
-        *,
-        full: bool,
-        is_clean: bool | None,
-        with_index: bool,
-    ) -> None:
-        self.root = root
-        self.config = config
-        self.files = files
-        self.full = full
-        self.with_index = with_index
-        self.was_clean = not has_abort_file(root) if is_clean is None else is_clean
+    root: Path
+    config: StoreConfig
+    files: PositionalFiles
+    full: bool
+    is_clean: bool | None
+    with_index: bool
+    compares: bool
+    builds_unknown: bool
+
+    def __post_init__(self) -> None:
+        config = self.config
+        is_clean = self.is_clean
+        self.was_clean = not has_abort_file(self.root) if is_clean is None else is_clean
         self.warnings: list[str] = []
-        self.log_directory = find_log_directory(config, root)
-        self.log = ForeignCommitLog(self.log_directory, files)
-        self.in_rocksdb = is_rocksdb(config)
+        self.log_directory = find_log_directory(config, self.root)
+        self.log = ForeignCommitLog(self.log_directory, self.files)
+        self.in_rocksdb = config.is_rocksdb
         self.shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
 
     def make(self) -> RecoveryPlan:
+        check_log_form(self.root, self.config)
         self.log.refresh()
         self._check_file_size()
         log = self.log
         before = self._read_checkpoint()
         queue_file_size = round_up_to_units(self.config.mapped_file_size_consume_queue_bytes)
-        looks: list[tuple[QueueLook, Any]] = []
+        states: QueueStates = []
         if not self.in_rocksdb:
-            looks = look_at_queues(
+            states = inspect_queues(
                 self.root,
                 self.files,
                 queue_file_size,
                 log.min_offset,
-                # Anew from the log: then a queue file may be of any length.
+                # A rebuild accepts queue files of any length.
                 is_clean=self.was_clean and not self.full,
+                may_be_unreadable=self.compares or self.full,
             )
-        self._check_log_is_there(looks)
+        self._check_log_is_there(states)
         is_sure = self.was_clean and not self.full
-        sure = self._find_sure_offset(before, looks)
+        sure = self._find_sure_offset(before, states)
         check_from = max(sure, log.min_offset)
         scan = LogScan(
-            log, check_from, force_prop_crc=self.config.force_verify_prop_crc, with_queues=True
+            log,
+            check_from,
+            force_prop_crc=self.config.force_verify_prop_crc,
+            has_prop_crcs=self.config.enabled_append_prop_crc,
+            with_queues=True,
         )
         end = scan.end
         behind = find_records_behind(log, end.offset)
         consent = self._explain_loss(before, scan, behind)
-        # What a store left behind that was stopped cleanly counts up to the end of its log.
+        # After a clean stop, everything up to the end of the log counts.
         cut_at = end.offset if is_sure else min(check_from, end.offset)
-        index = IndexLook(end_timestamp_ms=before.index_msg_timestamp_ms)
+        index = IndexPlan(end_timestamp_ms=before.index_msg_timestamp_ms)
         if self.with_index and not is_sure:
-            index = self._look_at_index(before, cut_at, end.offset)
+            index = self._plan_index(before, cut_at, end.offset)
         cuts = []
-        for look, queue in looks:
-            cut = cut_queue(look, queue, self.files, cut_at, is_unsure=not is_sure)
+        for state, queue in states:
+            cut = cut_queue(state, queue, self.files, cut_at, is_unsure=not is_sure)
             if cut is not None:
                 cuts.append(cut)
         built_to = cut_at
         kept = before.logics_physical_offset
-        # A database knows by itself where to go on; Java's leaves no position in the checkpoint.
+        # A database knows its own position. Java's leaves none in the checkpoint.
         if is_sure and (kept or not self.in_rocksdb):
-            known = max((look.kept_end for look, _ in looks), default=kept)
+            known = max((state.kept_end for state, _ in states), default=kept)
             built_to = min(max(min(kept or known, known), log.min_offset), end.offset)
-        dispatch_from = self._find_dispatch_from(built_to, scan, [look for look, _ in looks], index)
+        compared = QueuesToMend(None, frozenset(), Comparison())
+        if self.compares:
+            compared = self._compare(states, cut_at, end.offset)
+            cuts = compared.delete_rebuilt(cuts, states)
+            if is_sure and any(state.kept_end for state, _ in states):
+                built_to = end.offset
+        dispatch_from = self._find_dispatch_from(
+            built_to, scan, [state for state, _ in states], index
+        )
+        if compared.dispatch_from is not None:
+            dispatch_from = min(dispatch_from, compared.dispatch_from)
         after = replace(
             before,
             logics_physical_offset=dispatch_from,
@@ -146,9 +170,11 @@ class _Planner:
         )
         if dispatch_from == 0:  # where 0 means "not known", and the times count
             after.logics_msg_timestamp_ms = 0
-        # A database of queues has no holes: what was lost of it was lost at its end.
+        # A database loses units at its end only, and has no holes.
         units_until = end.offset if self.in_rocksdb and not self.full else cut_at
-        wipe_path, wipe_position, delete, cut_bytes = self._find_rest(end.offset)
+        unread = compared.found.unread
+        spans = {} if is_sure and self.in_rocksdb else list_spans(scan, in_rocksdb=self.in_rocksdb)
+        wipe_path, wipe_position, delete, cut_bytes = find_rest(log, self.files, end.offset)
         return RecoveryPlan(
             self.root,
             self.was_clean,
@@ -167,40 +193,45 @@ class _Planner:
             tuple(index.cuts),
             tuple(index.delete),
             self.shape,
-            self._list_log_files(check_from, end.offset),
+            list_log_files(log, check_from, end.offset),
             dispatch_from,
-            () if is_sure and self.in_rocksdb else self._list_builds(scan.queues, looks),
+            list_builds(self.root, spans, states, compared),
             before,
             after,
             consent,
-            tuple(self.warnings),
+            (*self.warnings, *(f"{self.root}: {explain_unread(one)}" for one in unread)),
+            bool(unread),
+            self.in_rocksdb and not compared.found.is_whole,
+            tuple(scan.doubtful),
         )
+
+    def _compare(self, states: QueueStates, cut_at: int, end: int) -> QueuesToMend:
+        place = (self.root, self.config, self.log, self.files)
+        return QueueComparison(*place, end, self.builds_unknown).compare(states, cut_at)
 
     def _check_file_size(self) -> None:
         run, expected = self.log.run, self.config.mapped_file_size_commit_log_bytes
         if run.offsets and run.file_size != expected:
-            path = str(self.log.path_of(run.start))
-            raise Corrupt(
-                f"{path}: expected a file of {expected} bytes, found {run.file_size}", path=path
-            )
+            raise refuse_size(str(self.log.path_of(run.start)), expected, run.file_size)
 
     def _read_checkpoint(self) -> Checkpoint:
         try:
             return read_checkpoint(self.root)
         except Corrupt as error:
-            self.warnings.append(f"{error}; taken as unknown")
+            self.warnings.append(f"{error}. It counts as unknown")
             return Checkpoint()
 
-    def _check_log_is_there(self, looks: list[tuple[QueueLook, Any]]) -> None:
-        if not self.log.run.offsets and any(look.kept_end for look, _ in looks):
+    def _check_log_is_there(self, states: QueueStates) -> None:
+        if not self.log.run.offsets and any(state.kept_end for state, _ in states):
             raise Invalid(
-                f"{self.root}: there are consume queues but no commit log", path=str(self.root)
+                f"{self.root}: there are consume queues but no commit log in {self.log_directory}",
+                path=str(self.root),
             )
 
-    def _find_sure_offset(self, before: Checkpoint, looks: list[tuple[QueueLook, Any]]) -> int:
-        """The byte of the log up to which records and units are known to be on disk."""
+    def _find_sure_offset(self, before: Checkpoint, states: QueueStates) -> int:
+        """Return the byte of the log up to which records and units are known to be on disk."""
         log = self.log
-        has_units = any(look.max_offset > look.start_offset for look, _ in looks)
+        has_units = any(state.max_offset > state.start_offset for state, _ in states)
         if self.full or not (has_units or self.in_rocksdb):
             return log.min_offset
         kept = before.logics_physical_offset
@@ -208,13 +239,13 @@ class _Planner:
             if kept <= log.min_offset:
                 return log.min_offset
             if self._is_border(kept):
-                return self._step_back(min(kept, log.readable_offset), looks)
+                return self._step_back(min(kept, log.readable_offset), states)
             self.warnings.append(
                 f"{self.root / CHECKPOINT_FILE}: dispatch position {kept}: no message begins or "
-                "ends there; the times count"
+                "ends there. The times count"
             )
         limit_ms = before.flushed_timestamp_ms - TIME_SLACK_MS
-        if self.in_rocksdb:  # nothing of Java's moves the other time then
+        if self.in_rocksdb:  # Java does not advance the other time then
             limit_ms = before.physic_msg_timestamp_ms - TIME_SLACK_MS
         for offset in reversed(log.run.offsets):
             data = log.get(offset, MAX_STORE_TIMESTAMP_END)
@@ -225,13 +256,13 @@ class _Planner:
                 return offset
         return log.min_offset
 
-    def _step_back(self, offset: int, looks: list[tuple[QueueLook, Any]]) -> int:
-        """The offset, or where the last message in front of it begins when that one is damaged: a
-        torn tail is found though it was on disk once."""
+    def _step_back(self, offset: int, states: QueueStates) -> int:
+        """Return the offset. If the last message before it is damaged, return the position of that
+        message, because a torn end must be found even if these bytes were once on disk."""
         last: tuple[int, int, int] | None = None
-        for look, queue in looks:
-            kept = look.max_offset
-            if look.kept_end > offset:
+        for state, queue in states:
+            kept = state.max_offset
+            if state.kept_end > offset:
                 kept = queue.find_cut(offset)
             unit = queue.unit(kept - 1)
             if unit is not None and unit[1] > 0 and unit[0] + unit[1] <= offset:
@@ -244,7 +275,7 @@ class _Planner:
         return last[0]
 
     def _is_border(self, offset: int) -> bool:
-        """Whether a message begins or ends at a byte of the log."""
+        """Return whether a message begins or ends at a byte of the log."""
         log = self.log
         if offset >= log.readable_offset:
             if offset > log.readable_offset:
@@ -265,39 +296,42 @@ class _Planner:
         return walk.stop is Stop.END
 
     def _explain_loss(self, before: Checkpoint, scan: LogScan, behind: RecordsBehind) -> str:
-        """Why a cut at the scan's end needs somebody's consent, empty when it does not."""
+        """Return why cutting the log at the scan's end needs an operator's consent, or an empty
+        text if it does not."""
         end = scan.end
         if behind.records == 0:
             return ""
         text = (
-            f"{self.log.path_of(end.offset)}: {end.cause.value} at {end.offset}, and behind it, "
+            f"{self.log.path_of(end.offset)}: {end.cause.value} at {end.offset}, and after it, "
             f"from {behind.first_offset} on, {behind.records} valid messages "
             f"({behind.size_bytes} bytes), which a recovery cuts off"
         )
+        # No message is older than the one before it, whatever time a client has written.
+        earlier_ms = scan.last_timestamp_ms if scan.records else before.logics_msg_timestamp_ms
         was_flushed = (
             end.offset < before.logics_physical_offset
-            or 0 < behind.first_timestamp_ms < before.physic_msg_timestamp_ms
+            or 0 < max(behind.first_timestamp_ms, earlier_ms) < before.physic_msg_timestamp_ms
         )
         is_unwritten = end.cause is EndCause.UNWRITTEN or has_lost_sector(
             self.log, end.offset, behind.first_offset
         )
         if not was_flushed and is_unwritten:
             self.warnings.append(
-                f"{text}: a write in front of them was lost with the power, or with the process in "
-                "the middle of a batch, so none of them was promised to be there"
+                f"{text}. An earlier write was lost with the power, or with the process in the "
+                "middle of a batch, so none of them was promised to be durable"
             )
             return ""
         detail = f" ({end.detail})" if end.detail else ""
         return f"{text}{detail}"
 
-    def _look_at_index(self, before: Checkpoint, cut_at: int, log_end: int) -> IndexLook:
+    def _plan_index(self, before: Checkpoint, cut_at: int, log_end: int) -> IndexPlan:
         is_built = self.config.message_index_enable
         flushed_ms, sure_offset = before.index_msg_timestamp_ms, log_end
         if is_built:  # else entries are put behind what stays, once `messageIndexEnable` is true
             sure_offset = min(cut_at, before.logics_physical_offset)
             if self.full:
                 flushed_ms, sure_offset = -1, 0
-        return look_at_index(
+        return plan_index(
             self.root,
             self.files,
             self.shape,
@@ -308,82 +342,28 @@ class _Planner:
         )
 
     def _find_dispatch_from(
-        self, built_to: int, scan: LogScan, looks: list[QueueLook], index: IndexLook
+        self, built_to: int, scan: LogScan, states: list[QueueOnDisk], index: IndexPlan
     ) -> int:
-        """From where on the log has to be dispatched so that no unit and no entry is missing."""
+        """Return the position from which the log must be dispatched so that no unit and no index
+        entry is missing."""
         log_min = self.log.min_offset
         start = built_to if index.dispatch_from < 0 else min(built_to, index.dispatch_from)
-        known = {look.key: look for look in looks}
+        known = {state.key: state for state in states}
         excluded = batch_topics(self.root)
-        spans = {} if self.in_rocksdb else scan.queues  # the database knows where to go on
+        # A database knows its own position.
+        spans = {} if self.in_rocksdb else list_spans(scan, in_rocksdb=False)
         for key, span in spans.items():
-            look = known.get(key)
+            state = known.get(key)
             if key.topic in excluded:
                 continue
-            if look is None or look.kept_offset < 0:
+            if state is None or state.kept_offset < 0:
                 if span.first_offset > 0:
                     start = log_min
-            elif look.kept_offset < span.first_offset:
-                start = min(start, max(look.kept_end, log_min))
-        for look in looks:
-            if look.is_broken:
-                start = min(start, max(look.kept_end, log_min))
+            elif state.kept_offset < span.first_offset:
+                start = min(start, max(state.kept_end, log_min))
+        for state in states:
+            if state.is_broken:
+                start = min(start, max(state.kept_end, log_min))
         if start not in (built_to, log_min) and not self._is_border(start):
             return log_min
         return max(start, log_min)
-
-    def _find_rest(self, end: int) -> tuple[str, int, tuple[str, ...], int]:
-        """What lies behind the end of the log: the file and position to wipe from, the files that
-        go, and how many bytes there are up to the last that is not zero."""
-        log, files = self.log, self.files
-        wipe_path, position, last_data = "", 0, end
-        delete = []
-        for offset in log.run.offsets:
-            path = str(log.path_of(offset))
-            if offset + log.file_size <= end:
-                continue
-            inside = max(end - offset, 0)
-            if has_data(files, path, inside, log.file_size):
-                last_data = offset + _last_data(files, path, inside, log.file_size)
-                if offset < end or offset == log.min_offset:
-                    wipe_path, position = path, inside
-            if offset >= end and offset > log.min_offset:
-                delete.append(path)
-        empty = self.log_directory / file_name(log.run.end)
-        if empty.exists():  # a last file of length 0: the listing has left it out
-            delete.append(str(empty))
-        return wipe_path, position, tuple(delete), last_data - end
-
-    def _list_log_files(self, start: int, end: int) -> tuple[str, ...]:
-        log = self.log
-        return tuple(
-            str(log.path_of(offset))
-            for offset in log.run.offsets
-            if offset + log.file_size > start and offset < max(end, start + 1)
-        )
-
-    def _list_builds(
-        self, spans: dict[QueueKey, QueueSpan], looks: list[tuple[QueueLook, Any]]
-    ) -> tuple[QueueBuild, ...]:
-        kept = {look.key: look.kept_offset for look, _ in looks}
-        builds = []
-        for key, span in sorted(spans.items()):
-            start = kept.get(key, -1)
-            start = span.first_offset if start < 0 else min(start, span.end_offset)
-            if start < span.end_offset:
-                builds.append(QueueBuild(*key, start, span.end_offset))
-        return tuple(builds)
-
-
-def _last_data(files: PositionalFiles, path: str, position: int, end: int) -> int:
-    """Behind the last byte of a file that is not zero."""
-    last = position
-    while (position := files.skip_hole(path, position)) < end:
-        data = files.read_up_to(path, min(1 << 20, end - position), position)
-        if not data:
-            break
-        kept = len(data.rstrip(b"\0"))
-        if kept:
-            last = position + kept
-        position += len(data)
-    return last

@@ -1,10 +1,10 @@
-"""Who owns a store directory: the `lock` file and the `abort` file.
+"""Ownership of a store directory: the `lock` file and the `abort` file.
 
 The owner holds an exclusive POSIX lock on byte 0 of `lock` while it runs, as Java's
-`FileChannel.tryLock(0, 1, false)` does, so that Java brokers and this store keep each other out.
-`abort` exists while a store runs and is left behind by a crash. A POSIX lock belongs to the
-process and is lost when *any* descriptor of the file is closed, so files held by this process are
-remembered and never opened a second time.
+`FileChannel.tryLock(0, 1, false)` does, so Java brokers and this store exclude each other. The file
+`abort` exists while a store runs, and after a crash. A POSIX lock belongs to the process and is
+lost when *any* descriptor of the file is closed. Therefore this process remembers its locked files
+and never opens them twice.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import sys
 import threading
 from pathlib import Path
 
-from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.errors import translate_os_error, wrap_os_errors
 from tieredstore.disk.file_operations import FILES
-from tieredstore.disk.forks import close_private, hold_forks, keep_private, tell_of_forks
+from tieredstore.disk.forks import close_private, expect_forks, hold_forks, keep_private
 from tieredstore.errors import Fenced
 
 LOCK_FILE = "lock"
@@ -41,7 +41,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class StoreLock:
-    """The right to write to one store directory."""
+    """The exclusive ownership of one store directory."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / LOCK_FILE
@@ -49,14 +49,13 @@ class StoreLock:
         self._identity: tuple[int, int] | None = None
 
     def acquire(self) -> None:
-        """Take the lock. Raises Fenced when somebody holds it, Invalid without write permission."""
+        """Take the lock. Raises Fenced if another owner holds it, Invalid without write
+        permission."""
         with hold_forks(), _held_guard:
             if _identity(self._path) in _held:
                 raise self._make_taken_error(f"this process ({os.getpid()})")
-            try:
+            with wrap_os_errors("open the store's lock file", self._path):
                 fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            except OSError as error:
-                raise translate_os_error(error, "open the store's lock file", self._path) from error
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             except OSError as error:
@@ -76,16 +75,16 @@ class StoreLock:
             self._fd, self._identity = fd, (status.st_dev, status.st_ino)
             _held.add(self._identity)
             keep_private(fd)
-            tell_of_forks(self)
+            expect_forks(self)
 
     def _make_taken_error(self, owner: str) -> Fenced:
         return Fenced(
-            f"{self._path}: the store is in use by {owner}; stop it, or open the store read-only",
+            f"{self._path}: the store is in use by {owner}. Stop it, or open the store read-only",
             path=str(self._path),
         )
 
     def release(self) -> None:
-        """Give the lock up. Idempotent."""
+        """Release the lock. Idempotent."""
         with hold_forks(), _held_guard:
             if self._fd >= 0 and self._identity is not None:
                 _held.discard(self._identity)
@@ -93,7 +92,7 @@ class StoreLock:
                 self._fd, self._identity = -1, None
 
     def leave_to_parent(self) -> None:
-        """Forget the lock in a forked child: it is the parent's."""
+        """Forget the lock in a forked child, because it belongs to the parent process."""
         global _held_guard  # noqa: PLW0603 - a thread may have had it that is not here
         _held_guard = threading.Lock()
         _held.clear()
@@ -101,20 +100,22 @@ class StoreLock:
 
 
 def is_owned(root: Path) -> bool:
-    """Tell whether some process, this one included, holds the store's lock. Takes nothing."""
+    """Return whether any process, including this one, holds the store's lock. Does not take the
+    lock."""
     return find_owner(root) is not None
 
 
 def refuse_owned(root: Path) -> None:
-    """Raise Fenced when some process, this one included, holds the store's lock. Takes nothing."""
+    """Raise Fenced if any process, including this one, holds the store's lock. Does not take the
+    lock."""
     owner = find_owner(root)
     if owner is not None:
         path = str(root / LOCK_FILE)
-        raise Fenced(f"{path}: the store is in use by {owner}; stop it first", path=path)
+        raise Fenced(f"{path}: the store is in use by {owner}. Stop it first", path=path)
 
 
 def find_owner(root: Path) -> str | None:
-    """Find who holds the store's lock, for people; None when nobody does. Takes nothing."""
+    """Return a description of the holder of the store's lock, or None. Does not take the lock."""
     path = root / LOCK_FILE
     with _held_guard:
         identity = _identity(path)
@@ -138,7 +139,8 @@ def find_owner(root: Path) -> str | None:
 
 
 def _lock_owner(fd: int) -> int | None:
-    """Process id of who holds byte 0; None when it is free. 0 where the system cannot tell."""
+    """Return the id of the process that has locked byte 0. None if no process has, 0 if the system
+    cannot report it."""
     if sys.platform == "darwin":  # struct flock: start, length, pid, type, whence
         layout, query = "qqihh", (0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
         type_index, pid_index = 3, 2
@@ -153,27 +155,23 @@ def _lock_owner(fd: int) -> int | None:
 
 
 def has_abort_file(root: Path) -> bool:
-    """Tell whether the store runs, or was not stopped cleanly."""
+    """Return whether the file `abort` exists: the store runs, or was not stopped cleanly."""
     return (root / ABORT_FILE).exists()
 
 
 def create_abort_file(root: Path) -> None:
-    """Mark the store as running, with this process's id as Java writes it; the file and its name
-    are on disk when this returns, as is that of `lock`. Raises Exhausted, Unavailable or Invalid;
-    the store is not to be written to then."""
+    """Mark the store as running, with this process's id, as Java does. On return the file and the
+    names of `abort` and `lock` are on disk. Raises Exhausted, Unavailable or Invalid. After an
+    error the store must not be written."""
     path = root / ABORT_FILE
-    try:
+    with wrap_os_errors("write", path):
         FILES.write_synced(path, str(os.getpid()).encode())
         FILES.sync_directory(root)
-    except OSError as error:
-        raise translate_os_error(error, "write", path) from error
 
 
 def delete_abort_file(root: Path) -> None:
-    """Mark the store as cleanly stopped, on disk when this returns."""
+    """Mark the store as cleanly stopped. The mark is on disk on return."""
     path = root / ABORT_FILE
-    try:
+    with wrap_os_errors("delete", path):
         FILES.unlink(path)
         FILES.sync_directory(root)
-    except OSError as error:
-        raise translate_os_error(error, "delete", path) from error

@@ -1,1 +1,1 @@
-"""Many records of one buffer at once, as columns."""
+"""Decoding of many records of one buffer into columns."""

@@ -1,7 +1,7 @@
-"""The keys of many messages at once: `columns.index_keys` where the messages are ordinary.
+"""Index keys of many messages. The results equal those of `columns.index_keys`, the scalar form.
 
-A batch whose properties are all ASCII, and whose values begin with no white space, is taken apart
-by comparing columns; any other batch goes to the scalar form.
+A batch is ordinary if all properties are ASCII and no value begins with white space. The keys of an
+ordinary batch are found by comparing columns. Other batches use the scalar form.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Int32s: TypeAlias = npt.NDArray[np.int32]
 
 
 class _Values(NamedTuple):
-    """Ascending rows of records, and a text of each."""
+    """Values of a property: begin and end of each text, by ascending row of records."""
 
     rows: Int64s
     texts: list[str]
 
 
 SCALAR_LIMIT = 64
-"""Below this many messages the scalar form is faster."""
+"""Number of messages below which the scalar form is faster."""
 
 _SEPARATOR = b"\x02"
 _KEYS = int.from_bytes(b"KEYS", "big")
@@ -44,9 +44,9 @@ _UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
 def key_hashes(
     buffer: Buffer, positions: Positions, topic: str, columns: RecordColumns | None = None
 ) -> tuple[Int64s, Int32s]:
-    """Find what the tier's index keeps of the keys of a topic's records: (row of the record
-    int64[k], `tiered_key_hash` int32[k]). columns: of these records, if at hand. Raises Corrupt,
-    which names the first bad record."""
+    """Return the tier's index entries for a topic's records: (row of the record int64[k],
+    `tiered_key_hash` int32[k]). `columns`: decoded columns of these records, if available. Raises
+    Corrupt, which names the first bad record."""
     if IS_COMPILED:
         compiled = _core.key_hashes(
             buffer, np.ascontiguousarray(positions, dtype=np.int64), topic_prefix_hash(topic)
@@ -61,7 +61,7 @@ def key_hashes(
 
 
 def keys_of_batch(buffer: Buffer, columns: RecordColumns) -> tuple[Int64s, list[str]]:
-    """Find exactly what `columns.index_keys` gives: (row of the record int64[k], key[k])."""
+    """Return the same as `columns.index_keys`: (row of the record int64[k], key[k])."""
     if len(columns) < SCALAR_LIMIT:
         return index_keys(buffer, columns)
     view = memoryview(buffer)
@@ -97,7 +97,7 @@ def keys_of_batch(buffer: Buffer, columns: RecordColumns) -> tuple[Int64s, list[
 def _values(
     blob: bytes, begins: Int64s, ends: Int64s, name: int, dtype: str
 ) -> tuple[Int64s, Int64s]:
-    """Where the values of the properties of that name begin and end; empty ones do not count."""
+    """Return begin and end of the values of the property `name`. Empty values are left out."""
     size = np.dtype(dtype).itemsize
     long_enough = ends - begins > size + 1
     begins, ends = begins[long_enough], ends[long_enough]
@@ -107,7 +107,6 @@ def _values(
 
 
 def _take_last_of_each_row(text: str, begins: Int64s, ends: Int64s, behind_rows: Int64s) -> _Values:
-    """Rows of values and the values; where a row has several, its last one."""
     rows = np.searchsorted(behind_rows, begins, side="right")
     last = np.ones(len(rows), np.bool_)
     last[:-1] = rows[1:] != rows[:-1]
@@ -116,14 +115,13 @@ def _take_last_of_each_row(text: str, begins: Int64s, ends: Int64s, behind_rows:
 
 
 def _are_all_single(found: npt.NDArray[np.uint8], keys: tuple[Int64s, Int64s]) -> bool:
-    """Whether no KEYS value has a space, so that each is one key."""
     spaces = np.flatnonzero(found == 0x20)
     begins, ends = keys
     return bool((np.searchsorted(spaces, begins) == np.searchsorted(spaces, ends)).all())
 
 
 def _may_share_values(uniq_keys: _Values, key_values: _Values) -> bool:
-    """Whether a KEYS value may be the UNIQ_KEY of its row as well."""
+    """Return whether a KEYS value may equal the UNIQ_KEY of its row."""
     if not uniq_keys.texts or not key_values.texts:
         return False
     if np.array_equal(uniq_keys.rows, key_values.rows):
@@ -132,7 +130,8 @@ def _may_share_values(uniq_keys: _Values, key_values: _Values) -> bool:
 
 
 def _split_keys_values(key_values: _Values, uniq_keys: _Values) -> _Values:
-    """The single keys of KEYS values, each once per row and not if it is the row's UNIQ_KEY."""
+    """Split KEYS values into keys. Each key appears once per row, and differs from the row's
+    UNIQ_KEY."""
     uniq_of = dict(zip(uniq_keys.rows.tolist(), uniq_keys.texts, strict=True))
     rows: list[int] = []
     texts: list[str] = []
@@ -145,7 +144,7 @@ def _split_keys_values(key_values: _Values, uniq_keys: _Values) -> _Values:
 
 
 def _merge_by_row(uniq_keys: _Values, key_values: _Values) -> tuple[Int64s, list[str]]:
-    """By row, UNIQ_KEY first."""
+    """Sort by row, with UNIQ_KEY first in each row."""
     places = np.concatenate((uniq_keys.rows * 2, key_values.rows * 2 + 1))
     order = np.argsort(places, kind="stable")
     texts = uniq_keys.texts + key_values.texts

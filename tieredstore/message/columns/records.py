@@ -1,32 +1,24 @@
-"""Many commit log records of one buffer at once (`docs/formats/record.md`).
+"""Commit log records of one buffer as columns (`docs/formats/record.md`).
 
-Positions and lengths are bytes; arrays have one row per record. The views that gather and scatter
-are dropped before each function returns, so that a mapped file can be closed afterwards.
+Positions and lengths are bytes. Arrays have one row per record. Each function drops its views
+before it returns, so that a mapped file can be closed afterwards.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tieredstore.errors import Invalid
 from tieredstore.message import layout, sysflag
-from tieredstore.message.buffers import Buffer, view_unaligned
-from tieredstore.message.columns.bounds import find_greatest, find_least
-from tieredstore.message.columns.walk import (
-    SCALAR_LIMIT,
-    Positions,
-    Stop,
-    Walk,
-    record_positions,
-    walk_records,
-)
-from tieredstore.message.crc import CRC_MASK, raw_crc32
+from tieredstore.message.buffers import Buffer, find_greatest, find_least, view_unaligned
+from tieredstore.message.columns.walk import SCALAR_LIMIT, Positions
+from tieredstore.message.crc import CRC_BLOCK_SIZE, CRC_MASK, property_crc_matches, raw_crc32
 from tieredstore.message.layout import (
     FIXED_SIZE,
     MAGIC_V1,
@@ -35,28 +27,6 @@ from tieredstore.message.layout import (
     make_corrupt_error,
 )
 from tieredstore.message.properties import find_text, is_blank, split_keys
-
-__all__ = [
-    "HEADER_DTYPE",
-    "SCALAR_LIMIT",
-    "Positions",
-    "RecordColumns",
-    "Stop",
-    "Walk",
-    "check_bodies",
-    "check_text_ends",
-    "find_bad_head",
-    "gather_headers",
-    "index_keys",
-    "keys_to_index",
-    "properties_of",
-    "record_columns",
-    "record_positions",
-    "rewrite_physical_offsets",
-    "store_timestamps",
-    "topics",
-    "walk_records",
-]
 
 HEADER_DTYPE: Final = np.dtype(
     [
@@ -77,27 +47,29 @@ HEADER_DTYPE: Final = np.dtype(
         ("body_length", ">i4"),
     ]
 )
-"""The 88 bytes in front of the body. With an IPv6 host, what is behind the born timestamp is
-elsewhere."""
+"""Header of a record: the 88 bytes before the body. With an IPv6 host, the fields after the born
+timestamp are at other positions."""
 
 _HEADER_BYTES: Final = np.dtype(f"V{HEADER_DTYPE.itemsize}")
 
-# Seen from the body, whatever the hosts.
+# Positions relative to the body, for all kinds of hosts.
 _RECONSUME_TIMES: Final = layout.RECONSUME_TIMES_POSITION - FIXED_SIZE
 _PREPARED_TRANSACTION_OFFSET: Final = layout.PREPARED_TRANSACTION_OFFSET_POSITION - FIXED_SIZE
 _BODY_LENGTH: Final = layout.BODY_LENGTH_POSITION - FIXED_SIZE
+_Int = TypeVar("_Int", np.int32, np.int64)
 _OFFSET: Final = struct.Struct(">q")
 _FLAG: Final = struct.Struct(">i")
 _COPY_BYTES: Final = 1024
 _MAX_GATHERS: Final = 16
-"""Kinds of lengths up to which a gather for each is faster than a slice for each row."""
+"""Maximum number of different lengths for which fields are gathered by length. With more lengths,
+one slice per row is faster."""
 
 
 def gather_headers(buffer: Buffer, positions: Positions) -> npt.NDArray[np.void]:
-    """Read the headers of the records: HEADER_DTYPE[n]. Raises Corrupt when the bytes end before
-    the smallest record would."""
+    """Read the headers of the records: HEADER_DTYPE[n]. Raises Corrupt if the buffer ends before
+    the end of the smallest possible record."""
     positions = _check_positions(buffer, positions)
-    # Gathered as bytes without fields, which is ten times faster.
+    # Gathering bytes without fields is ten times as fast.
     headers: npt.NDArray[np.void] = view_unaligned(buffer, _HEADER_BYTES)[positions].view(
         HEADER_DTYPE
     )
@@ -116,19 +88,33 @@ def _check_positions(buffer: Buffer, positions: Positions) -> Positions:
 
 
 class _Fields(NamedTuple):
-    """What headers do not have where a host is an IPv6 one."""
+    """Fields whose positions differ from those in HEADER_DTYPE if a host is IPv6."""
 
     store_timestamps: npt.NDArray[np.int64]
     reconsume_times: npt.NDArray[np.int32]
     prepared_transaction_offsets: npt.NDArray[np.int64]
 
 
+def _read_header(
+    name: str, dtype: type[_Int], field: str = ""
+) -> cached_property[npt.NDArray[_Int]]:
+    """Return a Python property that reads a column of the headers. `field`: the attribute of
+    `_Fields` that replaces the column if a host is IPv6."""
+
+    def read(columns: RecordColumns) -> npt.NDArray[_Int]:
+        if field and columns.moved is not None:
+            found: npt.NDArray[_Int] = getattr(columns.moved, field)
+            return found
+        return columns.headers[name].astype(dtype)
+
+    return cached_property(read)
+
+
 @dataclass(frozen=True)
 class RecordColumns:
-    """Fields of n records; all lengths were checked to lie in their records. Times are epoch ms.
-
-    headers: HEADER_DTYPE[n], copied out of the buffer. is_v4: whether all hosts are IPv4 ones.
-    """
+    """Fields of n records. All lengths are checked against the record sizes. Times are epoch ms.
+    `headers`: HEADER_DTYPE[n], copied out of the buffer. `moved`: columns of the fields that IPv6
+    hosts move. `is_v4`: whether all hosts are IPv4."""
 
     headers: npt.NDArray[np.void]
     positions: Positions
@@ -140,86 +126,43 @@ class RecordColumns:
     topic_lengths: npt.NDArray[np.int64]
     properties_offsets: npt.NDArray[np.int64]
     properties_lengths: npt.NDArray[np.int64]
-    _moved: _Fields | None = None
+    moved: _Fields | None = None
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp] | slice) -> RecordColumns:
-        """Return the columns of some rows, given as a mask, as indices or as a slice."""
-        moved = self._moved
-        if moved is not None:
-            moved = _Fields(
-                moved.store_timestamps[rows],
-                moved.reconsume_times[rows],
-                moved.prepared_transaction_offsets[rows],
-            )
-        return RecordColumns(
-            self.headers[rows],
-            self.positions[rows],
-            self.sizes[rows],
-            self.sys_flags[rows],
-            self.body_offsets[rows],
-            self.body_lengths[rows],
-            self.topic_offsets[rows],
-            self.topic_lengths[rows],
-            self.properties_offsets[rows],
-            self.properties_lengths[rows],
-            moved,
-        )
+        """Return the columns of some rows, given as a mask, indices or a slice."""
+        moved: Any = self.moved and [column[rows] for column in self.moved]
+        columns: list[Any] = [getattr(self, name)[rows] for name in _COLUMNS]
+        columns.append(moved and _Fields(*moved))
+        return RecordColumns(*columns)
 
     @property
     def is_v4(self) -> bool:
-        return self._moved is None
+        return self.moved is None
 
-    @cached_property
-    def body_crcs(self) -> npt.NDArray[np.int32]:
-        return self.headers["body_crc"].astype(np.int32)
+    body_crcs = _read_header("body_crc", np.int32)
+    queue_ids = _read_header("queue_id", np.int32)
+    flags = _read_header("flag", np.int32)
+    queue_offsets = _read_header("queue_offset", np.int64)
+    physical_offsets = _read_header("physical_offset", np.int64)
+    born_timestamps = _read_header("born_timestamp", np.int64)
+    store_timestamps = _read_header("store_timestamp", np.int64, "store_timestamps")
+    reconsume_times = _read_header("reconsume_times", np.int32, "reconsume_times")
+    prepared_transaction_offsets = _read_header(
+        "prepared_transaction_offset", np.int64, "prepared_transaction_offsets"
+    )
 
-    @cached_property
-    def queue_ids(self) -> npt.NDArray[np.int32]:
-        return self.headers["queue_id"].astype(np.int32)
 
-    @cached_property
-    def flags(self) -> npt.NDArray[np.int32]:
-        return self.headers["flag"].astype(np.int32)
-
-    @cached_property
-    def queue_offsets(self) -> npt.NDArray[np.int64]:
-        return self.headers["queue_offset"].astype(np.int64)
-
-    @cached_property
-    def physical_offsets(self) -> npt.NDArray[np.int64]:
-        return self.headers["physical_offset"].astype(np.int64)
-
-    @cached_property
-    def born_timestamps(self) -> npt.NDArray[np.int64]:
-        return self.headers["born_timestamp"].astype(np.int64)
-
-    @cached_property
-    def store_timestamps(self) -> npt.NDArray[np.int64]:
-        if self._moved is not None:
-            return self._moved.store_timestamps
-        return self.headers["store_timestamp"].astype(np.int64)
-
-    @cached_property
-    def reconsume_times(self) -> npt.NDArray[np.int32]:
-        if self._moved is not None:
-            return self._moved.reconsume_times
-        return self.headers["reconsume_times"].astype(np.int32)
-
-    @cached_property
-    def prepared_transaction_offsets(self) -> npt.NDArray[np.int64]:
-        if self._moved is not None:
-            return self._moved.prepared_transaction_offsets
-        return self.headers["prepared_transaction_offset"].astype(np.int64)
+_COLUMNS: Final = tuple(one.name for one in fields(RecordColumns) if one.name != "moved")
 
 
 def record_columns(
     buffer: Buffer, positions: Positions, headers: npt.NDArray[np.void] | None = None
 ) -> RecordColumns:
-    """Decode and check the records at those positions (not their CRCs); `headers` are theirs, from
-    `gather_headers`, if at hand. Raises Corrupt, which names the first bad one."""
+    """Decode and check the records at these positions, except their CRCs. `headers`: from
+    `gather_headers`, if available. Raises Corrupt, which names the first bad record."""
     positions = _check_positions(buffer, positions)
     if headers is None:
         headers = gather_headers(buffer, positions)
@@ -283,10 +226,9 @@ def record_columns(
 
 
 def _require(buffer: Buffer, positions: Positions, good: npt.NDArray[np.bool_]) -> None:
-    """Raise the scalar decoder's error for the first bad row, if not all are good so far.
-
-    Rows in front of it may be bad for a reason that would have been looked at later.
-    """
+    """Raise the scalar decoder's error for the first bad row, if any row is bad. A row before the
+    first row that fails this check may fail a later check, so the scalar decoder looks for the
+    first bad row."""
     if not good.all():
         for position in positions[: int(good.argmin()) + 1].tolist():
             size = layout.check_size(buffer, position, len(buffer))
@@ -296,9 +238,8 @@ def _require(buffer: Buffer, positions: Positions, good: npt.NDArray[np.bool_]) 
 def find_bad_head(
     buffer: Buffer, positions: Positions, sizes: npt.NDArray[np.int64]
 ) -> tuple[int, int, int] | None:
-    """Find the first of the records at those positions, all within the buffer, that does not begin
-    with its size and the magic of a message: its row, and what its size and magic are. None without
-    one."""
+    """Return the first record that does not begin with its size and a message magic, as (row, found
+    size, found magic), or None. All positions must be within the buffer."""
     if len(positions) < SCALAR_LIMIT:
         for row, (at, wanted) in enumerate(zip(positions.tolist(), sizes.tolist(), strict=True)):
             size, magic = layout.size_and_magic(buffer, at, len(buffer))
@@ -315,7 +256,7 @@ def find_bad_head(
 
 
 def store_timestamps(buffer: Buffer, positions: Positions) -> npt.NDArray[np.int64]:
-    """Read the store times (epoch ms) of records whose sizes were checked."""
+    """Return the store times (epoch ms) of records whose sizes were checked."""
     positions = _check_positions(buffer, positions)
     if len(positions) < SCALAR_LIMIT:
         found = [_read_store_timestamp(buffer, position) for position in positions.tolist()]
@@ -336,7 +277,7 @@ def _read_store_timestamp(buffer: Buffer, position: int) -> int:
 def rewrite_physical_offsets(
     buffer: bytearray | memoryview, positions: Positions, offsets: npt.ArrayLike
 ) -> None:
-    """Write bytes 28 to 35 of each record in place."""
+    """Write new physical offsets in place: bytes 28 to 35 of each record."""
     positions = _check_positions(buffer, positions)
     values = np.asarray(offsets, dtype=np.int64)
     if len(values) != len(positions):
@@ -349,21 +290,21 @@ def rewrite_physical_offsets(
 
 
 def check_bodies(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
-    """Check each stored body against its CRC: bool[n], True where they fit."""
+    """Check each stored body against its CRC. Returns bool[n], True for a match."""
     starts, ends = columns.body_offsets, columns.body_offsets + columns.body_lengths
     view = memoryview(buffer)
     data: Buffer = view
     mean = int(columns.body_lengths.sum()) // max(len(columns), 1)
     if mean < _COPY_BYTES and isinstance(view.obj, bytes) and len(view.obj) == len(view):
-        data = view.obj  # a copy of few bytes costs less than a view of them
+        data = view.obj  # copying few bytes is cheaper than a view
     crcs = [raw_crc32(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
     good: npt.NDArray[np.bool_] = (np.array(crcs, np.int64) & CRC_MASK) == columns.body_crcs
     return good
 
 
 def check_text_ends(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
-    """Check that topic and properties end in text: bool[n]. Those of a record of which the end was
-    not written yet end in zeros."""
+    """Check that topic and properties do not end in zeros. Returns bool[n]. Zeros mean that the end
+    of the record was not written."""
     data = np.frombuffer(buffer, np.uint8)
     topic_ends = columns.topic_offsets + columns.topic_lengths - 1
     ends = columns.positions + columns.sizes - 1
@@ -373,7 +314,7 @@ def check_text_ends(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bo
 
 
 def topics(buffer: Buffer, columns: RecordColumns) -> list[str]:
-    """Decode the topic of each record; equal topics share one string."""
+    """Decode the topic of each record. Equal topics share one string."""
     encoded = _fields(buffer, columns.topic_offsets, columns.topic_lengths)
     known = {topic: topic.decode("utf-8", "replace") for topic in set(encoded)}
     return [known[topic] for topic in encoded]
@@ -387,7 +328,8 @@ def properties_of(buffer: Buffer, columns: RecordColumns) -> list[bytes]:
 def _fields(
     buffer: Buffer, offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> list[bytes]:
-    """Bytes [offset, offset + length) of each row: fields of one length are gathered together."""
+    """Return bytes [offset, offset + length) of each row. All fields of one length are read by one
+    gather."""
     is_few = len(offsets) < SCALAR_LIMIT
     kinds, group = (lengths, lengths) if is_few else np.unique(lengths, return_inverse=True)
     if is_few or len(kinds) > _MAX_GATHERS:
@@ -409,10 +351,8 @@ def _fields(
 
 
 def index_keys(buffer: Buffer, columns: RecordColumns) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Find the keys that the tier indexes: (row of the record int64[k], key[k]).
-
-    UNIQ_KEY unless blank, then the keys of KEYS, each once per record.
-    """
+    """Return the keys that the tier indexes: (row of the record int64[k], key[k]). In each record
+    UNIQ_KEY is first, unless it is blank. The keys of KEYS follow, each once."""
     rows: list[int] = []
     keys: list[str] = []
     for row, data in enumerate(properties_of(buffer, columns)):
@@ -423,7 +363,7 @@ def index_keys(buffer: Buffer, columns: RecordColumns) -> tuple[npt.NDArray[np.i
 
 
 def keys_to_index(properties: Buffer) -> list[str]:
-    """Find what `index_keys` takes from the properties of one record."""
+    """Return the keys of one record, as `index_keys` does."""
     found: list[str] = []
     uniq_key = find_text(properties, b"UNIQ_KEY")
     if uniq_key is not None and not is_blank(uniq_key):
@@ -434,3 +374,22 @@ def keys_to_index(properties: Buffer) -> list[str]:
             if key not in found:
                 found.append(key)
     return found
+
+
+_CRC_NAME: Final = int.from_bytes(b"__CRC32#", "big")
+
+
+def have_property_crcs(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
+    """Return bool[n]: whether each record ends in a CRC of the whole record."""
+    ends = columns.positions + columns.sizes
+    named: npt.NDArray[np.bool_] = view_unaligned(buffer, ">u8")[ends - CRC_BLOCK_SIZE] == _CRC_NAME
+    return named
+
+
+def check_property_crcs(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
+    """Check the CRC of each whole record. Returns bool[n]. A record without such a CRC passes."""
+    good = ~have_property_crcs(buffer, columns)
+    for row in np.flatnonzero(~good).tolist():
+        position, size = int(columns.positions[row]), int(columns.sizes[row])
+        good[row] = property_crc_matches(buffer, position, size) is not False
+    return good

@@ -1,4 +1,4 @@
-"""Consume queue units and the commit log bytes that they name, made into messages
+"""Messages decoded from consume queue units and the commit log bytes that the units point to
 (`docs/formats/consume-queue.md`)."""
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 
 
 class SplitMessages(NamedTuple):
-    """messages: what was found; indexes: the row of the unit of each, int64[len(messages)];
-    units_seen: rows looked at before the commit log bytes ended (a message of the rest needs
-    another read)."""
+    """Result of `split_messages`. `messages`: the decoded messages. `indexes`: row of the unit of
+    each message, int64[len(messages)]. `units_seen`: number of rows that were checked before the
+    commit log bytes ended. Later messages need another read."""
 
     messages: list[StoredMessage]
     indexes: npt.NDArray[np.int64]
@@ -35,19 +35,17 @@ class SplitMessages(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every unit seen had its message."""
+        """Whether each checked unit had its message."""
         return len(self.messages) == self.units_seen
 
 
 def split_messages(
     units: npt.NDArray[np.void], buffer: Buffer, *, buffer_offset: int | None = None
 ) -> SplitMessages:
-    """Find the messages of `units` in `buffer`, whose first byte is at commit log offset
-    `buffer_offset` (default: that of the first unit).
-
-    A unit whose place holds no record of its size is left out; its neighbours keep their own
-    indexes. A coda in front of a record is skipped.
-    """
+    """Decode the messages of `units` in `buffer`, whose first byte is at commit log offset
+    `buffer_offset` (default: the offset of the first unit). A unit that does not point to a record
+    of its size is skipped. The indexes of the other units do not change. A coda before a record is
+    skipped."""
     if not len(units) or not len(buffer):
         return SplitMessages([], np.zeros(0, dtype=np.int64), 0)
     offsets = units["physical_offset"].astype(np.int64)
@@ -70,7 +68,7 @@ def split_messages(
 def _are_all_present(
     buffer: Buffer, base: int, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> bool:
-    # Compared before they are subtracted: offsets of damaged units can be anything.
+    # Compare before subtracting: offsets of damaged units can have any value.
     if (
         int(offsets.min()) < base
         or int(offsets.max()) > base + len(buffer)
@@ -91,7 +89,7 @@ def _are_all_present(
 def _split_scalar(
     buffer: Buffer, base: int, offsets: list[int], sizes: list[int]
 ) -> tuple[list[int], list[int], int]:
-    """Positions and indexes of the messages found, and the number of units looked at."""
+    """Return positions and indexes of the messages, and the number of checked units."""
     found: list[int] = []
     indexes: list[int] = []
     end = len(buffer)

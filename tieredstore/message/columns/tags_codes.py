@@ -1,4 +1,4 @@
-"""The tags codes that records should have in the consume queue, many at once."""
+"""Tags codes of many records, as consume queue units hold them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NAME: Final = np.frombuffer(b"TAGS", np.uint32)[0]
 _WIDTH: Final = 5
 _FEW_ROWS = 24
 _MOST_LETTERS = 64
-"""Longer tags are hashed one by one."""
+"""Maximum length of tags that are hashed together. Longer tags are hashed one at a time."""
 
 Int64s = npt.NDArray[np.int64]
 
 
 def compute_tags_codes(buffer: Buffer, columns: RecordColumns) -> Int64s:
-    """Compute int64[n]: `hashes.tags_code` of the TAGS of each record, by the rules of
+    """Return int64[n]: `hashes.tags_code` of the TAGS of each record, by the rules of
     `properties.find_text`."""
     lengths = columns.properties_lengths
     if len(columns) < _FEW_ROWS:
@@ -50,8 +50,8 @@ def _one_by_one(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Int64s:
 
 
 def _of_one_length(buffer: Buffer, starts: Int64s, length: int) -> Int64s:
-    """Codes of properties of the same length, gathered behind each other with a mark in front of
-    each and one behind the last."""
+    """Return the codes of properties that all have one length. The properties are joined into one
+    text, with a separator before, between and after them."""
     count, width = len(starts), length + 1
     blob = np.empty(count * width + 1 + _WIDTH, np.uint8)
     blob[count * width :] = _PAIR_END
@@ -68,7 +68,7 @@ def _of_one_length(buffer: Buffer, starts: Int64s, length: int) -> Int64s:
     there = ends > begins
     begins, ends = begins[there], ends[there]
     rows = (begins - 1) // width
-    is_last = np.ones(len(rows), np.bool_)  # of equal names the last wins
+    is_last = np.ones(len(rows), np.bool_)  # the last of equal names wins
     is_last[:-1] = rows[1:] != rows[:-1]
     rows, begins, ends = rows[is_last], begins[is_last], ends[is_last]
     codes = np.zeros(count, np.int64)
@@ -77,7 +77,8 @@ def _of_one_length(buffer: Buffer, starts: Int64s, length: int) -> Int64s:
 
 
 def _hashes(blob: npt.NDArray[np.uint8], begins: Int64s, ends: Int64s) -> Int64s:
-    """String.hashCode of the texts blob[begin:end]: letter by letter, all texts at once."""
+    """Return String.hashCode of each text blob[begin:end]. Processes one letter of all texts at a
+    time."""
     lengths = ends - begins
     hashes = np.zeros(len(begins), np.int32)
     odd = lengths > _MOST_LETTERS

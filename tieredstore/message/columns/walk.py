@@ -1,4 +1,5 @@
-"""Where the records of a buffer are: the chain of their sizes (`docs/formats/record.md`)."""
+"""Positions of the records of a buffer, found by following their sizes
+(`docs/formats/record.md`)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.errors import Invalid
-from tieredstore.message import layout
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.core import IS_COMPILED
 from tieredstore.message.layout import MAGIC_BLANK, MAGICS, MIN_RECORD_SIZE
@@ -19,7 +19,7 @@ if IS_COMPILED:
     from tieredstore.message import _core
 
 SCALAR_LIMIT: Final = 16
-"""Below this number of records the loop is faster than the columns."""
+"""Number of records below which a loop over the records is faster than numpy's columns."""
 
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 _RUN_LIMIT: Final = 4096
@@ -28,17 +28,18 @@ Positions = npt.NDArray[np.int64]
 
 
 class Stop(enum.Enum):
-    """Why a walk over records ended."""
+    """Reason why a walk over records ended."""
 
-    END = "end"  # exactly behind the last record
-    BLANK = "blank"  # a blank record: the file ends
-    EMPTY = "empty"  # zeros where a record would begin: nothing was written there
-    CUT = "cut"  # a record that goes on behind the end
-    BAD = "bad"  # no record
+    END = "end"  # exactly at the end of the last record
+    BLANK = "blank"  # a blank record, which ends the file
+    EMPTY = "empty"  # zeros: nothing was written here
+    CUT = "cut"  # a record that continues after the end
+    BAD = "bad"  # not a record
 
 
 class Walk(NamedTuple):
-    """positions of the records; `next_position` is the byte behind the last of them."""
+    """Result of a walk. `positions`: positions of the records. `next_position`: end of the last
+    record (bytes)."""
 
     positions: Positions
     next_position: int
@@ -46,11 +47,9 @@ class Walk(NamedTuple):
 
 
 def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk:
-    """Follow the chain of sizes from `start` while records end within [0, end).
-
-    Only sizes and magics are looked at. Runs of equal sizes are guessed and then verified as
-    columns: a record counts only when every size before it is the guessed one.
-    """
+    """Follow the record sizes from `start` on, while records end within [0, end). Only sizes and
+    magics are checked. Runs of equal sizes are guessed, then verified as columns. A record is
+    accepted only if all earlier sizes equal the guess."""
     limit = _find_limit(buffer, start, end)
     if IS_COMPILED:
         found, position = _core.walk_records(buffer, start, limit)
@@ -79,7 +78,7 @@ def _walk_in_python(buffer: Buffer, position: int, limit: int) -> tuple[Position
             single = []
         found.append(np.arange(position, position + count * size, size, dtype=np.int64))
         position += count * size
-        # A full run invites a longer guess, a broken one a cheaper way.
+        # Extend the guess after a full run. Use a cheaper way after a broken one.
         last_size, run = (size, min(run * 4, _RUN_LIMIT)) if count >= run else (-1, SCALAR_LIMIT)
     if single or not found:
         found.append(np.array(single, dtype=np.int64))
@@ -87,7 +86,7 @@ def _walk_in_python(buffer: Buffer, position: int, limit: int) -> tuple[Position
 
 
 def _find_stop(buffer: Buffer, position: int, limit: int) -> Stop:
-    """Say why no record of the buffer follows at a position."""
+    """Return why no record of the buffer follows at a position."""
     if position >= limit:
         return Stop.END
     if position + _SIZE_AND_MAGIC.size > limit:
@@ -111,15 +110,3 @@ def _find_limit(buffer: Buffer, start: int, end: int | None) -> int:
     if not 0 <= start <= limit <= len(buffer):
         raise Invalid(f"records from {start} to {limit}: expected a range of {len(buffer)} bytes")
     return limit
-
-
-def record_positions(buffer: Buffer, start: int = 0, end: int | None = None) -> Positions:
-    """Find the positions of the records from `start` on, up to `end`, a blank record or unwritten
-    zeros.
-
-    Raises Corrupt for anything else, a record that is cut by the end included.
-    """
-    walk = walk_records(buffer, start, end)
-    if walk.stop in (Stop.BAD, Stop.CUT):
-        layout.check_size(buffer, walk.next_position, len(buffer) if end is None else end)
-    return walk.positions

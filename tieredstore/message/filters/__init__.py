@@ -1,1 +1,1 @@
-"""SQL92 filters: which messages an expression takes, by their properties or by all their fields."""
+"""SQL92 filters over the properties, or all fields, of messages."""

@@ -1,7 +1,7 @@
-"""The parts of a SQL92 filter, and what each says of a message (RocketMQ's null semantics).
+"""Nodes of a SQL92 filter, and their values (RocketMQ's null semantics).
 
-A part answers with a value, None for unknown: a property that is not there, and what follows from
-it. A message matches when the whole is True.
+A node evaluates to a value, or to None for unknown: a missing property, or a result that depends on
+a missing property. A message matches if the whole expression is True.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from tieredstore.message.filters.values import (
 )
 
 MAX_STEPS: Final = 10_000
-"""Steps of one evaluation: one for each part, and one for each 64 characters that it searches."""
+"""Limit of one evaluation. Each node costs one step, and one more for each 64 characters that it
+searches."""
 
 
 class Named(Protocol):
-    """What a message says under a name: its properties, or all its fields."""
+    """Values of a message by name: its properties, or all its fields."""
 
     def get(self, name: str, /) -> Value: ...
 
 
 class Message:
-    """The properties of a message, and the steps that are left for it."""
+    """Properties of a message, and the remaining steps of its evaluation."""
 
     __slots__ = ("properties", "steps_left")
 
@@ -36,14 +37,15 @@ class Message:
         self.steps_left = steps
 
     def charge(self, steps: int = 1) -> None:
-        """Take steps. Raises EvaluationFailed when there are none left."""
+        """Use up steps. Raises EvaluationFailed if not enough steps are left."""
         self.steps_left -= steps
         if self.steps_left < 0:
             raise EvaluationFailed("too many steps")
 
 
 class Expression(Protocol):
-    """One part; is_boolean: whether it can stand where a truth value is asked for."""
+    """Node of a filter. `is_boolean`: whether the node may appear where a truth value is
+    required."""
 
     is_boolean: bool
 
@@ -51,7 +53,7 @@ class Expression(Protocol):
 
 
 class Constant:
-    """A literal."""
+    """Literal."""
 
     __slots__ = ("is_boolean", "value")
 
@@ -64,7 +66,7 @@ class Constant:
 
 
 class Property:
-    """The value of a property."""
+    """Value of a property."""
 
     __slots__ = ("is_boolean", "name")
 
@@ -83,7 +85,7 @@ class _Boolean:
 
 
 class Cast(_Boolean):
-    """A property where a truth value is asked for: it is text, and so never True."""
+    """Property where a truth value is required. A property is text, so the node is never True."""
 
     __slots__ = ("part",)
 
@@ -108,7 +110,7 @@ class Not(_Boolean):
 
 
 class Negation:
-    """`-` in front of a number; anything else becomes unknown."""
+    """Minus sign before a number. The result of any other value is unknown."""
 
     __slots__ = ("is_boolean", "part")
 
@@ -125,7 +127,8 @@ class Negation:
 
 
 class Logic(_Boolean):
-    """AND (decisive is False) and OR (decisive is True): a part that decides ends it."""
+    """AND (`decisive` is False) and OR (`decisive` is True). A decisive operand ends the
+    evaluation."""
 
     __slots__ = ("decisive", "left", "right")
 
@@ -158,7 +161,7 @@ class Equal(_Boolean):
 
 
 class Ordered(_Boolean):
-    """`<`, `<=`, `>` and `>=`."""
+    """Comparison with `<`, `<=`, `>` or `>=`."""
 
     __slots__ = ("left", "right", "symbol")
 
@@ -196,8 +199,8 @@ class In(_Boolean):
 
 
 class TextTest(_Boolean):
-    """CONTAINS, STARTSWITH and ENDSWITH, NOT in front of them or not. Never unknown: False for
-    what is no text, and for an empty search."""
+    """CONTAINS, STARTSWITH or ENDSWITH, with or without NOT. Never unknown: False for a value that
+    is not text, and for an empty search text."""
 
     __slots__ = ("is_not", "kind", "part", "search")
 

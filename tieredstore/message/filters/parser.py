@@ -1,10 +1,11 @@
-"""The grammar of SQL92 filters, which is RocketMQ's (docs/filters.md), as a recursive descent."""
+"""Parser of SQL92 filters by recursive descent (RocketMQ's grammar, `docs/filters.md`), and
+`SqlFilter`."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tieredstore.errors import Invalid
 from tieredstore.message.filters.expressions import (
@@ -14,18 +15,22 @@ from tieredstore.message.filters.expressions import (
     Expression,
     In,
     Logic,
+    Message,
     Negation,
     Not,
     Ordered,
     Property,
     TextTest,
 )
-from tieredstore.message.filters.values import MAX_INTEGER, MAX_LONG, Long
+from tieredstore.message.filters.values import MAX_INTEGER, MAX_LONG, EvaluationFailed, Long
+
+if TYPE_CHECKING:
+    from tieredstore.message.record import StoredMessage
 
 MAX_EXPRESSION_CHARACTERS: Final = 8_192
 MAX_PARTS: Final = 512
 MAX_DEPTH: Final = 32
-"""Of parentheses and signs within each other."""
+"""Nesting limit of parentheses and signs."""
 
 _KEYWORDS: Final = frozenset(
     {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"}
@@ -48,15 +53,15 @@ _TEXT_TESTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 
 
 class _Token(NamedTuple):
-    kind: str  # of the groups; "keyword" for a reserved word, "end" behind the last
+    kind: str  # name of the group; "keyword" for a reserved word, "end" after the last token
     text: str  # in upper case for a keyword
     position: int
 
 
 def parse_expression(expression: str, *, has_prefix: bool = False) -> Expression:
-    """Parse a SQL92 filter. has_prefix: whether `properties.NAME` is a name as well, which goes on
-    up to a blank, a comma, a parenthesis, a quote or a comparison. Raises Invalid, which names the
-    position and what was expected."""
+    """Parse a SQL92 filter. `has_prefix`: also accept `properties.NAME`, which ends at a blank, a
+    comma, a parenthesis, a quote or a comparison. Raises Invalid, which names the position and the
+    expected token."""
     if len(expression) > MAX_EXPRESSION_CHARACTERS:
         raise Invalid(
             f"filter: expected at most {MAX_EXPRESSION_CHARACTERS} characters, found "
@@ -107,7 +112,8 @@ class _Parser:
             raise Invalid(f"filter: expected at most {MAX_PARTS} parts, found more")
 
     def _take(self, *texts: str) -> str | None:
-        """The next symbol or keyword if it is one of these, and go on; else None."""
+        """Return the next symbol or keyword and advance, if it is one of the given ones. Otherwise
+        return None."""
         token = self._token
         if token.kind in ("symbol", "keyword") and token.text in texts:
             self._next += 1
@@ -175,7 +181,7 @@ class _Parser:
             if symbol := self._take(*_ORDER):
                 left = self._make_ordered(left, self._parse_unary(), symbol)
                 continue
-            # NOT belongs to what follows it: there is no other place for it here.
+            # NOT belongs to the operator after it, and has no other place here.
             is_not = self._take("NOT") is not None
             if test := self._take(*_TEXT_TESTS):
                 left = TextTest(left, test, self._parse_text(), is_not=is_not)
@@ -290,6 +296,32 @@ class _Parser:
 
     def _read_decimal(self, text: str) -> float:
         number = float(text)
-        if math.isinf(number) or number == 0:  # Java takes no 0.0 here either
+        if math.isinf(number) or number == 0:  # Java rejects 0.0 here too
             raise self._fail("a number between 4.9e-324 and 1.8e308")
         return number
+
+
+class SqlFilter:
+    """Filter that accepts the messages for which an expression is True. Rejects a message whose
+    evaluation fails, because a text is not a number or the steps run out. Raises Invalid for a text
+    that is not an expression."""
+
+    __slots__ = ("_root", "expression")
+
+    def __init__(self, expression: str) -> None:
+        self.expression = expression
+        self._root = parse_expression(expression)
+
+    def is_matched_by_consume_queue(self, tags_code: int | None) -> bool:  # noqa: ARG002
+        """Return True: a unit has no properties."""
+        return True
+
+    def is_matched_by_commit_log(self, message: StoredMessage) -> bool:
+        """Return whether the expression is True for the message's properties."""
+        try:
+            return self._root.evaluate(Message(message.properties)) is True
+        except EvaluationFailed:
+            return False
+
+    def __repr__(self) -> str:
+        return f"SqlFilter({self.expression!r})"

@@ -1,8 +1,8 @@
 """Values of SQL92 filters, compared as RocketMQ compares them.
 
-A property is text; a constant is text, a number or a truth value. Numbers have Java's types, since
-these decide how a text beside them is read: a text beside an Integer has to be one too. A field may
-have several texts, of which one is enough.
+A property is text. A constant is text, a number or a truth value. Numbers have Java's types,
+because the type decides how a text is converted: a text that is compared with an Integer must be an
+Integer. A field may have several texts, and one match is enough.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DECIMAL: Final = re.compile(
 
 
 class Long(int):
-    """A whole number of Java's type Long; an `int` is an Integer."""
+    """Whole number of Java's type Long. An `int` is an Integer."""
 
 
 Number: TypeAlias = int | float
@@ -30,11 +30,13 @@ Value: TypeAlias = Known | Several | None
 
 
 class EvaluationFailed(Exception):
-    """Two values cannot be compared, or the limit is reached: the message does not match."""
+    """Error for two values that cannot be compared, or for too many steps. The message does not
+    match."""
 
 
 def is_equal(left: Known | Several, right: Known | Several) -> bool:
-    """Tell whether two values are equal; of several, whether one is. Raises EvaluationFailed."""
+    """Return whether two values are equal. Several texts are equal to a value if one of them is.
+    Raises EvaluationFailed."""
     if isinstance(left, tuple):
         return any(is_equal(one, right) for one in left)
     if isinstance(right, tuple):
@@ -43,8 +45,8 @@ def is_equal(left: Known | Several, right: Known | Several) -> bool:
 
 
 def compare(left: Known, right: Known) -> int:
-    """Compare two values: less than, equal to or greater than 0. A text is read as what the other
-    one is. Raises EvaluationFailed."""
+    """Compare two values. Returns a number less than, equal to or greater than 0. A text is
+    converted to the type of the other value. Raises EvaluationFailed."""
     if isinstance(left, str):
         if isinstance(right, str):
             return _order(left, right)
@@ -63,7 +65,8 @@ def compare(left: Known, right: Known) -> int:
 
 
 def compare_order(left: Known | Several, right: Known | Several) -> int:
-    """Compare for `<`, `<=`, `>` and `>=`: two texts are numbers then. Raises EvaluationFailed."""
+    """Compare two values for `<`, `<=`, `>` and `>=`. Two texts are compared as numbers. Raises
+    EvaluationFailed."""
     if isinstance(left, tuple) or isinstance(right, tuple):
         raise EvaluationFailed("several values have no order")
     if isinstance(left, str) and isinstance(right, str):
@@ -72,7 +75,7 @@ def compare_order(left: Known | Several, right: Known | Several) -> int:
 
 
 def read_number(text: str, like: Number) -> Number:
-    """Read a text as a number of the type of another. Raises EvaluationFailed."""
+    """Convert a text to the type of another number. Raises EvaluationFailed."""
     if isinstance(like, float):
         return read_double(text)
     if _WHOLE.match(text) is None or len(text) > 4_000:
@@ -85,7 +88,8 @@ def read_number(text: str, like: Number) -> Number:
 
 
 def read_double(text: str) -> float:
-    """Read a text as Java's Double.valueOf does, but for hexadecimal. Raises EvaluationFailed."""
+    """Convert a text as Java's Double.valueOf does, without hexadecimal. Raises
+    EvaluationFailed."""
     text = text.strip(_JAVA_BLANKS)
     if _DECIMAL.match(text) is None:
         raise EvaluationFailed(f"{text[:32]!r} is no number")
@@ -96,7 +100,7 @@ _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 
 
 def negate(number: Number) -> Number:
-    """Negate a number; it keeps its type."""
+    """Negate a number. The result has the same type."""
     return Long(-number) if isinstance(number, Long) else -number
 
 
@@ -118,5 +122,6 @@ def _compare_numbers(left: Number, right: Number) -> int:
 
 
 def _rank(number: float) -> tuple[bool, float]:
-    """What is left of Double.compareTo: a NaN is the greatest, -0.0 is less than 0.0."""
+    """Return the rank of a number in the order of Double.compareTo: NaN is the greatest, -0.0 is
+    less than 0.0."""
     return (True, 1.0) if math.isnan(number) else (False, math.copysign(1.0, number))

@@ -1,1 +1,1 @@
-"""Both index files, of the local store and of the tier."""
+"""Index files of the local store and of the tier."""

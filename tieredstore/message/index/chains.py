@@ -1,6 +1,6 @@
-"""Hash chains of both index files: each item names the item that had its slot before.
+"""Hash chains of both index files: each item has the number of the previous item of its slot.
 
-Item numbers begin at 1; 0 ends a chain. A slot holds the number of its newest item.
+Item numbers begin at 1. 0 ends a chain. A slot holds the number of its newest item.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Links(NamedTuple):
-    """How a batch of items joins its chains.
-
-    previous: int32[n], of each item; slots and heads: the slots of the batch, each once, and the
-    item that each of them has to hold afterwards; new_slots: how many of them were empty.
-    """
+    """Links of a batch of items. `previous`: int32[n], the previous item of each item. `slots`:
+    each slot of the batch once. `heads`: the newest item of each of these slots afterwards.
+    `new_slots`: number of slots that were empty."""
 
     previous: Int32s
     slots: Int64s
@@ -28,11 +26,13 @@ class Links(NamedTuple):
 
 
 def link_items(heads: npt.NDArray[Any], slot_ids: Int64s, first_number: int) -> Links:
-    """Chain items `first_number`, `first_number + 1`, … of the slots `slot_ids` (int64[n]).
+    """Compute the links of items `first_number`, `first_number + 1`, … in the slots `slot_ids`
+    (int64[n]).
 
-    heads: by slot, the newest item so far (a view of the file, left as it is: write items first,
-    then `heads[links.slots] = links.heads`, then the header). A head that no item before
-    `first_number` can be, as a crash may leave it, counts as empty.
+    `heads`: the newest item of each slot so far. `heads` is a view of the file, which this function
+    does not change. The caller writes the items first, then `heads[links.slots] = links.heads`,
+    then the header. A head that is not below `first_number`, for example after a crash, is treated
+    as empty.
     """
     count = len(slot_ids)
     if count == 0:
@@ -54,14 +54,14 @@ def link_items(heads: npt.NDArray[Any], slot_ids: Int64s, first_number: int) -> 
     ordered[starts_run] = old
     previous = np.empty(count, dtype=np.int32)
     previous[order] = ordered
-    # One assignment per slot: numpy does not promise which of several would win.
+    # One assignment per slot: numpy does not define which of several wins.
     last = numbers[ends_run].astype(np.int32)
     return Links(previous, used, last, int(np.count_nonzero(old == 0)))
 
 
 def link_previous(heads: npt.NDArray[Any], slot_ids: Int64s, numbers: Int32s) -> Int32s:
-    """Find the previous item of each of the items `numbers` (ascending) of the slots `slot_ids`,
-    when `heads` are the newest items in front of them: int32[n]."""
+    """Return the previous item of each item in `numbers` (ascending) of the slots `slot_ids`:
+    int32[n]. `heads`: the newest item of each slot before these items."""
     previous = np.empty(len(slot_ids), dtype=np.int32)
     if len(slot_ids):
         slots, order = _sort_by_slot(slot_ids)
@@ -76,8 +76,8 @@ def link_previous(heads: npt.NDArray[Any], slot_ids: Int64s, numbers: Int32s) ->
 
 
 def _sort_by_slot(slot_ids: Int64s) -> tuple[Int64s, Int64s]:
-    """Slots in ascending order and the rows that they come from, in their order within a slot."""
-    # Sorting slot and row in one number is several times faster than a stable argsort.
+    """Return the slots in ascending order, and their rows, in the original order within a slot."""
+    # Sorting slot and row in one number is several times as fast as a stable argsort.
     bits = len(slot_ids).bit_length()
     keys = slot_ids << bits
     keys |= np.arange(len(slot_ids), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Putting the items of a tiered index file in the order of their slots.
+"""Compaction of a tiered index file: its items sorted by slot.
 
-Slot and item are packed into one number each, `slot << bits | (last - item)`, so that one plain
-sort gives slots in ascending order and the newest item first within a slot.
+Slot and item are packed into one number, `slot << bits | (last - item)`. One plain sort then gives
+ascending slots, and the newest item first within a slot.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def compact_items(
 ) -> Iterator[bytes]:
     """Yield the slot table and then the items of a compacted file, as blocks of bytes.
 
-    items: of the unsealed file, item 1 first, with a field `hash` and the chain link last;
-    first_position: where the first item will be in the file.
+    `items`: of the unsealed file, item 1 first, with a field `hash` and the chain link last.
+    `first_position`: position of the first item in the new file.
     """
     counts = _count(items["hash"], slots)
     yield _slot_table(counts, items.dtype.itemsize - 4, first_position)
@@ -40,7 +40,7 @@ def compact_items(
 
 
 def _view_without_link(items: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """The items without their last four bytes, as opaque rows over the same memory."""
+    """View the items without their last four bytes, as rows of raw bytes."""
     view: npt.NDArray[np.void] = np.ndarray(
         items.shape,
         np.dtype((np.void, items.dtype.itemsize - 4)),
@@ -65,7 +65,7 @@ def _count(hashes: npt.NDArray[np.int32], slots: int) -> Int64s:
 def _slot_table(counts: Int64s, item_size: int, first_position: int) -> bytes:
     table = np.empty((len(counts), 2), dtype=">i4")
     lengths = counts * item_size
-    # An empty slot gets the position that has been reached, and length 0, as Java writes it.
+    # An empty slot gets the current position and length 0, as Java writes it.
     table[:, 0] = np.cumsum(lengths) - lengths + first_position
     table[:, 1] = lengths
     return table.tobytes()
@@ -74,7 +74,7 @@ def _slot_table(counts: Int64s, item_size: int, first_position: int) -> bytes:
 def _orders(
     hashes: npt.NDArray[np.int32], slots: int, counts: Int64s, memory_bytes: int
 ) -> Iterator[Int64s]:
-    """Row numbers in the order of the compacted file, for one range of slots after another."""
+    """Yield row numbers in the order of the compacted file, one range of slots at a time."""
     total = len(hashes)
     if total == 0:
         return
@@ -101,8 +101,8 @@ def _orders(
 
 
 def _slot_ranges(counts: Int64s, most_items: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of slots with at most `most_items` items each (a single slot may have
-    more)."""
+    """Yield consecutive ranges of slots with at most `most_items` items each. A range of one slot
+    may have more."""
     ends = np.cumsum(counts)
     low = 0
     while low < len(counts):

@@ -1,14 +1,13 @@
-"""The index files of a local store (`docs/formats/local-index.md`).
+"""Index files of a local store (`docs/formats/local-index.md`).
 
-slots is the capacity S, max_items the capacity N of a file; item numbers run from 1 to N - 1.
-Functions that take the whole file take any buffer, a mapped one too: their views are dropped before
-they return.
+`slots` is the slot capacity S, `max_items` the item capacity N of a file. Item numbers run from 1
+to N - 1. Functions over the whole file take any buffer, also a mapped one, and drop their views
+before they return.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import Final, NamedTuple
 
@@ -26,8 +25,6 @@ if IS_COMPILED:
 HEADER_SIZE: Final = 40
 SLOT_SIZE: Final = 4
 ITEM_SIZE: Final = 20
-SCALAR_LIMIT: Final = 16
-"""Below this number of items the loop is faster than the columns."""
 
 ITEM_DTYPE: Final = np.dtype(
     [("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
@@ -42,8 +39,9 @@ _FAR_MS: Final = 2**62
 
 @dataclass(slots=True)
 class LocalIndexHeader:
-    """Times (epoch ms) and physical offsets (bytes) of the first and the last item;
-    hash_slot_count: slots that hold items; index_count: number of the next item."""
+    """Header of a file. Times (epoch ms) and physical offsets (bytes) are those of the first and
+    the last item. `hash_slot_count`: number of slots that hold items. `index_count`: number of the
+    next item."""
 
     begin_timestamp_ms: int = 0
     end_timestamp_ms: int = 0
@@ -53,13 +51,13 @@ class LocalIndexHeader:
     index_count: int = 1
 
     def pack(self) -> bytes:
-        """Pack the header: 40 bytes."""
+        """Pack the header into 40 bytes."""
         return _HEADER.pack(*astuple(self))
 
     @classmethod
     def unpack(cls, buffer: Buffer) -> LocalIndexHeader:
-        """Unpack a header; a new file's zeros are the header of an empty one. Raises Corrupt for
-        fewer than 40 bytes or a negative count."""
+        """Unpack a header. The zeros of a new file are an empty header. Raises Corrupt for fewer
+        than 40 bytes or a negative count."""
         if len(buffer) < HEADER_SIZE:
             raise Corrupt(
                 f"index file header: expected {HEADER_SIZE} bytes, found {len(buffer)}", offset=0
@@ -76,7 +74,8 @@ class LocalIndexHeader:
 
 
 class LocalIndexItem(NamedTuple):
-    """seconds: since the begin of the file; previous: item number, 0 for none."""
+    """Item of a file. `seconds`: seconds since the first item of the file. `previous`: item number,
+    0 for none."""
 
     number: int
     hash: int
@@ -86,19 +85,9 @@ class LocalIndexItem(NamedTuple):
 
 
 def file_size(slots: int, max_items: int) -> int:
-    """Compute the bytes of a file; the defaults of 5,000,000 and 20,000,000 give 420,000,040."""
+    """Return the size of a file in bytes. The defaults of 5,000,000 slots and 20,000,000 items give
+    420,000,040."""
     return HEADER_SIZE + slots * SLOT_SIZE + max_items * ITEM_SIZE
-
-
-def infer_slots(size_bytes: int, max_items: int) -> int | None:
-    """Compute S of a file of that many bytes with room for `max_items`; None when none fits."""
-    slots, rest = divmod(size_bytes - file_size(0, max_items), SLOT_SIZE)
-    return slots if slots > 0 and rest == 0 else None
-
-
-def is_full(header: LocalIndexHeader, max_items: int) -> bool:
-    """Tell whether the file takes no more items."""
-    return header.index_count >= max_items
 
 
 def _item_position(slots: int, number: int) -> int:
@@ -116,7 +105,7 @@ def _seconds(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
 
 
 def seconds_between(header: LocalIndexHeader) -> int:
-    """Compute the seconds between the first and the last item, as the last one has them."""
+    """Return the seconds between the first and the last item, as the last item stores them."""
     return _seconds(header.end_timestamp_ms, header.begin_timestamp_ms)
 
 
@@ -127,8 +116,8 @@ def put_item(
     physical_offset: int,
     store_timestamp_ms: int,
 ) -> bool:
-    """Put one item, header included; False (and nothing written) when the file is full. Raises
-    Invalid for a value that does not fit its field."""
+    """Put one item and update the header. Returns False and writes nothing if the file is full.
+    Raises Invalid for a value that does not fit its field."""
     header = LocalIndexHeader.unpack(buffer)
     number = header.index_count
     if number >= _max_items(buffer, slots):
@@ -162,8 +151,8 @@ def put_items(
     physical_offsets: Int64s,
     store_timestamps: Int64s,
 ) -> int:
-    """Put columns of n rows: the same bytes as `put_item` for each. Returns how many (of the first)
-    fitted."""
+    """Put n rows of columns, with the same bytes as `put_item` for each. Returns the number of rows
+    that fitted."""
     if IS_COMPILED:
         compiled = _core.put_items(
             buffer,
@@ -201,7 +190,7 @@ def put_items(
     items["hash"] = hashes
     items["physical_offset"] = offsets
     if header.begin_timestamp_ms > 0:
-        # Held above the begin before the subtraction, which could not hold any two i64.
+        # Clamp to the begin before the subtraction, which could overflow an i64.
         later = np.maximum(times, header.begin_timestamp_ms) - header.begin_timestamp_ms
         items["seconds"] = np.minimum(later // 1000, _INT32_MAX)
     else:
@@ -212,56 +201,20 @@ def put_items(
     header.end_physical_offset = int(offsets[-1])
     header.end_timestamp_ms = int(times[-1])
     packed = header.pack()
-    # Without a call between the two: an interrupt leaves no slot with an item behind the count.
+    # No call between these two lines: an interrupt must not leave a slot with an item above the
+    # count.
     heads[links.slots] = links.heads
     buffer[:HEADER_SIZE] = packed
     return done + count
 
 
-def walk_chain(
-    buffer: Buffer, slots: int, key_hash: int, header: LocalIndexHeader | None = None
-) -> Iterator[LocalIndexItem]:
-    """Yield the items of a slot that have that hash, newest first.
-
-    Ends at a link that does not lead to an older item, so a damaged chain is finite. Raises Corrupt
-    when the file is too short for `slots`.
-    """
-    head = LocalIndexHeader.unpack(buffer) if header is None else header
-    slot = HEADER_SIZE + key_hash % slots * SLOT_SIZE
-    if slot + SLOT_SIZE > len(buffer):
-        raise Corrupt(f"index slot at {slot}: expected a file of {slots} slots", offset=slot)
-    limit = min(head.index_count, _max_items(buffer, slots))
-    number = _HEAD.unpack_from(buffer, slot)[0]
-    while 0 < number < limit:
-        item = LocalIndexItem(number, *_ITEM.unpack_from(buffer, _item_position(slots, number)))
-        if item.hash == key_hash:
-            yield item
-        number, limit = item.previous, number
-
-
 def time_range_ms(header: LocalIndexHeader, item: LocalIndexItem) -> tuple[int, int]:
-    """Compute the store times (epoch ms, inclusive) that an item may have: whole seconds are kept,
-    an earlier time than the file's begin as 0. Of the first item the time is exact."""
+    """Return the range of store times (epoch ms, inclusive) that the time of an item stands for.
+    The item stores whole seconds, and 0 for a time before the file's first item. The time of the
+    first item is exact."""
     if item.number == 1:
         return header.begin_timestamp_ms, header.begin_timestamp_ms
     start = header.begin_timestamp_ms + item.seconds * 1000
     earliest = -_FAR_MS if item.seconds <= 0 else start
     latest = _FAR_MS if item.seconds == _INT32_MAX else start + 999
     return earliest, latest
-
-
-def lookup(
-    buffer: Buffer, slots: int, key_hash: int, begin_ms: int, end_ms: int, max_count: int
-) -> list[int]:
-    """Find the physical offsets of the items with that hash whose store time may lie in [begin,
-    end], newest first, at most `max_count`. Topic, key and exact time are to be verified with the
-    record."""
-    header = LocalIndexHeader.unpack(buffer)
-    found: list[int] = []
-    for item in walk_chain(buffer, slots, key_hash, header):
-        if len(found) >= max_count:
-            break
-        earliest, latest = time_range_ms(header, item)
-        if latest >= begin_ms and earliest <= end_ms:
-            found.append(item.physical_offset)
-    return found

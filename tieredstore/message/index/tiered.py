@@ -1,13 +1,13 @@
-"""The index files of the tier, unsealed and compacted (`docs/formats/tiered-index.md`).
+"""Index files of the tier, unsealed and compacted (`docs/formats/tiered-index.md`).
 
-slots is always the capacity S of the file; item numbers begin at 1. Functions that take the whole
-file take any buffer, a mapped one too: their views are dropped before they return.
+`slots` is the capacity S of the file. Item numbers begin at 1. Functions over the whole file take
+any buffer, also a mapped one, and drop their views before they return.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -17,57 +17,27 @@ import numpy.typing as npt
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.core import IS_COMPILED
-from tieredstore.message.index.chains import Int32s, Int64s, Links, link_items, link_previous
+from tieredstore.message.index.chains import Int32s, Int64s, link_items
 from tieredstore.message.index.compaction import compact_items
 
 if IS_COMPILED:
     from tieredstore.message import _core
 
-__all__ = [
-    "COMPACTED_ITEM_DTYPE",
-    "COMPACTED_ITEM_SIZE",
-    "COMPACTED_SLOT_DTYPE",
-    "HEADER_SIZE",
-    "ITEM_DTYPE",
-    "ITEM_SIZE",
-    "MAGIC_BEGIN",
-    "MAGIC_END",
-    "SLOT_DTYPE",
-    "SLOT_SIZE",
-    "IndexHeader",
-    "Links",
-    "TieredIndexItem",
-    "compact",
-    "compacted_size",
-    "infer_slots",
-    "item_position",
-    "items_view",
-    "link_items",
-    "link_previous",
-    "pack_header",
-    "put_few_items",
-    "put_item",
-    "put_items",
-    "slots_view",
-    "time_diff_seconds",
-    "unpack_compacted_slot",
-    "unpack_header",
-    "unpack_item",
-    "unsealed_size",
-    "walk_chain",
-]
 
 MAGIC_BEGIN: Final = 0xBCC50289
-"""A file that takes items."""
+"""Magic of a file that accepts items."""
 MAGIC_END: Final = 0xBCC50285
-"""A full or a compacted file."""
+"""Magic of a full or compacted file."""
 
 HEADER_SIZE: Final = 28
 SLOT_SIZE: Final = 8
 ITEM_SIZE: Final = 32
 COMPACTED_ITEM_SIZE: Final = 28
+TRAILER_SIZE: Final = 4
+"""Size of a second magic after the items of a file of RocketMQ 5.1 or 5.2. In such a file, empty
+slots are zeros, and the count of used slots includes the empty slots."""
 SCALAR_LIMIT: Final = 16
-"""Below this number of items the loop is faster than the columns."""
+"""Number of items below which a loop over the items is faster than numpy's columns."""
 
 SLOT_DTYPE: Final = np.dtype([("item", ">i4"), ("unused", ">i4")])
 COMPACTED_SLOT_DTYPE: Final = np.dtype([("position", ">i4"), ("length", ">i4")])
@@ -95,8 +65,9 @@ _INT64_MIN: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """begin_timestamp_ms: the file's name, to which item times are relative; end_timestamp_ms:
-    largest store time put, 0 for none; slots_used: slots that hold items; items: how many."""
+    """Header of a file. `begin_timestamp_ms`: the file's name, to which item times are relative.
+    `end_timestamp_ms`: largest store time of the items, or 0 without items. `slots_used`: number of
+    slots that hold items. `items`: number of items."""
 
     begin_timestamp_ms: int
     end_timestamp_ms: int = 0
@@ -106,8 +77,9 @@ class IndexHeader:
 
 
 class TieredIndexItem(NamedTuple):
-    """One item. offset and size: bytes, in the queue's tiered commit log; time_diff_seconds: from
-    the begin of the file; previous: item number, 0 for none."""
+    """Item of a file. `offset` and `size`: bytes, in the queue's tiered commit log.
+    `time_diff_seconds`: since the time that is the file's name. `previous`: item number, 0 for
+    none."""
 
     hash: int
     topic_id: int
@@ -119,7 +91,7 @@ class TieredIndexItem(NamedTuple):
 
 
 def pack_header(header: IndexHeader) -> bytes:
-    """Pack a header: 28 bytes."""
+    """Pack a header into 28 bytes."""
     return _HEADER.pack(
         header.magic,
         header.begin_timestamp_ms,
@@ -152,17 +124,17 @@ def unpack_header(buffer: Buffer) -> IndexHeader:
 
 
 def unsealed_size(slots: int, max_items: int) -> int:
-    """Compute the bytes of a file that takes items numbered 1 to `max_items` - 1."""
+    """Return the size in bytes of a file for items numbered 1 to `max_items` - 1."""
     return HEADER_SIZE + slots * SLOT_SIZE + max_items * ITEM_SIZE
 
 
 def compacted_size(slots: int, items: int) -> int:
-    """Compute the bytes of a compacted file."""
+    """Return the size of a compacted file in bytes."""
     return HEADER_SIZE + slots * SLOT_SIZE + items * COMPACTED_ITEM_SIZE
 
 
 def check_capacity(slots: int, items: int) -> None:
-    """Raise Invalid for files that would be too large once they are compacted."""
+    """Raise Invalid for files that would be too large after compaction."""
     size = compacted_size(slots, items)
     if size >= 1 << 31:
         raise Invalid(
@@ -172,20 +144,43 @@ def check_capacity(slots: int, items: int) -> None:
 
 
 def infer_slots(file_size: int, items: int) -> int | None:
-    """Compute S of a compacted file of that many bytes; None when no S fits (the file is
-    damaged)."""
+    """Return the slot capacity S of a compacted file, from its size in bytes. Returns None if no S
+    fits, which means damage."""
     slots, rest = divmod(file_size - compacted_size(0, items), SLOT_SIZE)
     return slots if slots > 0 and rest == 0 and items >= 0 else None
 
 
+def find_trailer(file_size: int, items: int) -> int | None:
+    """Return the position of the trailer of a compacted file, or None if the file is too small for
+    a trailer. `is_trailer` checks whether the trailer exists."""
+    if infer_slots(file_size, items) is not None:
+        return None
+    place = file_size - TRAILER_SIZE
+    return None if infer_slots(place, items) is None else place
+
+
+def is_trailer(data: Buffer) -> bool:
+    """Return whether the last 4 bytes of a compacted file are a trailer."""
+    return int.from_bytes(data, "big") in (MAGIC_BEGIN, MAGIC_END)
+
+
+def find_content_end(file_size: int, items: int, read: Callable[[int, int], Buffer]) -> int:
+    """Return the end of the items of a compacted file, trailer excluded. `read`: returns bytes by
+    position and length."""
+    place = find_trailer(file_size, items)
+    if place is not None and is_trailer(read(place, TRAILER_SIZE)):
+        return place
+    return file_size
+
+
 def item_position(slots: int, number: int) -> int:
-    """Compute where an item of an unsealed file is, bytes from its start."""
+    """Return the position of an item in an unsealed file (bytes)."""
     return HEADER_SIZE + slots * SLOT_SIZE + number * ITEM_SIZE
 
 
 def unpack_compacted_slot(buffer: Buffer, position: int = 0) -> tuple[int, int]:
-    """Unpack position in the file and length of a slot's items, bytes; the length is 0 for an empty
-    slot, whose position says nothing. Raises Corrupt for fewer than 8 bytes."""
+    """Unpack a slot: the position in the file and the length (bytes) of the slot's items. An empty
+    slot has length 0 and any position. Raises Corrupt for fewer than 8 bytes."""
     if position < 0 or position + SLOT_SIZE > len(buffer):
         raise Corrupt(
             f"index slot at {position}: expected {SLOT_SIZE} bytes, "
@@ -197,11 +192,11 @@ def unpack_compacted_slot(buffer: Buffer, position: int = 0) -> tuple[int, int]:
 
 
 def time_diff_seconds(store_timestamps: npt.ArrayLike, begin_timestamp_ms: int) -> Int32s:
-    """Compute what items keep of their store times (epoch ms): whole seconds since the begin of the
-    file, cut toward zero, held within an i32: int32[n]."""
+    """Convert store times (epoch ms) to the form of items: whole seconds since the time that is the
+    file's name, rounded toward zero, clamped to an i32. Returns int32[n]."""
     times = np.atleast_1d(np.asarray(store_timestamps, dtype=np.int64))
     farthest = -_INT32_MIN * 1000
-    # Held near the begin before the subtraction, which could not hold any two i64.
+    # Clamp near the begin before the subtraction, which could overflow an i64.
     low = max(begin_timestamp_ms - farthest, _INT64_MIN)
     high = min(begin_timestamp_ms + farthest, _INT64_MAX)
     millis = np.clip(times, low, high) - begin_timestamp_ms
@@ -216,7 +211,7 @@ def _time_diff(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
 
 
 def unpack_item(buffer: Buffer, slots: int, number: int) -> TieredIndexItem:
-    """Unpack an item of an unsealed file. Raises Corrupt when it is not within the buffer."""
+    """Unpack an item of an unsealed file. Raises Corrupt if the item is not within the buffer."""
     position = item_position(slots, number)
     if number < 1 or position + ITEM_SIZE > len(buffer):
         raise Corrupt(
@@ -228,7 +223,8 @@ def unpack_item(buffer: Buffer, slots: int, number: int) -> TieredIndexItem:
 
 
 def slots_view(buffer: Buffer, slots: int) -> npt.NDArray[np.int32]:
-    """View the newest item of each slot of an unsealed file, writable if the buffer is."""
+    """View the newest item of each slot of an unsealed file. The view is writable if the buffer
+    is."""
     view: npt.NDArray[np.int32] = np.ndarray(
         (slots,), ">i4", buffer=buffer, offset=HEADER_SIZE, strides=(SLOT_SIZE,)
     )
@@ -240,24 +236,6 @@ def items_view(buffer: Buffer, slots: int, count: int) -> npt.NDArray[np.void]:
     return np.frombuffer(buffer, ITEM_DTYPE, count=count, offset=item_position(slots, 0))
 
 
-def put_item(
-    buffer: bytearray | memoryview,
-    slots: int,
-    key_hash: int,
-    topic_id: int,
-    queue_id: int,
-    offset: int,
-    size: int,
-    store_timestamp_ms: int,
-) -> IndexHeader:
-    """Put one item into an unsealed file; returns the header, which is written as well.
-
-    Raises Invalid when the file is full: a file with room for N items takes N - 1.
-    """
-    rows = [(key_hash, offset, size, store_timestamp_ms)]
-    return put_few_items(buffer, slots, topic_id, queue_id, rows)
-
-
 def put_few_items(
     buffer: bytearray | memoryview,
     slots: int,
@@ -265,8 +243,9 @@ def put_few_items(
     queue_id: int,
     rows: Sequence[tuple[int, int, int, int]],
 ) -> IndexHeader:
-    """Put items of one queue as `put_item` does, the header once. rows: hash, offset, size and
-    store time of each. Raises Invalid, and puts nothing, when there is no room for all."""
+    """Put items of one queue one by one, and write the header once. `rows`: hash, offset, size and
+    store time of each item. If the file has no room for all items, raises Invalid and puts
+    nothing."""
     header = unpack_header(buffer)
     _check_room(buffer, slots, header, len(rows))
     number, new_slots, latest_ms = header.items, 0, 0
@@ -300,10 +279,9 @@ def put_items(
     sizes: npt.ArrayLike,
     store_timestamps: Int64s,
 ) -> IndexHeader:
-    """Put columns of n rows (or single values for all): the same bytes as `put_item` for each.
-
-    Raises Invalid, and puts nothing, when there is no room for all.
-    """
+    """Put n rows of columns as items. The bytes equal those of items that are put one by one. A
+    single value applies to all rows. If the file has no room for all rows, raises Invalid and puts
+    nothing."""
     if IS_COMPILED and isinstance(topic_ids, int) and isinstance(queue_ids, int):
         compiled = _core.put_tiered_items(
             buffer,
@@ -369,35 +347,14 @@ def _write_header(
     return header
 
 
-def walk_chain(
-    buffer: Buffer, slots: int, key_hash: int, items: int | None = None
-) -> Iterator[TieredIndexItem]:
-    """Yield the items of a slot of an unsealed file that have that hash, newest first.
-
-    items: how many the file holds (default: what its header says). Ends at a link that does not
-    lead to an older item, so a damaged chain is finite.
-    """
-    newest = unpack_header(buffer).items if items is None else items
-    slot = HEADER_SIZE + key_hash % slots * SLOT_SIZE
-    if slot + SLOT_SIZE > len(buffer):
-        raise Corrupt(f"index slot at {slot}: expected a file of {slots} slots", offset=slot)
-    number = _HEAD.unpack_from(buffer, slot)[0]
-    limit = newest + 1
-    while 0 < number < limit:
-        item = unpack_item(buffer, slots, number)
-        if item.hash == key_hash:
-            yield item
-        number, limit = item.previous, number
-
-
 def compact(
     buffer: Buffer, slots: int, *, block_items: int = 1 << 18, memory_bytes: int = 256 << 20
 ) -> Iterator[bytes]:
-    """Yield the compacted form of an unsealed file, in blocks that follow one another: header,
-    slots, then items in blocks of at most `block_items`, newest first within a slot.
+    """Yield the compacted form of an unsealed file in consecutive blocks: header, slots, then items
+    in blocks of at most `block_items`, newest first within a slot.
 
-    memory_bytes: about what sorting may take. Raises Corrupt when the buffer does not hold the
-    items that its header names, Invalid when positions would pass 2^31.
+    `memory_bytes`: approximate limit for sorting. Raises Corrupt if the buffer does not hold the
+    items that its header names, Invalid if positions would exceed 2^31.
     """
     header = unpack_header(buffer)
     if item_position(slots, header.items + 1) > len(buffer):

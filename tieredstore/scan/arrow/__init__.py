@@ -1,1 +1,1 @@
-"""Messages of a tier as Arrow columns, and such columns as records again."""
+"""Conversion of a tier's messages to Arrow columns, and of Arrow columns to records."""

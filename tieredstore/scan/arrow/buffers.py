@@ -1,4 +1,4 @@
-"""Arrow arrays out of bytes that lie somewhere in a buffer, without a loop over them."""
+"""Arrow arrays from parts of a buffer, without a loop over the parts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _FILTER_BYTES = 512
-"""Mean length from which a filter copies faster than a take (measured)."""
+"""Mean length of values above which Arrow's filter copies faster than its take (measured)."""
 
 
 def gather_values(
     buffer: Buffer, starts: Int64s, lengths: Int64s, there: Bools | None = None
 ) -> pa.Array:
-    """Gather binary[n]: buffer[start : start + length] of each, starts ascending. With `there`,
-    starts and lengths are those of the rows where it is true, and the other rows are null.
-
-    One array over the whole buffer has the wanted pieces as its even items and what is between
-    them as its odd ones; Arrow then copies the even ones.
-    """
+    """Return binary[n] with buffer[start : start + length] for each row. `starts` is ascending.
+    With `there`, starts and lengths are given only for the rows where `there` is true, and all
+    other rows are null. One array over the whole buffer has the wanted pieces as its even items and
+    the bytes between them as its odd items. Arrow then copies the even items."""
     count = len(starts)
     ends = starts + lengths
     if count and (ends[:-1] > starts[1:]).any():  # pieces that overlap: damaged lengths
@@ -53,13 +51,14 @@ def gather_values(
 
 
 def _places(there: Bools, step: int) -> pa.Array:
-    """The place of each present row among the present ones times `step`, null for the others."""
+    """Return, for each present row, its index among the present rows times `step`. All other rows
+    are null."""
     places = (np.cumsum(there) - 1) * step
     return pa.array(places, mask=~there)
 
 
 def content(pieces: pa.Array) -> tuple[Int64s, npt.NDArray[np.uint8]]:
-    """Return offsets int64[n + 1] of a binary or string array without nulls, and its bytes."""
+    """Return the offsets int64[n + 1] and the bytes of a binary or string array without nulls."""
     _, offsets, data = pieces.buffers()
     ends = np.frombuffer(offsets, np.int32, len(pieces) + 1, pieces.offset * 4).astype(np.int64)
     if data is None:
@@ -68,7 +67,7 @@ def content(pieces: pa.Array) -> tuple[Int64s, npt.NDArray[np.uint8]]:
 
 
 def text(pieces: pa.Array, *, is_ascii: bool = False) -> pa.Array:
-    """Make string[n] of binary[n]; bytes that are no UTF-8 become U+FFFD."""
+    """Convert binary[n] to string[n]. Bytes that are not UTF-8 become U+FFFD."""
     if is_ascii:
         return pieces.view(pa.string())
     try:
@@ -81,7 +80,7 @@ def text(pieces: pa.Array, *, is_ascii: bool = False) -> pa.Array:
 
 
 def make_fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
-    """Make string[n] of uint8[n, width], ASCII."""
+    """Convert uint8[n, width] of ASCII to string[n]."""
     count, width = letters.shape
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     data = np.ascontiguousarray(letters)
@@ -91,12 +90,13 @@ def make_fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def make_constant_text(value: str, count: int) -> pa.Array:
-    """Make string[n] of one text; a file name that is no Unicode has U+FFFD for its bytes."""
+    """Return string[n] with the same text in each row. Bytes of a file name that are not Unicode
+    become U+FFFD."""
     return _repeat_text(_show(value), 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
 def make_repeated_text(values: Sequence[tuple[str, int]]) -> pa.Array:
-    """Make string[n] of texts, each as often as it says."""
+    """Return string[n] in which each text is repeated by its count."""
     texts = dict.fromkeys(value for value, _ in values)
     counts = [count for _, count in values]
     if len(texts) == 1:
@@ -116,8 +116,8 @@ def _repeat_text(text: str, count: int) -> pa.Array:
 
 
 def interleave_rows(parts: Sequence[tuple[Bools | None, pa.Array]]) -> pa.Array:
-    """Merge the rows of several arrays into one: each array comes with the mask of the rows that it
-    fills, None for all of them."""
+    """Merge the rows of several arrays into one array. Each array has the mask of the rows that it
+    fills, or None for all rows."""
     if len(parts) == 1:
         return parts[0][1]
     order = np.concatenate([np.flatnonzero(mask) for mask, _ in parts if mask is not None])

@@ -1,4 +1,4 @@
-"""Checked records of a batch as Arrow columns."""
+"""Conversion of the checked records of a batch to Arrow columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tieredstore.scan.arrow.buffers import (
     make_repeated_text,
 )
 from tieredstore.scan.arrow.properties import PropertyColumns
-from tieredstore.scan.arrow.schema import TYPES, schema_of
+from tieredstore.scan.arrow.schema import STORE_TIME_MS, TYPES, schema_of
 from tieredstore.scan.read.batch import MessageBatch
 from tieredstore.scan.read.joined import JoinedBatch
 
@@ -31,15 +31,19 @@ _MOST_MS = (2**63 - 1) // 1000
 
 
 class ArrowColumns:
-    """Makes the columns of one batch, each when it is asked for.
+    """Columns of one batch, made on demand. `inflated`: bodies of the compressed rows (`sys_flag`)
+    in order, None for a body that does not decompress. `errors`: reasons of the missing bodies."""
 
-    inflated: the bodies of the compressed rows (`sys_flag`), in their order.
-    """
-
-    def __init__(self, batch: MessageBatch | JoinedBatch, inflated: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self,
+        batch: MessageBatch | JoinedBatch,
+        inflated: Sequence[bytes | None] = (),
+        errors: Sequence[str | None] = (),
+    ) -> None:
         self._batch = batch
         self._columns = batch.columns
         self._inflated = inflated
+        self._errors = errors
         self._properties: PropertyColumns | None = None
         self._ids: pa.Array | None = None
 
@@ -50,42 +54,14 @@ class ArrowColumns:
         return self._properties
 
     def record_batch(self, names: tuple[str, ...]) -> pa.RecordBatch:
-        """Make a batch of columns that `schema.choose_columns` gave."""
+        """Return a record batch of columns that `schema.choose_columns` returned."""
         return pa.RecordBatch.from_arrays(
             [self.column(name) for name in names], schema=schema_of(names)
         )
 
     def column(self, name: str) -> pa.Array:
-        """Make one of `schema.TYPES`."""
-        return _MAKERS[name](self)
-
-    # What the queue and its units know
-
-    def topic(self) -> pa.Array:
-        return make_repeated_text([(queue.topic, rows) for queue, rows in self._batch.owners()])
-
-    def broker(self) -> pa.Array:
-        return make_repeated_text([(queue.broker, rows) for queue, rows in self._batch.owners()])
-
-    def queue_offset(self) -> pa.Array:
-        return pa.array(self._columns.queue_offsets)
-
-    # Fields of a fixed place
-
-    def born_timestamp(self) -> pa.Array:
-        return _time(self._columns.born_timestamps)
-
-    def store_timestamp(self) -> pa.Array:
-        return _time(self._columns.store_timestamps)
-
-    def stored_length(self) -> pa.Array:
-        return pa.array(self._columns.body_lengths.astype(np.int32))
-
-    def born_host(self) -> pa.Array:
-        return self._hosts("born_host")
-
-    def store_host(self) -> pa.Array:
-        return self._hosts("store_host")
+        """Return one column of `schema.TYPES`, or STORE_TIME_MS."""
+        return self.number(NUMBERS[name]) if name in NUMBERS else _MAKERS[name](self)
 
     def offset_msg_id(self) -> pa.Array:
         if self._ids is None:
@@ -98,12 +74,12 @@ class ArrowColumns:
             self._ids = interleave_rows(parts)
         return self._ids
 
-    def _hosts(self, which: str) -> pa.Array:
+    def hosts(self, which: str) -> pa.Array:
         return interleave_rows([(rows, _host_text(raw)) for rows, raw in self._addresses(which)])
 
     def _addresses(self, which: str) -> Iterator[tuple[Bools | None, npt.NDArray[np.void]]]:
-        """The 8 or 20 bytes of each address, those of a kind together with the mask of their rows
-        (None when all are of 8)."""
+        """Yield the addresses of 8 bytes, then those of 20 bytes, each with the mask of their rows
+        (None if all rows have 8 bytes)."""
         columns, buffer = self._columns, self._batch.buffer
         if columns.is_v4:
             yield None, columns.headers[which]
@@ -132,9 +108,21 @@ class ArrowColumns:
 
     def body_length(self) -> pa.Array:
         lengths = self._columns.body_lengths.astype(np.int32)
-        if self._inflated:
-            lengths[find_compressed_rows(self._batch)] = [len(body) for body in self._inflated]
-        return pa.array(lengths)
+        if not self._inflated:
+            return pa.array(lengths)
+        packed = find_compressed_rows(self._batch)
+        lengths[packed] = [len(body or b"") for body in self._inflated]
+        is_null = np.zeros(len(lengths), np.bool_)
+        is_null[packed] = [body is None for body in self._inflated]
+        return pa.array(lengths, mask=is_null)
+
+    def body_error(self) -> pa.Array:
+        count = len(self._columns)
+        if not any(self._errors):
+            return pa.nulls(count, pa.string())
+        packed = find_compressed_rows(self._batch)
+        none = pa.nulls(count - len(self._errors), pa.string())
+        return interleave_rows([(~packed, none), (packed, pa.array(self._errors, pa.string()))])
 
     # Properties
 
@@ -142,34 +130,37 @@ class ArrowColumns:
         unique = self.properties.values(b"UNIQ_KEY")
         return pc.coalesce(unique, self.offset_msg_id()) if unique.null_count else unique
 
-    def keys(self) -> pa.Array:
-        return self.properties.keys()
-
-    def tags(self) -> pa.Array:
-        return self.properties.values(b"TAGS")
-
-    def properties_map(self) -> pa.Array:
-        return self.properties.maps()
-
     def number(self, name: str) -> pa.Array:
         return pa.array(getattr(self._columns, name))
 
+    def time(self, name: str) -> pa.Array:
+        return _time(getattr(self._columns, name))
+
+    def stored_length(self) -> pa.Array:
+        return pa.array(self._columns.body_lengths.astype(np.int32))
+
+    def owner(self, name: str) -> pa.Array:
+        """Return string[n] of an attribute of each row's queue."""
+        owners = self._batch.owners()
+        return make_repeated_text([(getattr(queue, name), rows) for queue, rows in owners])
+
 
 def find_compressed_rows(batch: MessageBatch | JoinedBatch) -> Bools:
-    """Return bool[n]: rows whose body is to be inflated (an empty one is what it is)."""
+    """Return bool[n]: rows with a compressed body of at least one byte."""
     columns = batch.columns
     packed: Bools = ((columns.sys_flags & sysflag.COMPRESSED) != 0) & (columns.body_lengths > 0)
     return packed
 
 
 def find_sayable_times(times_ms: Int64s) -> Bools:
-    """Return bool[n]: times that microseconds can say."""
+    """Return bool[n]: times that microseconds can represent."""
     sayable: Bools = (times_ms <= _MOST_MS) & (times_ms >= -_MOST_MS)
     return sayable
 
 
 def _time(times_ms: Int64s) -> pa.Array:
-    """Microseconds; null for a time that they cannot say, which is more than 290,000 years off."""
+    """Return times in microseconds. A time more than 290,000 years away is null, because
+    microseconds cannot represent it."""
     sayable = find_sayable_times(times_ms)
     if sayable.all():
         return pa.array(times_ms * 1000).view(TYPES["store_timestamp"])
@@ -179,12 +170,12 @@ def _time(times_ms: Int64s) -> pa.Array:
 
 
 def _bytes(raw: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
-    """uint8[n, size of an element]."""
+    """Return the bytes of an array's elements as uint8[n, size of an element]."""
     return np.ascontiguousarray(raw).view(np.uint8).reshape(len(raw), raw.itemsize)
 
 
 def _host_text(raw: npt.NDArray[np.void]) -> pa.Array:
-    """Each distinct address is written once."""
+    """Return the addresses as text. Each distinct address is converted once."""
     data = np.ascontiguousarray(raw)
     if len(data) and data.tobytes() == data[:1].tobytes() * len(data):
         return make_constant_text(format_host(data[:1].tobytes()), len(data))
@@ -197,7 +188,7 @@ def _host_text(raw: npt.NDArray[np.void]) -> pa.Array:
 
 
 def _message_ids(hosts: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint8]) -> pa.Array:
-    """Host and physical offset of each row in upper-case hex."""
+    """Return message ids: host and physical offset of each row in upper-case hex."""
     size = hosts.shape[1]
     letters = np.empty((len(hosts), size + 8), np.uint16)
     if len(hosts) and hosts.tobytes() == hosts[:1].tobytes() * len(hosts):
@@ -208,26 +199,31 @@ def _message_ids(hosts: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint8]) -
     return make_fixed_text(letters.view(np.uint8))
 
 
+NUMBERS = {
+    "queue_id": "queue_ids",
+    "queue_offset": "queue_offsets",
+    "body_crc": "body_crcs",
+    "physical_offset": "physical_offsets",
+    "sys_flag": "sys_flags",
+    "flag": "flags",
+    "reconsume_times": "reconsume_times",
+    STORE_TIME_MS: "store_timestamps",
+}
+"""Columns with the unchanged values of records, and their names in `RecordColumns`."""
 _MAKERS: dict[str, Callable[[ArrowColumns], pa.Array]] = {
-    "topic": ArrowColumns.topic,
-    "queue_id": lambda columns: columns.number("queue_ids"),
-    "queue_offset": ArrowColumns.queue_offset,
+    "topic": lambda columns: columns.owner("topic"),
+    "broker": lambda columns: columns.owner("broker"),
     "msg_id": ArrowColumns.msg_id,
     "offset_msg_id": ArrowColumns.offset_msg_id,
-    "keys": ArrowColumns.keys,
-    "tags": ArrowColumns.tags,
-    "born_timestamp": ArrowColumns.born_timestamp,
-    "store_timestamp": ArrowColumns.store_timestamp,
+    "keys": lambda columns: columns.properties.keys(),
+    "tags": lambda columns: columns.properties.values(b"TAGS"),
+    "properties": lambda columns: columns.properties.maps(),
+    "born_timestamp": lambda columns: columns.time("born_timestamps"),
+    "store_timestamp": lambda columns: columns.time("store_timestamps"),
     "body": ArrowColumns.body,
     "body_length": ArrowColumns.body_length,
-    "properties": ArrowColumns.properties_map,
+    "body_error": ArrowColumns.body_error,
     "stored_length": ArrowColumns.stored_length,
-    "body_crc": lambda columns: columns.number("body_crcs"),
-    "broker": ArrowColumns.broker,
-    "physical_offset": lambda columns: columns.number("physical_offsets"),
-    "sys_flag": lambda columns: columns.number("sys_flags"),
-    "flag": lambda columns: columns.number("flags"),
-    "reconsume_times": lambda columns: columns.number("reconsume_times"),
-    "born_host": ArrowColumns.born_host,
-    "store_host": ArrowColumns.store_host,
+    "born_host": lambda columns: columns.hosts("born_host"),
+    "store_host": lambda columns: columns.hosts("store_host"),
 }

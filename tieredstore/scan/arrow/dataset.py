@@ -1,4 +1,5 @@
-"""Messages as a dataset of pyarrow, which DuckDB, Polars and others tell what they need."""
+"""Messages as a pyarrow dataset, for DuckDB, Polars and other libraries that push down columns and
+filters."""
 
 from __future__ import annotations
 
@@ -14,34 +15,36 @@ from tieredstore.scan.arrow.pruning import Narrowing, find_columns, narrow
 from tieredstore.scan.arrow.schema import schema_of
 
 Read = Callable[[tuple[str, ...], Narrowing], Generator[pa.RecordBatch]]
-"""Yields batches of some columns with every message that is within, and maybe others."""
+"""Function that yields batches of the named columns. They contain all messages within the bounds of
+the `Narrowing`, and may contain others."""
 
 
 class ScanDataset(ds.Dataset):  # type: ignore[misc]
-    """Rows that are read anew by each scanner: only the columns that it needs, and of the messages
-    only those that its filter leaves of queues, queue offsets and store times."""
+    """Dataset of rows that each scanner reads again. A scanner reads only the needed columns, and
+    only messages in the queues, queue offsets and store times that its filter allows."""
 
     def __init__(self, schema: pa.Schema, read: Read) -> None:
-        """schema: of the columns that there are."""
+        """`schema`: schema of all columns."""
         # The base class has no use for what it would be made of.
         self._columns = schema
         self._read = read
         self.failure: BaseException | None = None
-        """What ended the last read: whoever calls from another language loses it."""
+        """Error that ended the last read. A caller in another language does not receive the error
+        itself."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns that there are."""
+        """Schema of all columns."""
         return self._columns
 
     def scanner(
         self,
         columns: Sequence[str] | None = None,
         filter: pc.Expression | None = None,
-        **options: Any,  # noqa: ARG002 - sizes and threads of pyarrow's own scanner
+        **options: object,  # noqa: ARG002 - sizes and threads of pyarrow's own scanner
     ) -> RowScanner:
         """Return a scanner of some columns of the rows for which `filter` is true, for one use.
-        Raises what reading raises."""
+        Raises the errors of the read."""
         shown = self._columns.names if columns is None else list(columns)
         needed = {*shown, *find_columns(filter, self._columns)}
         names = tuple(name for name in self._columns.names if name in needed)
@@ -59,8 +62,8 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
 
         return RowScanner(schema, read)
 
-    def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
-        """Count the rows for which `filter` is true, with no more columns than that needs."""
+    def count_rows(self, filter: pc.Expression | None = None, **options: object) -> int:
+        """Count the rows for which `filter` is true, with only the columns of the filter."""
         reader = self.scanner(self._columns.names[:1], filter, **options).to_reader()
         return sum(batch.num_rows for batch in reader)
 
@@ -77,8 +80,8 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
 
 
 class RowScanner:
-    """Rows that are read as they are asked for: what libraries need of pyarrow's `Scanner`, which
-    reads ahead in threads of its own and keeps what it reads from open for longer."""
+    """Rows that are read on demand, with the methods of pyarrow's `Scanner` that libraries use.
+    pyarrow's own scanner reads ahead in its own threads and keeps its source open for longer."""
 
     def __init__(self, schema: pa.Schema, read: Callable[[], Generator[pa.RecordBatch]]) -> None:
         self.projected_schema = schema
@@ -89,12 +92,13 @@ class RowScanner:
         return stream.__arrow_c_stream__(requested_schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return a stream with bounded memory; closing it frees what it holds of the tier."""
+        """Return a stream with bounded memory. Closing the stream releases its resources of the
+        tier."""
         # One over the C interface drops what it wraps when it is closed.
         return pa.RecordBatchReader.from_stream(self)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches."""
+        """Yield the record batches."""
         return self._read()
 
     def to_table(self) -> pa.Table:

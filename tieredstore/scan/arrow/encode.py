@@ -1,7 +1,5 @@
-"""Record batches back into what a tier holds: commit log bytes and consume queue units of a queue.
-
-The bytes are those that `message.encoding.RecordEncoder` makes, column by column.
-"""
+"""Conversion of record batches to the commit log bytes and consume queue units of a queue. The
+bytes equal those of `message.encoding.RecordEncoder`, made column by column."""
 
 from __future__ import annotations
 
@@ -42,8 +40,9 @@ _PACKED_FLAGS = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE_MASK
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """records: commit log bytes, record behind record. units: UNIT_DTYPE[n], their consume queue
-    units. next_physical_offset: bytes of the queue's log up to their end."""
+    """Encoded messages. `records`: adjacent commit log records. `units`: UNIT_DTYPE[n], the consume
+    queue units of the records. `next_physical_offset`: end of the records in the queue's log,
+    bytes."""
 
     records: memoryview
     units: npt.NDArray[np.void]
@@ -60,14 +59,11 @@ def encode_batch(
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
 ) -> EncodedBatch:
     """Encode the messages of a batch as messages [queue_offset, queue_offset + n) of a queue, whose
-    log goes on at byte `physical_offset`.
-
-    Columns are those of `schema`, of which only `body` has to be there: what is missing or
-    null is what a new message has (0, no text, 127.0.0.1:0). `properties` speak for `keys`, `tags`
-    and `msg_id`, which count where it is missing. Bodies are stored as they are given, so the bits
-    of compression are taken out of `sys_flag`. `topic`, `broker`, `queue_id`, `queue_offset` and
-    what follows from the bytes are not looked at. Raises Invalid.
-    """
+    log continues at byte `physical_offset`. Columns are those of `schema`. Only `body` is required.
+    A missing column or a null has the default of a new message (0, no text, 127.0.0.1:0). `keys`,
+    `tags` and `msg_id` are used if the column `properties` is missing. Bodies are stored unchanged,
+    so the compression bits are removed from `sys_flag`. `topic`, `broker`, `queue_id`,
+    `queue_offset` and columns that are derived from the bytes are ignored. Raises Invalid."""
     count = batch.num_rows
     if "body" not in batch.schema.names:
         raise Invalid(f"messages to encode: expected a column body, found {batch.schema.names}")
@@ -122,8 +118,8 @@ def encode_batch(
 def record_sizes(
     batch: pa.RecordBatch, body_lengths: Int64s, topic_lengths: Int64s, max_body_bytes: int
 ) -> Int64s:
-    """Return int64[n]: bytes of the records that `encode_batch` makes of a batch, whose bodies need
-    not be there. topic_lengths: of the topic fields. Raises Invalid where `encode_batch` does."""
+    """Return int64[n]: sizes in bytes of the records that `encode_batch` would make. Bodies may be
+    missing. `topic_lengths`: lengths of the topic fields. Raises Invalid like `encode_batch`."""
     property_lengths = np.diff(content(encode_column_properties(batch).encoded)[0])
     hosts = _hosts(batch, "born_host"), _hosts(batch, "store_host")
     sizes = _sizes(body_lengths, property_lengths, *hosts) + topic_lengths
@@ -132,13 +128,13 @@ def record_sizes(
 
 
 def _sizes(body_lengths: Int64s, property_lengths: Int64s, born: _Hosts, store: _Hosts) -> Int64s:
-    """Sizes of records without their topic fields."""
+    """Return the sizes of records without the topic fields."""
     hosts: Int64s = V6_EXTRA * (born.is_v6.astype(np.int64) + store.is_v6)
     return FIXED_SIZE + hosts + body_lengths + 2 + property_lengths
 
 
 def _heads(head: npt.NDArray[np.void], born: _Hosts, store: _Hosts) -> list[pa.Array]:
-    """What is in front of the bodies, in pieces where an address is an IPv6 one."""
+    """Return the bytes before the bodies. Rows with an IPv6 address are separate pieces."""
     if not born.is_v6.any() and not store.is_v6.any():
         head["born_host"] = np.frombuffer(content(born.raw)[1], "V8", len(head))
         head["store_host"] = np.frombuffer(content(store.raw)[1], "V8", len(head))
@@ -192,7 +188,7 @@ def _crcs(ends: Int64s, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 def _make_fixed_binary(values: npt.NDArray[np.generic]) -> pa.Array:
-    """binary[n] of rows of equal size."""
+    """Return binary[n] of rows of equal size."""
     rows = np.ascontiguousarray(values).reshape(len(values), -1)
     width = rows.shape[1] * rows.itemsize
     offsets = np.arange(0, (len(rows) + 1) * width, width, dtype=np.int32)
@@ -202,7 +198,8 @@ def _make_fixed_binary(values: npt.NDArray[np.generic]) -> pa.Array:
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int32]:
-    """int32[n]: a column, 0 where it is missing or null. Raises Invalid for what does not fit."""
+    """Return int32[n] from a column. Missing values and nulls become 0. Raises Invalid for other
+    numbers."""
     if name not in batch.schema.names:
         return np.zeros(batch.num_rows, np.int32)
     try:
@@ -213,7 +210,7 @@ def _numbers(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int32]:
 
 
 def _times(batch: pa.RecordBatch, name: str) -> Int64s:
-    """int64[n]: epoch ms, 0 where it is missing or null."""
+    """Return times as int64[n], epoch ms. Missing values and nulls become 0."""
     if name not in batch.schema.names:
         return np.zeros(batch.num_rows, np.int64)
     column = batch.column(name)
@@ -225,14 +222,15 @@ def _times(batch: pa.RecordBatch, name: str) -> Int64s:
 
 
 class _Hosts(NamedTuple):
-    """raw: binary[n] of 8 or 20 bytes each."""
+    """Addresses of a host column. `raw`: binary[n] of 8 or 20 bytes each."""
 
     raw: pa.Array
     is_v6: Bools
 
 
 def _hosts(batch: pa.RecordBatch, name: str) -> _Hosts:
-    """Each distinct address is read once. Raises Invalid for what is no `ip:port`."""
+    """Return the addresses of a column. Each distinct address is parsed once. Raises Invalid
+    for a text that is not `ip:port`."""
     count = batch.num_rows
     if name in batch.schema.names:
         texts = pc.fill_null(batch.column(name).cast(pa.string()), _NO_HOST)

@@ -1,4 +1,4 @@
-"""Properties of a record batch as records hold them, and the tags codes of their units."""
+"""Encoder of the properties of a record batch, and of the tags codes of the units."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ _PAIR_END_BYTE = 2
 _NAME_END, _PAIR_END = pa.scalar(b"\x01", pa.binary()), pa.scalar(b"\x02", pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
 _SINGLE = (("KEYS", "keys"), ("UNIQ_KEY", "msg_id"), ("TAGS", "tags"))
-"""Property and column, in the order of `Message.create`."""
+"""Properties and their columns, in the order of `Message.create`."""
 
 
 class EncodedProperties(NamedTuple):
-    """encoded: binary[n] without nulls, contiguous; tags_codes: of the units."""
+    """Encoded properties of records. `encoded`: binary[n] without nulls, contiguous. `tags_codes`:
+    tags codes of the units."""
 
     encoded: pa.Array
     tags_codes: Int64s
 
 
 def encode_column_properties(batch: pa.RecordBatch) -> EncodedProperties:
-    """Encode `properties`, or where there is no such column `keys`, `msg_id` and `tags`. Empty
-    values are not written. Raises Invalid for text that would change its neighbours' meaning."""
+    """Encode the column `properties`, or if it is missing, the columns `keys`, `msg_id` and `tags`.
+    Empty values are not written. Raises Invalid for a text that contains a separator of
+    properties."""
     if "properties" in batch.schema.names:
         return _of_maps(batch.column("properties"))
     parts: list[pa.Array] = []
@@ -60,7 +62,7 @@ def _of_maps(maps: pa.Array) -> EncodedProperties:
     rows = np.repeat(np.arange(len(maps)), np.diff(offsets))
     names = pc.fill_null(maps.keys[inside].cast(pa.string()), "")
     values = pc.fill_null(maps.items[inside].cast(pa.string()), "")
-    if maps.null_count:  # what is behind a null map does not count
+    if maps.null_count:  # entries of a null map do not count
         there = maps.is_valid().to_numpy(zero_copy_only=False)[rows]
         names, values, rows = names.filter(there), values.filter(there), rows[there]
     named = names.dictionary_encode()
@@ -97,7 +99,8 @@ def _check_values(name: str, values: pa.Array) -> None:
 
 
 def _join_keys(keys: pa.Array) -> pa.Array:
-    """The KEYS value of each list; empty keys are left out. Raises Invalid for one with a space."""
+    """Return the KEYS value of each list. Empty keys are left out. Raises Invalid for a key with a
+    space."""
     flat = keys.flatten()
     if pc.any(pc.match_substring(flat, " ")).as_py():
         raise Invalid("keys of a message: expected texts without spaces")
@@ -109,7 +112,7 @@ def _join_keys(keys: pa.Array) -> pa.Array:
 
 
 def _codes(tags: pa.Array) -> Int64s:
-    """int64[n]: each distinct text is hashed once."""
+    """Return int64[n]: tags codes. Each distinct text is hashed once."""
     encoded = tags.dictionary_encode()
     codes = [tags_code(text) for text in encoded.dictionary.to_pylist()]
     found: Int64s = np.array(codes, np.int64)[encoded.indices.to_numpy()]

@@ -1,4 +1,4 @@
-"""Small batches joined: of queues with few messages each, a batch a queue costs more than its
+"""Joining of small batches. In queues with few messages, a batch per queue costs more than its
 rows."""
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ import pyarrow as pa
 from tieredstore.scan.read.batches import BATCH_BYTES, BATCH_ROWS
 
 _PART = 16
-"""A batch of fewer rows and bytes than this part of the most is joined with its neighbours."""
+"""Divisor: a batch with less than a sixteenth of the maximum rows and bytes is joined with its
+neighbours."""
 
 
 def join_small_batches(
     batches: Iterable[pa.RecordBatch], batch_bytes: int = BATCH_BYTES
 ) -> Generator[pa.RecordBatch]:
-    """Yield the same rows of batches with one schema, in their order; small neighbours as one batch
-    of about 8,192 rows and `batch_bytes` at most."""
+    """Yield the same rows in order, from batches with one schema. Small adjacent batches are joined
+    to batches of about 8,192 rows and at most `batch_bytes`. An error is raised after the rows that
+    were read before it."""
     small: list[pa.RecordBatch] = []
     rows, size_bytes = 0, 0
-    for batch in batches:
+    errors: list[Exception] = []
+    for batch in _until_error(batches, errors):
         is_small = batch.num_rows < BATCH_ROWS // _PART and batch.nbytes < batch_bytes // _PART
         if not is_small or rows >= BATCH_ROWS or size_bytes >= batch_bytes:
             yield from _join(small)
@@ -32,6 +35,18 @@ def join_small_batches(
         else:
             yield batch
     yield from _join(small)
+    if errors:
+        raise errors[0]
+
+
+def _until_error(
+    batches: Iterable[pa.RecordBatch], errors: list[Exception]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches until an error. The error is kept for later."""
+    try:
+        yield from batches
+    except Exception as error:
+        errors.append(error)
 
 
 def _join(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,5 @@
-"""Properties of many records as Arrow columns, by the rules of `message.properties`."""
+"""Conversion of the properties of many records to Arrow columns, by the rules of
+`message.properties`."""
 
 from __future__ import annotations
 
@@ -16,17 +17,18 @@ from tieredstore.scan.arrow.buffers import Bools, Int64s, content, gather_values
 
 _NAME_END, _PAIR_END, _SPACE = 1, 2, 0x20
 _NUMBERS = {4: "u4", 8: "u8"}
-"""Names are compared as numbers, which is several times faster than as texts."""
+"""Number types by length of a name. Names are compared as numbers, which is several times faster
+than as texts."""
 _PADDING = 8
-"""Bytes behind the last property, so that a number can be read at each."""
+"""Bytes after the last property, so that a number can be read at each property."""
 
 
 class PropertyColumns:
-    """The properties of n records, copied behind each other and cut at their separators."""
+    """The properties of n records, concatenated and cut at their separators."""
 
     def __init__(self, buffer: Buffer, columns: RecordColumns) -> None:
         self._count = len(columns)
-        # Each with the byte in front of it, which then ends what is before it.
+        # Each piece begins one byte early. That byte then ends the piece before it.
         pieces = gather_values(
             buffer, columns.properties_offsets - 1, columns.properties_lengths + 1
         )
@@ -45,14 +47,15 @@ class PropertyColumns:
 
     @cached_property
     def _rows(self) -> Int64s:
-        """int64[m]: the record of each property."""
+        """Return int64[m]: the record number of each property."""
         is_first = np.zeros(len(self._marks), np.bool_)
         is_first[np.searchsorted(self._marks, self._firsts)] = True
         return np.cumsum(is_first) - 1
 
     @cached_property
     def _alike(self) -> npt.NDArray[np.uint32] | None:
-        """uint32[n, k]: the first four bytes of each property, where all records have as many."""
+        """Return uint32[n, k]: the first four bytes of each property, if all records have the same
+        number of properties."""
         per_record, rest = divmod(len(self._marks), max(self._count, 1))
         if rest or not per_record or (self._marks[::per_record] != self._firsts).any():
             return None
@@ -60,8 +63,8 @@ class PropertyColumns:
         return starts[self._begins].reshape(-1, per_record)
 
     def _find_alike(self, name: bytes) -> tuple[Int64s, Int64s] | None:
-        """Where the values of that name begin and end, when each record has it once, at the same
-        place and with a value; None where that is not so."""
+        """Return where the values of a name begin and end, if each record has the name once, at the
+        same position and with a value. Otherwise return None."""
         if self._alike is None:
             return None
         may_be = self._alike == np.frombuffer(name[:4], "u4")[0]
@@ -80,8 +83,8 @@ class PropertyColumns:
         return (value_begins, ends) if is_named else None
 
     def values(self, name: bytes) -> pa.Array:
-        """Make string[n]: one property of each record, null where it has none. Its name has 4 or 8
-        bytes."""
+        """Return string[n] of one property. Records without the property have null. The name has 4
+        or 8 bytes."""
         width = len(name) + 1
         alike = self._find_alike(name)
         if alike is not None:
@@ -107,8 +110,8 @@ class PropertyColumns:
         return text(pieces, is_ascii=self._is_ascii)
 
     def keys(self) -> pa.Array:
-        """Make list<string>[n]: the keys of KEYS, parted by single spaces; empty where there is
-        none."""
+        """Return list<string>[n]: the keys in KEYS, separated by single spaces. The list is empty
+        for a record without keys."""
         values = self.values(b"KEYS")
         owners = np.arange(self._count)
         if values.null_count:
@@ -129,7 +132,8 @@ class PropertyColumns:
         return pa.ListArray.from_arrays(pa.array(offsets), values)
 
     def maps(self) -> pa.Array:
-        """Make map<string, string>[n]: names in the order of the record, none twice in a row."""
+        """Return map<string, string>[n]: names in the order of the record, without duplicates in a
+        row."""
         pairs, marks = self._pairs()
         begins, ends = self._begins[pairs], self._ends[pairs]
         names = self._text(begins, marks - begins)
@@ -144,7 +148,8 @@ class PropertyColumns:
         return pa.MapArray.from_arrays(pa.array(offsets), names, items)
 
     def _pairs(self) -> tuple[Int64s, Int64s]:
-        """Pairs that have a name and a value, and where the mark between the two is."""
+        """Return the pairs that have a name and a value, and the position of the separator between
+        the two."""
         pairs = np.flatnonzero(self._ends > self._begins)
         begins, ends = self._begins[pairs], self._ends[pairs]
         marks = np.flatnonzero(self._blob == _NAME_END)
@@ -157,7 +162,7 @@ class PropertyColumns:
 
 
 def _blank(values: pa.Array) -> Bools:
-    """bool[n]: texts of nothing but white space, as Java sees it. None is empty."""
+    """Return bool[n]: texts with only white space, by Java's rules. An empty text counts too."""
     ends, data = content(values)
     first = data[ends[:-1]]
     blank: Bools = (first <= _SPACE) | (first >= 0x80)
@@ -167,7 +172,7 @@ def _blank(values: pa.Array) -> Bools:
 
 
 def _distinct(rows: Int64s, names: pa.Array) -> tuple[Int64s, Int64s]:
-    """Of equal names in a row: the first ones, and the last ones, whose values count."""
+    """Return the first and the last of equal names in a row. The value of the last is valid."""
     codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
     place = rows * (int(codes.max(initial=0)) + 1) + codes
     kept = np.sort(np.unique(place, return_index=True)[1])

@@ -1,8 +1,7 @@
-"""What a condition over columns leaves of a table: which numbers and times it may be true for.
-
-Arrow says nothing of what an expression is made of, but tells which parts of a dataset it may be
-true for, by what is known of each part. So parts are made up, smaller and smaller ones.
-"""
+"""Ranges of numbers and times for which a condition over columns may be true. Arrow does not expose
+the parts of an expression. It only reports for which fragments of a dataset a condition may be
+true, by the known values of each fragment. This module therefore tests the condition on invented
+fragments of decreasing size."""
 
 from __future__ import annotations
 
@@ -17,16 +16,17 @@ import pyarrow.fs
 
 _PARTS: Final = 16
 _MOST_QUEUES: Final = 1024
-"""Queue ids that are tried one by one."""
+"""Maximum number of queue ids that are tried one by one."""
 _MOST_STEPS: Final = 1000
 _LAST_NUMBER: Final = 2**62
-_LAST_TIME_US: Final = 253_402_300_799_999_999
-"""The last microsecond of the year 9999."""
+_FIRST_TIME_US: Final = -(2**63)
+_LAST_TIME_US: Final = 2**63 - 1
+"""The largest time of a microseconds column. Larger times are null in the column."""
 
 
 class Narrowing(NamedTuple):
-    """What may be wanted: queue ids (None for all), queue offsets [from, until) and store times
-    [since, until) in epoch ms, None where there is no border."""
+    """Bounds of the wanted rows: queue ids (None for all), queue offsets [from, until) and store
+    times [since, until) in epoch ms. None means no bound."""
 
     queue_ids: tuple[int, ...] | None = None
     from_offset: int | None = None
@@ -40,7 +40,7 @@ NOTHING: Final = Narrowing(is_empty=True)
 
 
 def find_columns(condition: pc.Expression | None, schema: pa.Schema) -> list[str]:
-    """Return the columns that a condition may name, and maybe others that it does not."""
+    """Return the columns that a condition may use. The result may contain further columns."""
     if condition is None:
         return []
     words = set(re.findall(r"\w+", str(condition)))
@@ -48,8 +48,8 @@ def find_columns(condition: pc.Expression | None, schema: pa.Schema) -> list[str
 
 
 def narrow(condition: pc.Expression | None, schema: pa.Schema) -> Narrowing:
-    """Return what a condition leaves; every row for which it is true is within. schema: of all
-    columns."""
+    """Return the bounds of a condition, which contain at least all matching rows. `schema`: schema
+    of all columns."""
     if condition is None:
         return Narrowing()
     named = find_columns(condition, schema)
@@ -63,23 +63,24 @@ def narrow(condition: pc.Expression | None, schema: pa.Schema) -> Narrowing:
         offsets = prober.find_hull("queue_offset", 0, _LAST_NUMBER)
         if offsets is None:
             return NOTHING
-    if "store_timestamp" in named:
-        times = prober.find_hull("store_timestamp", 0, _LAST_TIME_US)
+    if "store_timestamp" in named and not prober.may_be_null("store_timestamp"):
+        times = prober.find_hull("store_timestamp", _FIRST_TIME_US, _LAST_TIME_US)
         if times is None:
             return NOTHING
     low, high = offsets or (0, _LAST_NUMBER)
-    first_us, last_us = times or (0, _LAST_TIME_US)
+    first_us, last_us = times or (_FIRST_TIME_US, _LAST_TIME_US)
     return Narrowing(
         None if queues is None else prober.find_numbers("queue_id", *queues),
         low or None,
         None if high == _LAST_NUMBER else high + 1,
-        first_us // 1000 or None,
+        None if first_us == _FIRST_TIME_US else first_us // 1000,
         None if last_us == _LAST_TIME_US else last_us // 1000 + 1,
     )
 
 
 class _Prober:
-    """Asks Arrow whether a condition may be true where one column is within given values."""
+    """Prober that asks Arrow whether a condition may be true if one column is within given
+    values."""
 
     def __init__(self, condition: pc.Expression, schema: pa.Schema) -> None:
         self._condition = condition
@@ -88,17 +89,22 @@ class _Prober:
         self._files = pa.fs.LocalFileSystem()  # that never opens anything
 
     def find_hull(self, name: str, low: int, high: int) -> tuple[int, int] | None:
-        """Return the smallest and the largest value of a column, of [low, high], for which the
-        condition may be true; None where it never is."""
-        first = self._find_end(name, low, high, is_last=False)
-        if first is None:
-            return None
-        last = self._find_end(name, first, high, is_last=True)
+        """Return the smallest and the largest column value in [low, high] for which the condition
+        may be true. Return None if it is never true. Arrow rejects a comparison of a large whole
+        number with a fraction. Then the result is (low, high)."""
+        try:
+            first = self._find_end(name, low, high, is_last=False)
+            if first is None:
+                return None
+            last = self._find_end(name, first, high, is_last=True)
+        except pa.ArrowException:
+            return low, high
         return first, first if last is None else last
 
     def _find_end(self, name: str, low: int, high: int, *, is_last: bool) -> int | None:
-        """Return the smallest value of [low, high] for which the condition may be true, or the
-        largest; after many steps one that may lie beyond it. None where it never is."""
+        """Return the smallest value of [low, high] for which the condition may be true, or with
+        `is_last` the largest such value. After many steps the result may be outside of the exact
+        bound. Return None if the condition is never true."""
         waiting = [(low, high)]  # the next one is the last of them
         for _ in range(_MOST_STEPS):
             if not waiting:
@@ -113,33 +119,41 @@ class _Prober:
         return waiting[-1][is_last] if waiting else None
 
     def find_numbers(self, name: str, low: int, high: int) -> tuple[int, ...] | None:
-        """Return the values of [low, high] for which the condition may be true; None for all where
-        they are too many to be tried."""
+        """Return the values of [low, high] for which the condition may be true. Return None (all
+        values) if the range has too many values to try."""
         if high - low >= _MOST_QUEUES:
             return None
         values = range(low, high + 1)
         may_be = self._ask(name, [(value, value) for value in values])
         return tuple(value for value, may in zip(values, may_be, strict=True) if may)
 
+    def may_be_null(self, name: str) -> bool:
+        """Return whether the condition may be true if a column is null."""
+        return self._ask_all([pc.field(name).is_null()])[0]
+
     def _ask(self, name: str, spans: Sequence[tuple[int, int]]) -> list[bool]:
-        """For each span of values, both ends included, whether the condition may be true."""
+        """Return for each span of values (both ends included) whether the condition can be true."""
         kind = self._schema.field(name).type
         field = pc.field(name)
+        return self._ask_all(
+            [
+                (field >= pa.scalar(low, kind)) & (field <= pa.scalar(high, kind))
+                for low, high in spans
+            ]
+        )
+
+    def _ask_all(self, known: Sequence[pc.Expression]) -> list[bool]:
+        """Return, for each part with known spans, whether the condition can be true."""
         parts = [
-            self._format.make_fragment(
-                str(number),
-                self._files,
-                partition_expression=(field >= pa.scalar(low, kind))
-                & (field <= pa.scalar(high, kind)),
-            )
-            for number, (low, high) in enumerate(spans)
+            self._format.make_fragment(str(number), self._files, partition_expression=one)
+            for number, one in enumerate(known)
         ]
         table = ds.FileSystemDataset(parts, self._schema, self._format, self._files)
         kept = {int(part.path) for part in table.get_fragments(filter=self._condition)}
-        return [number in kept for number in range(len(spans))]
+        return [number in kept for number in range(len(parts))]
 
 
 def _cut(low: int, high: int) -> list[tuple[int, int]]:
-    """Cut [low, high] into parts that are about as large."""
+    """Cut [low, high] into parts of nearly equal size."""
     step = -(-(high - low + 1) // _PARTS)
     return [(start, min(start + step - 1, high)) for start in range(low, high + 1, step)]

@@ -1,9 +1,7 @@
-"""Reads a planned range as Arrow record batches, with what was asked for and no more.
-
-Every record is compared with its consume queue unit, and its body with its CRC unless the options
-say otherwise. Columns that the consume queue alone answers (`UNIT_COLUMNS`) are read from it alone:
-then nothing says whether the messages behind the units are whole, only that a segment has them.
-"""
+"""Reader of a planned range as Arrow record batches, with only the requested columns. Each record
+is compared with its consume queue unit, and its body with its CRC, unless the options disable this.
+Columns of `UNIT_COLUMNS` need only the consume queue. For these columns the only check is that a
+segment has the bytes of each message, so a message may still be damaged."""
 
 from __future__ import annotations
 
@@ -19,19 +17,20 @@ from tieredstore.errors import Corrupt
 from tieredstore.message.compression import decompress
 from tieredstore.scan.arrow.buffers import Bools, make_constant_text
 from tieredstore.scan.arrow.columns import ArrowColumns, find_compressed_rows
-from tieredstore.scan.arrow.schema import UNIT_COLUMNS, choose_columns, schema_of
-from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.findings import Finding, OnFinding, damage, raise_on_damage
+from tieredstore.scan.arrow.schema import STORE_TIME_MS, UNIT_COLUMNS, choose_columns, schema_of
+from tieredstore.scan.expired import open_queue
+from tieredstore.scan.findings import OnFinding, raise_on_damage
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import MessageBatch, UnitRun
 from tieredstore.scan.read.batches import read_batches, unit_blocks
+from tieredstore.scan.read.judging import Judge, cut_unwritten_tail
 from tieredstore.scan.read.options import DEFAULT_OPTIONS, ReadOptions
-from tieredstore.scan.read.record_checks import place_of
+from tieredstore.scan.rows import describe_body_error
 
 _UNITS_PER_BATCH = 1 << 16
 _INFLATED_BYTES = 64 << 20
-INFLATED_COLUMNS = frozenset({"body", "body_length"})
-"""Of a compressed body, what it is after its decompression."""
+INFLATED_COLUMNS = frozenset({"body", "body_length", "body_error"})
+"""Columns of a compressed body that need its decompression."""
 
 
 def arrow_batches(
@@ -41,15 +40,17 @@ def arrow_batches(
     options: ReadOptions = DEFAULT_OPTIONS,
     *,
     on_finding: OnFinding = raise_on_damage,
+    with_time_ms: bool = False,
 ) -> Generator[pa.RecordBatch]:
-    """Record batches of one range in queue offset order, none of them empty; their schema is
-    `arrow_schema.schema(columns)`.
-
-    Damage goes to `on_finding`, which by default raises Corrupt at the first and names segment and
-    byte; when it returns, the message is left out. A batch holds bodies that inflate to 64 MiB
-    together, or one body. Raises Invalid for unknown columns, Unavailable.
-    """
+    """Yield record batches of one range in queue offset order. No batch is empty. Their schema is
+    `arrow.schema.schema(columns)`. `with_time_ms`: append the column STORE_TIME_MS. Damage is
+    passed to `on_finding`. By default this raises Corrupt at the first damage, with segment and
+    byte. If `on_finding` returns, the message is left out. The bodies of a batch have at most 64
+    MiB after decompression, or the batch has one body. Raises Invalid for unknown columns,
+    Unavailable."""
     names = choose_columns(columns)
+    if with_time_ms:
+        names = (*names, STORE_TIME_MS)
     if needs_records(names, scan_range, options):
         batches = _from_records(provider, scan_range, names, options, on_finding)
     else:
@@ -58,8 +59,7 @@ def arrow_batches(
 
 
 def limit_rows(batches: Generator[pa.RecordBatch], limit: int) -> Generator[pa.RecordBatch]:
-    """Yield the first rows of batches that are not empty, at most `limit`; no batch is read behind
-    them."""
+    """Yield the first `limit` rows of non-empty batches. No further batch is read."""
     with closing(batches):
         while limit > 0:
             batch = next(batches, None)
@@ -70,7 +70,7 @@ def limit_rows(batches: Generator[pa.RecordBatch], limit: int) -> Generator[pa.R
 
 
 def needs_records(names: Iterable[str], scan_range: ScanRange, options: ReadOptions) -> bool:
-    """Tell whether the commit log has to be read, beside the consume queue."""
+    """Return whether columns need the commit log besides the consume queue."""
     return (
         not UNIT_COLUMNS.issuperset(names)
         or scan_range.since_ms is not None
@@ -103,13 +103,13 @@ def _from_records(
             if not inflate or not find_compressed_rows(batch).any():
                 yield ArrowColumns(batch).record_batch(names)
             else:
-                for part, bodies in _inflate_parts(batch, options.body_limit_bytes, on_finding):
-                    yield ArrowColumns(part, bodies).record_batch(names)
+                for part in _inflate_parts(batch, options.body_limit_bytes):
+                    yield part.record_batch(names)
         del batch  # the next read may then have its memory
 
 
 def _select_matching(batch: MessageBatch, options: ReadOptions) -> MessageBatch:
-    """The messages that have the tags and keys themselves: units only have hashes."""
+    """Return the messages whose own tags and keys match. Units have only hashes."""
     if options.tags is None and options.keys is None:
         return batch
     properties = ArrowColumns(batch).properties
@@ -130,60 +130,43 @@ def _is_in(values: pa.Array, wanted: tuple[str, ...]) -> Bools:
     return found.copy()
 
 
-def _inflate_parts(
-    batch: MessageBatch, limit_bytes: int, on_finding: OnFinding
-) -> Iterator[tuple[MessageBatch, list[bytes]]]:
-    """Parts of a batch with the inflated bodies of their compressed rows; rows whose body does not
-    inflate are reported and left out."""
-    good = np.ones(len(batch), np.bool_)
-    bodies: list[bytes] = []
+def _inflate_parts(batch: MessageBatch, limit_bytes: int) -> Iterator[ArrowColumns]:
+    """Yield parts of a batch with the inflated bodies of their compressed rows. A body that does
+    not decompress becomes null, with the reason. If its CRC is correct, the producer sent it in
+    this form."""
+    bodies: list[bytes | None] = []
+    errors: list[str | None] = []
     first, total = 0, 0
-
-    def part(end: int) -> MessageBatch:
-        return batch.rows(slice(first, end)).select(good[first:end])
-
     view, columns = batch.buffer, batch.columns
     for row in np.flatnonzero(find_compressed_rows(batch)).tolist():
         start = int(columns.body_offsets[row])
         stored = view[start : start + int(columns.body_lengths[row])]
+        body, problem = None, None
         try:
             body = decompress(stored, int(columns.sys_flags[row]), limit_bytes)
         except Corrupt as error:
-            good[row] = False
-            on_finding(_make_inflate_finding(batch, row, error))
-            continue
-        if bodies and total + len(body) > _INFLATED_BYTES:
-            yield part(row), bodies
-            first, bodies, total = row, [], 0
+            problem = describe_body_error(error)
+        size = len(body or b"")
+        if bodies and total + size > _INFLATED_BYTES:
+            yield ArrowColumns(batch.rows(slice(first, row)), bodies, errors)
+            first, bodies, errors, total = row, [], [], 0
         bodies.append(body)
-        total += len(body)
-    last = part(len(batch))
-    if len(last):
-        yield last, bodies
-
-
-def _make_inflate_finding(batch: MessageBatch, row: int, error: Corrupt) -> Finding:
-    segment, base = place_of(batch.queue, batch.base_offset)
-    return damage(
-        "record-sys-flag",
-        f"the body does not decompress ({error})",
-        segment=segment,
-        position=base + int(batch.columns.body_offsets[row]),
-        queue_offset=int(batch.queue_offsets[row]),
-    )
+        errors.append(problem)
+        total += size
+    yield ArrowColumns(batch.rows(slice(first, len(batch))), bodies, errors)
 
 
 def _from_units(
     provider: SegmentProvider, scan_range: ScanRange, names: tuple[str, ...], on_finding: OnFinding
 ) -> Generator[pa.RecordBatch]:
-    with QueueReader(provider, scan_range.queue) as reader:
-        blocks = unit_blocks(
-            reader, scan_range, on_finding=on_finding, units_per_read=_UNITS_PER_BATCH
-        )
+    queue = scan_range.queue
+    with open_queue(provider, queue) as reader:
+        whole = cut_unwritten_tail(reader, scan_range, on_finding)
+        tell_judged = Judge(provider, queue, on_finding)
+        blocks = unit_blocks(reader, whole, on_finding=tell_judged, units_per_read=_UNITS_PER_BATCH)
         for block in blocks:
             yield pa.RecordBatch.from_arrays(
-                [_unit_column(name, scan_range, block) for name in names],
-                schema=schema_of(names),
+                [_unit_column(name, scan_range, block) for name in names], schema=schema_of(names)
             )
 
 

@@ -1,8 +1,5 @@
-"""The columns of a message in Arrow: names, types, and what each of them costs to read.
-
-Every type is one that Spark takes as it is: binary and string with 32-bit offsets, microseconds in
-UTC, nothing declared as never null.
-"""
+"""The Arrow columns of a message: names, types, and read costs. Spark accepts every type unchanged:
+binary and string with 32-bit offsets, microseconds in UTC, all columns nullable."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from tieredstore.errors import Invalid
-from tieredstore.scan.rows import COLUMNS
+from tieredstore.scan.rows import ALL_COLUMNS
 
 _TIME = pa.timestamp("us", tz="UTC")
 TYPES: dict[str, pa.DataType] = {
@@ -37,39 +34,47 @@ TYPES: dict[str, pa.DataType] = {
     "reconsume_times": pa.int32(),
     "born_host": pa.string(),
     "store_host": pa.string(),
+    "body_error": pa.string(),
 }
-"""By name, in the order of `rows.COLUMNS`."""
+"""Types by name, in the order of `rows.ALL_COLUMNS`."""
+
+STORE_TIME_MS = "store_time_ms"
+"""The exact store time, epoch ms, for internal readers. Microseconds in 64 bits cannot represent
+all of these times. Scans do not have this column."""
 
 UNIT_COLUMNS = frozenset({"topic", "queue_id", "queue_offset", "broker", "physical_offset"})
-"""What the consume queue alone answers."""
-DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "properties")
-"""Properties as a map cost more than all other columns together: they are read when named."""
+"""Columns that need only the consume queue."""
+DEFAULT_COLUMNS = tuple(name for name in ALL_COLUMNS if name != "properties")
+"""Columns that are read if the caller chooses none: all except the properties, which cost more than
+all other columns together."""
 
 
 def choose_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the columns asked for, DEFAULT_COLUMNS for None. Raises Invalid for a name that is no
-    column, a name that is there twice, and for no name at all."""
+    """Return the requested columns, or DEFAULT_COLUMNS for None. Raises Invalid for an unknown
+    name, a duplicate, and an empty list."""
     names = DEFAULT_COLUMNS if columns is None else tuple(columns)
     if not names:
-        raise Invalid("columns: expected at least one; a batch without columns has no rows")
+        raise Invalid("columns: expected at least one, since a batch without columns has no rows")
     for name in names:
         if name not in TYPES:
             import difflib
 
             close = difflib.get_close_matches(name, TYPES, n=2)
-            hint = f"did you mean {' or '.join(close)}?" if close else ", ".join(TYPES)
-            raise Invalid(f"no column {name!r} in a message; {hint}")
+            hint = (
+                f"Did you mean {' or '.join(close)}?" if close else f"There are: {', '.join(TYPES)}"
+            )
+            raise Invalid(f"no column {name!r} in a message. {hint}")
     if len(set(names)) < len(names):
         raise Invalid(f"columns {', '.join(names)}: one is named twice")
     return names
 
 
 def schema(columns: Iterable[str] | None = None) -> pa.Schema:
-    """Return the schema of batches with those columns. Raises Invalid."""
+    """Return the schema of batches with the given columns. Raises Invalid."""
     return schema_of(choose_columns(columns))
 
 
 @functools.lru_cache(maxsize=64)
 def schema_of(names: tuple[str, ...]) -> pa.Schema:
-    """Return the `schema` of names that were checked."""
-    return pa.schema([(name, TYPES[name]) for name in names])
+    """Return the schema of columns whose names were already checked. STORE_TIME_MS is allowed."""
+    return pa.schema([(name, TYPES.get(name, pa.int64())) for name in names])

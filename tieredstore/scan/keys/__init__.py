@@ -1,1 +1,1 @@
-"""Looks for messages by key: what the index files name, and what they do not."""
+"""Search for messages by key, in the index files and in messages without an index."""

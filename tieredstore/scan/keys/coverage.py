@@ -1,8 +1,7 @@
-"""Which messages of a queue the index files name, found out by trying some of them.
-
-Nothing says so: an index may begin late, is behind the queues, and store times follow a clock that
-may be set. But each queue is indexed in the order of its offsets.
-"""
+"""Coverage of a queue by the index files. It is found by probes: a probe looks up the key of one
+message in the index. The coverage is not recorded. An index may begin late or lag behind the
+queues, and store times follow a clock that may be set. But each queue is indexed in offset
+order."""
 
 from __future__ import annotations
 
@@ -17,15 +16,16 @@ from tieredstore.scan.keys.index_files import IndexFiles, is_indexable
 from tieredstore.scan.read.batches import find_usable_units
 
 _WITNESSES = 16
-"""Messages looked at in one place: one without a key says nothing, nor does a damaged one."""
+"""Maximum number of messages that one probe reads to find a key. A damaged message, or a message
+without a key, proves nothing."""
 _PLACES = 32
-"""Places looked at in a queue whose ends are not indexed."""
+"""Number of probes in a queue of which neither end is indexed."""
 
 
 def find_indexed(reader: QueueReader, index: IndexFiles, low: int, high: int) -> tuple[int, int]:
-    """Find the queue offsets [first, until) within [low, high) that are indexed; an empty range
-    where no message is found that is. Within one run of units. Raises Corrupt where the index is
-    damaged, Unavailable."""
+    """Return the queue offsets [first, until) within [low, high) that are indexed. The range is
+    empty if no probed message is indexed. [low, high) must be within one run of units. Raises
+    Corrupt for a damaged index, Unavailable."""
 
     def is_indexed(number: int) -> bool:
         return _is_indexed(reader, index, range(number, min(number + _WITNESSES, high)))
@@ -51,7 +51,7 @@ def find_indexed(reader: QueueReader, index: IndexFiles, low: int, high: int) ->
 
 
 def _places_between(low: int, high: int) -> Iterable[int]:
-    """Places in halves, quarters and so on, each once."""
+    """Yield positions that divide the range into halves, quarters and so on, each once."""
     parts = 2
     while parts <= _PLACES:
         for part in range(1, parts, 2):
@@ -64,7 +64,7 @@ def _places_between(low: int, high: int) -> Iterable[int]:
 def _is_indexed(
     reader: QueueReader, index: IndexFiles, numbers: Iterable[int], *, newest_first: bool = False
 ) -> bool:
-    """Whether the first of these messages that has a key is indexed."""
+    """Return whether the first of these messages with a key is indexed."""
     for number in numbers:
         try:
             units, usable = find_usable_units(reader, reader.read_units(number, 1), number)

@@ -1,9 +1,11 @@
-"""The index files of one broker, asked for all that they have: nothing is cut off, as in a broker's
-query."""
+"""The index files of one broker, with searches that return all items. A broker's own query has a
+limit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -26,14 +28,14 @@ _NO_JAVA_HASH = -(2**31)
 
 
 def is_indexable(topic: str, key: str) -> bool:
-    """Tell whether every writer indexes such a key: Java leaves out the one hash of which it cannot
-    make a slot."""
+    """Return whether every writer indexes a key. Java omits keys with the one hash that has no
+    slot."""
     return not is_blank(key) and java_string_hash(f"{topic}#{key}") != _NO_JAVA_HASH
 
 
 class IndexFiles:
     """The uploaded index files of one broker, by ascending base offset. A context manager that
-    closes what it opened; its reads may come from several threads."""
+    closes opened files. Several threads may read."""
 
     def __init__(self, provider: SegmentProvider, extents: Sequence[SegmentExtent]) -> None:
         self._extents = extents
@@ -52,18 +54,34 @@ class IndexFiles:
         for file, _segment in self._files:
             file.close()
 
+    def split(self) -> list[Self]:
+        """Return the runs of consecutive files, cut where a file is missing. The runs share the
+        open files."""
+        borders = [
+            number
+            for number, (before, after) in enumerate(pairwise(self._extents), 1)
+            if before.end_offset < after.base_offset
+        ]
+        ends = pairwise([0, *borders, len(self._extents)])
+        return [self._take(slice(start, end)) for start, end in ends]
+
+    def _take(self, part: slice) -> Self:
+        one = copy(self)
+        vars(one).update(_extents=self._extents[part], _files=self._files[part])
+        return one
+
     def find_gaps(self, least_ms: int) -> list[tuple[int, int]]:
-        """Find store times [since, until) between two files of which none knows anything: longer
-        than `least_ms`, or where a file is missing. Raises Corrupt, Unavailable."""
+        """Return the store times [since, until) between two files that no file covers. A gap is
+        returned if it is longer than `least_ms`, or if a file between the two is missing. Raises
+        Corrupt, Unavailable."""
         gaps: list[tuple[int, int]] = []
         latest, end = 0, None
         for extent, (file, _) in zip(self._extents, self._files, strict=True):
             if extent.size_bytes <= HEADER_SIZE:
-                raise Corrupt(
-                    f"index segment {extent.id}: expected a file, found {extent.size_bytes} bytes",
-                    path=str(extent.id),
-                    offset=0,
+                text = (
+                    f"index segment {extent.id}: expected a file, found {extent.size_bytes} bytes"
                 )
+                raise Corrupt(text, path=str(extent.id), offset=0)
             header = run(file.header())
             begin = header.begin_timestamp_ms
             if end is not None and begin - latest > (0 if end < extent.base_offset else least_ms):
@@ -72,8 +90,8 @@ class IndexFiles:
         return gaps
 
     def find(self, topic: str, key: str) -> Iterator[Items]:
-        """Yield the items of a key, in blocks that are not empty, those of the newest file first.
-        Raises Corrupt, Unavailable."""
+        """Yield the items of a key, newest file first, in non-empty blocks. Raises Corrupt,
+        Unavailable."""
         hashes = tiered_key_hash_candidates(topic, key)
         for number in reversed(range(len(self._files))):
             for key_hash in hashes:
@@ -82,8 +100,8 @@ class IndexFiles:
     def has(
         self, topic: str, key: str, place: tuple[int, int, int], *, newest_first: bool = True
     ) -> bool:
-        """Tell whether an item of a key names that queue id, commit log offset and size. Raises
-        Corrupt, Unavailable."""
+        """Return whether an item of a key has the given queue id, commit log offset and size.
+        Raises Corrupt, Unavailable."""
         hashes = tiered_key_hash_candidates(topic, key)
         numbers: Iterable[int] = range(len(self._files))
         if newest_first:

@@ -1,4 +1,4 @@
-"""From places in a commit log, which index items have, to queue offsets."""
+"""Converts commit log positions, which index items contain, to queue offsets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tieredstore.scan.read.batch import Bools, Int64s
 from tieredstore.scan.read.batches import UNITS_PER_READ, find_usable_units
 
 _UNITS_A_HIT = 512
-"""Units whose reading costs about what the read of one message's head does."""
+"""Number of units whose read costs about as much as the read of one message's head."""
 
 
 class Places(NamedTuple):
-    """Messages of one queue: queue offsets, and the bytes [start, end) of its log. Arrays."""
+    """Messages of one queue, as arrays: queue offsets, and the bytes [start, end) of the queue's
+    log."""
 
     numbers: Int64s
     starts: Int64s
@@ -30,9 +31,10 @@ class Places(NamedTuple):
 
 
 def find_places(reader: QueueReader, low: int, high: int, starts: Int64s, ends: Int64s) -> Places:
-    """Find the messages with queue offsets in [low, high) that are at these bytes of the log, which
-    are ascending and distinct; the result is ascending too. What no unit names is left out: an
-    item may be older than what is there now. Raises Corrupt for missing units, Unavailable."""
+    """Return the messages with queue offsets in [low, high) that begin at the given positions of
+    the log. The positions are distinct and ascending, and so is the result. Positions without a
+    unit are left out, because an index item may be older than the messages. Raises Corrupt for
+    missing units, Unavailable."""
     numbers = np.full(len(starts), -1, dtype=np.int64)
     if len(starts) * _UNITS_A_HIT >= high - low:
         _match_units(reader, low, high, starts, numbers)
@@ -44,7 +46,7 @@ def find_places(reader: QueueReader, low: int, high: int, starts: Int64s, ends: 
 
 
 def _match_units(reader: QueueReader, low: int, high: int, starts: Int64s, numbers: Int64s) -> None:
-    """Fill in the numbers of those that a unit names, from all units."""
+    """Find the queue offsets of those positions that have a unit, by reading all units."""
     for first in range(low, high, UNITS_PER_READ):
         count = min(UNITS_PER_READ, high - first)
         units, _ = find_usable_units(reader, reader.read_units(first, count), first)
@@ -54,8 +56,8 @@ def _match_units(reader: QueueReader, low: int, high: int, starts: Int64s, numbe
 
 
 def _find_number(reader: QueueReader, low: int, high: int, start: int, end: int) -> int:
-    """The queue offset of one message, by its head or, where that is damaged, by the unit that
-    names it; -1 when there is none."""
+    """Return the queue offset of one message, from its head or, if the head is damaged, from its
+    unit. Return -1 if the message does not exist."""
     if start < reader.queue.commit_log_min_offset:
         return -1  # expired
     try:
@@ -64,7 +66,7 @@ def _find_number(reader: QueueReader, low: int, high: int, start: int, end: int)
         if is_head_of_message(head, end - start) and message.physical_offset == start:
             return message.queue_offset if low <= message.queue_offset < high else -1
     except Corrupt:
-        pass  # whoever reads the message shall be told
+        pass  # reported when the message is read
     number = bisect.bisect_left(
         range(high), start, low, key=lambda number: _unit_start(reader, number)
     )

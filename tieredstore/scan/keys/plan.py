@@ -1,11 +1,12 @@
-"""Plans what to read for some keys: messages that index files name, and those that none names."""
+"""Plan of a read for some keys: indexed messages with a key, and messages that are not indexed."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from threading import Lock
 
 import numpy as np
@@ -13,27 +14,45 @@ import numpy as np
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.index.tiered import COMPACTED_ITEM_DTYPE
+from tieredstore.message.time_records import TimedRange
 from tieredstore.scan.ahead import map_ahead
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.catalogue import (
+    Interval,
+    QueueFiles,
+    SegmentExtent,
+    add_interval,
+    subtract_intervals,
+)
+from tieredstore.scan.expired import open_queue
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.intervals import Interval, add_interval
 from tieredstore.scan.keys.coverage import find_indexed
 from tieredstore.scan.keys.index_files import IndexFiles, Items, is_indexable
 from tieredstore.scan.keys.places import Places, find_places
 from tieredstore.scan.plan import ScanBounds, ScanRange, narrow_to, plan
-from tieredstore.scan.selection import ScanQuery
+from tieredstore.scan.time_search.exact import Window
+from tieredstore.scan.time_search.modes import SearchTimes
+from tieredstore.scan.time_search.search import (
+    Unrecorded,
+    find_intervals,
+    find_unrecorded,
+    is_read_whole,
+    narrow_by_time,
+    warn_unrecorded,
+)
 
 _log = logging.getLogger(__name__)
 
 INDEX_LAG_MS = 3_600_000
-"""Index files of one broker follow one another in less than this, or nothing was stored between
-them, or it was not indexed."""
+"""Maximum time between consecutive index files of one broker. In a longer gap either no message was
+stored, or messages were not indexed."""
 SMALL_QUEUE_BYTES = 256 << 10
-"""Commit log bytes that are read in less time than the index is asked about them."""
+"""Size of a commit log below which reading it is faster than querying the index."""
 _GAP_BYTES = 512 << 10
-"""Bytes between two hits that are read along rather than skipped."""
+"""Maximum number of bytes between two hits that are read rather than skipped."""
+_WHOLE = 1 << 62
 _MOST_RANGES = 4096
-"""Of one queue: with more hits than that, more is read along."""
+"""Maximum number of ranges of one queue. With more index hits, the ranges include other
+messages."""
 
 
 def plan_by_keys(
@@ -41,75 +60,141 @@ def plan_by_keys(
     broker: str,
     index: Sequence[SegmentExtent],
     queues: Sequence[QueueFiles],
-    query: ScanQuery,
+    keys: Sequence[str],
+    bounds: ScanBounds,
 ) -> Iterator[ScanRange]:
-    """Yield ranges that hold every message with one of the keys in the queues of a broker, and
-    others. A warning says where its index files do not name all messages. Raises Corrupt for
-    damaged queues, Unavailable."""
+    """Yield ranges of a broker's queues that contain all messages with one of the keys. The ranges
+    may also contain other messages. A warning names the parts that the index files do not cover.
+    Raises Corrupt for damaged queues, Unavailable."""
     if not index:
         _log.warning("broker %s has no index files: keys are looked for in all messages", broker)
-        yield from query.plan_all(provider, queues)
+        yield from plan(provider, queues, bounds)
         return
     with IndexFiles(provider, index) as files:
         try:
             gaps = files.find_gaps(INDEX_LAG_MS)
         except Corrupt as error:
             _warn_of_damage(broker, error)
-            yield from query.plan_all(provider, queues)
+            yield from plan(provider, queues, bounds)
             return
-        planner = _Planner(provider, files, gaps, query)
+        planner = _Planner(provider, files, gaps, keys, bounds)
+        planner.tell_unrecorded(queues)
         for ranges in map_ahead(provider, planner.plan_queue, queues):
             yield from ranges
     if planner.unindexed:
         _log.warning(
             "broker %s: the index is not complete: no index file names %d messages of %d queues "
-            "(%s, …) from before its begin or from its gaps; they were looked at; `rebuild index` "
-            "makes it anew",
+            "(%s, …) from before its begin or from its gaps. They were read. `rebuild index` "
+            "rebuilds it",
             broker, sum(planner.unindexed.values()), len(planner.unindexed),
             min(planner.unindexed),
         )  # fmt: skip
 
 
+def plan_unindexed(
+    provider: SegmentProvider,
+    index: Sequence[SegmentExtent],
+    queues: Sequence[QueueFiles],
+    keys: Sequence[str],
+    bounds: ScanBounds,
+) -> Iterator[ScanRange]:
+    """Yield the ranges of a broker's queues that are missing in its index files, and all messages
+    of small queues. Yield all ranges if the index is damaged or missing. Raises Corrupt for damaged
+    queues, Unavailable."""
+    gaps: list[tuple[int, int]] | None = None
+    with IndexFiles(provider, index) as files:
+        if index:
+            with suppress(Corrupt):  # reported by the query of the index
+                gaps = files.find_gaps(INDEX_LAG_MS)
+        if gaps is None:
+            yield from plan(provider, queues, bounds)
+            return
+        planner = _Planner(provider, files, gaps, keys, bounds)
+        planner.tell_unrecorded(queues)
+        for ranges in map_ahead(provider, planner.plan_unindexed, queues):
+            yield from ranges
+
+
 class _Planner:
-    """Plans queue by queue, from several threads. unindexed: messages by queue that no index file
-    names, those behind the newest file aside."""
+    """Plans one queue after the other, in several threads. `unindexed`: number of messages that the
+    index files lack, by queue. Messages after the newest file are not counted."""
 
     def __init__(
         self,
         provider: SegmentProvider,
         index: IndexFiles,
         gaps: list[tuple[int, int]],
-        query: ScanQuery,
+        keys: Sequence[str],
+        bounds: ScanBounds,
     ) -> None:
         self._provider = provider
         self._index = index
-        self._gaps = gaps
-        self._query = query
+        self._runs = index.split()
+        self._windows = list(_clip_gaps(gaps, bounds))
+        self._keys = keys
+        self._bounds = bounds
+        self._recorded: dict[str, list[TimedRange]] = {}
         self._lock = Lock()
         self._items: dict[str, tuple[Lock, list[Items]]] = {}
         self.unindexed: dict[str, int] = {}
 
     def plan_queue(self, queue: QueueFiles) -> list[ScanRange]:
-        query, provider = self._query, self._provider
         if sum(extent.size_bytes for extent in queue.commit_log) <= SMALL_QUEUE_BYTES:
-            return list(query.plan_all(provider, [queue]))
-        whole = list(query.plan_all(provider, [queue], cut=False))
-        is_small = sum(one.size_bytes for one in whole) <= SMALL_QUEUE_BYTES
-        if whole and not is_small and all(is_indexable(queue.topic, key) for key in query.keys):
+            return self._plan_all(queue)
+        whole = self._plan_whole(queue)
+        if whole and not self._is_read_without(queue, whole):
             try:
-                with QueueReader(provider, queue) as reader:
+                with open_queue(self._provider, queue) as reader:
                     return [found for one in whole for found in self._plan_piece(reader, one)]
             except Corrupt as error:
                 _warn_of_damage(queue.path, error)
-        return list(query.plan_all(provider, [queue])) if whole else []
+        return self._plan_all(queue) if whole else []
 
-    def _plan_piece(self, reader: QueueReader, whole: ScanRange) -> list[ScanRange]:
-        """Ranges of one run of units, or of lost ones: these may have had any key."""
-        if whole.is_lost:
-            return [whole]
+    def plan_unindexed(self, queue: QueueFiles) -> list[ScanRange]:
+        """Return the ranges of the queue whose messages are not in the index."""
+        planned = self._plan_all(queue)
+        if self._is_read_without(queue, planned):
+            return planned
+        found: list[ScanRange] = []
+        try:
+            with open_queue(self._provider, queue) as reader:
+                for one in self._plan_whole(queue):
+                    if one.is_lost:
+                        found.append(one)
+                        continue
+                    read, _ = self._find_unindexed(reader, one)
+                    for start, end in read:
+                        found += self._plan_offsets(queue, start, end)
+        except Corrupt:
+            return planned
+        return found
+
+    def _plan_all(self, queue: QueueFiles) -> list[ScanRange]:
+        return list(plan(self._provider, [queue], self._bounds))
+
+    def _plan_whole(self, queue: QueueFiles) -> list[ScanRange]:
+        """Plan a queue as one range, to find its size."""
+        whole = replace(self._bounds, range_bytes=_WHOLE, narrow=False, leave_search=False)
+        return list(plan(self._provider, [queue], whole))
+
+    def _is_read_without(self, queue: QueueFiles, ranges: Iterable[ScanRange]) -> bool:
+        """Return whether ranges are read without the index. This holds for small ranges, and for
+        keys that are never indexed."""
+        is_small = sum(one.size_bytes for one in ranges) <= SMALL_QUEUE_BYTES
+        return is_small or not all(is_indexable(queue.topic, key) for key in self._keys)
+
+    def _find_unindexed(
+        self, reader: QueueReader, whole: ScanRange
+    ) -> tuple[list[Interval], Interval]:
+        """Divide a run of units by the index files. Return the intervals that are missing in the
+        index, and the intervals that are indexed."""
         low, high = whole.from_offset, whole.until_offset
-        first, until = find_indexed(reader, self._index, low, high)
-        gaps = self._find_gaps(reader.queue, first, until)
+        found = [find_indexed(reader, run, low, high) for run in self._runs]
+        indexed = [(start, end) for start, end in found if start < end]
+        first = min((start for start, _ in indexed), default=low)
+        until = max((end for _, end in indexed), default=low)
+        of_lost_files = subtract_intervals(first, until, indexed)
+        gaps = _join([*of_lost_files, *self._find_gaps(reader.queue, first, until)])
         unindexed = sum(end - start for start, end in [(low, first), *gaps])
         if first == until:
             unindexed, first, until = high - low, high, high
@@ -117,7 +202,15 @@ class _Planner:
             with self._lock:
                 path = reader.queue.path
                 self.unindexed[path] = self.unindexed.get(path, 0) + unindexed
-        read = _join([(low, first), *gaps, (until, high)])
+        return _join([(low, first), *gaps, (until, high)]), (first, until)
+
+    def _plan_piece(self, reader: QueueReader, whole: ScanRange) -> list[ScanRange]:
+        """Return the ranges to read of one run of units. Messages with lost units may have had any
+        key."""
+        if whole.is_lost:
+            return [whole]
+        low, high = whole.from_offset, whole.until_offset
+        read, (first, until) = self._find_unindexed(reader, whole)
         if read == [(low, high)]:
             return self._plan_offsets(reader.queue, low, high)
         found: list[tuple[Interval, ScanRange | None]] = [(interval, None) for interval in read]
@@ -125,7 +218,7 @@ class _Planner:
             start, end = int(hits.numbers[0]), int(hits.numbers[-1]) + 1
             begin, finish = int(hits.starts.min()), int(hits.ends.max())
             one = None
-            if finish - begin <= self._query.range_bytes:
+            if finish - begin <= self._bounds.range_bytes:
                 queue = narrow_to(reader.queue, start, end, begin, finish)
                 one = replace(
                     whole, queue=queue, from_offset=start, until_offset=end,
@@ -139,26 +232,42 @@ class _Planner:
         return ranges
 
     def _plan_offsets(self, queue: QueueFiles, start: int, end: int) -> list[ScanRange]:
-        chosen = self._query.selection
-        bounds = ScanBounds(start, end, range_bytes=self._query.range_bytes, narrow=True)
+        wanted = self._bounds
+        bounds = ScanBounds(start, end, range_bytes=wanted.range_bytes, narrow=True)
         found = plan(self._provider, [queue], bounds)
-        return [replace(one, since_ms=chosen.since_ms, until_ms=chosen.until_ms) for one in found]
+        return [replace(one, since_ms=wanted.since_ms, until_ms=wanted.until_ms) for one in found]
+
+    def tell_unrecorded(self, queues: Sequence[QueueFiles]) -> None:
+        """Warn of the number of record heads to read in large queues without recorded store times.
+        Only an exact search between index files reads them. Raises Unavailable."""
+
+        def find(queue: QueueFiles) -> list[Unrecorded]:
+            with open_queue(self._provider, queue) as reader:
+                found = list(find_unrecorded(reader))
+                if reader.recorded_times is not None:
+                    self._recorded[queue.path] = reader.recorded_times
+            return found
+
+        if self._windows and self._bounds.search_times is SearchTimes.EXACT:
+            large = [queue for queue in queues if not is_read_whole(queue)]
+            warn_unrecorded(chain.from_iterable(map_ahead(self._provider, find, large)))
 
     def _find_gaps(self, queue: QueueFiles, first: int, until: int) -> list[Interval]:
-        """Messages that were stored between two index files."""
-        found: list[Interval] = []
-        chosen = self._query.selection
-        for since_ms, until_ms in self._gaps:
-            low = max(since_ms, chosen.since_ms or 0)
-            high = until_ms if chosen.until_ms is None else min(until_ms, chosen.until_ms)
-            if low < high and first < until:
-                between = replace(
-                    chosen, from_offset=first, until_offset=until, since_ms=low, until_ms=high
+        """Return the queue offsets in [first, until) of messages stored in a time between two index
+        files."""
+        if not self._windows or first >= until:
+            return []
+        with open_queue(self._provider, queue) as reader:
+            reader.recorded_times = self._recorded.get(queue.path)
+            if self._bounds.search_times is SearchTimes.EXACT:
+                return _join(find_intervals(reader, first, until, self._windows))
+            return _join(
+                narrow_by_time(
+                    reader, first, until,
+                    since_ms=one.since_ms, until_ms=one.until_ms, search_times=SearchTimes.SAMPLED,
                 )
-                query = replace(self._query, selection=between)
-                planned = query.plan_all(self._provider, [queue], cut=False)
-                found += [(one.from_offset, one.until_offset) for one in planned]
-        return _join(found)
+                for one in self._windows
+            )  # fmt: skip
 
     def _find_hits(self, reader: QueueReader, first: int, until: int) -> Places:
         items = self._find_items(reader.queue.topic)
@@ -168,20 +277,27 @@ class _Planner:
         return find_places(reader, first, until, starts, ends)
 
     def _find_items(self, topic: str) -> Items:
-        """All items of the keys in a topic, looked up once."""
+        """Return all items of the keys in a topic. The items are looked up once."""
         with self._lock:
             lock, found = self._items.setdefault(topic, (Lock(), []))
         with lock:
             if not found:
-                blocks = [
-                    items for key in self._query.keys for items in self._index.find(topic, key)
-                ]
+                blocks = [items for key in self._keys for items in self._index.find(topic, key)]
                 found.append(np.concatenate([np.empty(0, COMPACTED_ITEM_DTYPE), *blocks]))
             return found[0]
 
 
+def _clip_gaps(gaps: Iterable[tuple[int, int]], bounds: ScanBounds) -> Iterator[Window]:
+    """Yield the times between index files within the bounds."""
+    for since_ms, until_ms in gaps:
+        low = since_ms if bounds.since_ms is None else max(since_ms, bounds.since_ms)
+        high = until_ms if bounds.until_ms is None else min(until_ms, bounds.until_ms)
+        if low < high:
+            yield Window(low, high)
+
+
 def _join(intervals: Iterable[Interval]) -> list[Interval]:
-    """Ascending intervals that do not touch one another, none of them empty."""
+    """Return ascending intervals that do not touch each other, without empty ones."""
     found: list[Interval] = []
     for start, end in sorted(one for one in intervals if one[0] < one[1]):
         add_interval(found, start, end)
@@ -189,7 +305,8 @@ def _join(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def _group(hits: Places, read: list[Interval]) -> list[Places]:
-    """Hits that are read together: those near one another; what is read anyway left out."""
+    """Divide index hits into groups that are read together. Hits within the ranges `read` are left
+    out."""
     borders = np.array([border for interval in read for border in interval], dtype=np.int64)
     regions = np.searchsorted(borders, hits.numbers, side="right")
     outside = regions % 2 == 0

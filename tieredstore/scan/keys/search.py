@@ -1,11 +1,11 @@
-"""Finds messages by key or message id in a tier, with or without its state directory."""
+"""Search for messages by key or message id in a tier, with or without its state directory."""
 
 from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,8 @@ from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.errors import Corrupt
 from tieredstore.message.columns.records import keys_to_index
 from tieredstore.message.hashes import tiered_key_hash_candidates
-from tieredstore.message.ids import is_offset_message_id, parse_offset_message_id
+from tieredstore.message.hosts import is_offset_message_id, parse_offset_message_id
+from tieredstore.message.index.first_design import first_design_size
 from tieredstore.message.index.tiered import (
     HEADER_SIZE,
     ITEM_DTYPE,
@@ -24,20 +25,20 @@ from tieredstore.message.index.tiered import (
     SLOT_SIZE,
     item_position,
     unpack_header,
-    unsealed_size,
 )
 from tieredstore.message.layout import CODA_SIZE
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
+from tieredstore.scan.expired import open_queue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import OnFinding, damage, raise_on_damage
 from tieredstore.scan.holes import find_lost_units, make_lost_finding
 from tieredstore.scan.keys.places import find_places
-from tieredstore.scan.read.batch import Int64s
-from tieredstore.scan.read.batches import find_whole_records, make_unusable_finding
-from tieredstore.tier.index.item import IndexItem
-from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
+from tieredstore.scan.read.batch import Int64s, find_whole_records
+from tieredstore.scan.read.batches import make_unusable_finding
+from tieredstore.tier.index.index_file import MAX_CHAIN_ITEMS, IndexItem, Wanted
 from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
+from tieredstore.tier.index.watermarks import FileState, find_capacity
 from tieredstore.tier.reading import run
 
 FIRST_MS, LAST_MS = 0, 2**62
@@ -46,7 +47,7 @@ _MOST_ITEMS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message that was asked for, checked against topic, key and body CRC."""
+    """A found message, checked against topic, key and body CRC."""
 
     queue: QueueFiles
     message: StoredMessage
@@ -54,11 +55,13 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class UnsealedFiles:
-    """Index files of a state directory that are not uploaded yet, and their capacity."""
+    """Index files of a state directory that are not uploaded yet, and the configured capacity.
+    `states`: watermark entries of the files, by begin timestamp."""
 
     directory: Path
     slots: int
     max_items: int
+    states: Mapping[int, FileState] = field(default_factory=dict)
 
 
 def find_by_key(
@@ -75,12 +78,9 @@ def find_by_key(
     on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
     """Find messages of a topic (within `queues`) that have a key or UNIQ_KEY, stored within [since,
-    until), at most `limit`, by queue and offset.
-
-    Index files are asked newest first. Items are only hints: each message is read and its topic
-    and key are compared. Damage goes to `on_finding`, and what is left is answered. Raises
-    Unavailable.
-    """
+    until), at most `limit`, by queue and offset. Index files are searched newest first. Items are
+    only hints: each message is read, and its topic and key are checked. Damage is passed to
+    `on_finding`, and the other messages are returned. Raises Unavailable."""
     ids = catalogue.topic_ids
     wanted = Wanted(
         tiered_key_hash_candidates(topic, key),
@@ -119,12 +119,10 @@ def find_by_message_id(
     unsealed: UnsealedFiles | None = None,
     on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
-    """Find messages whose UNIQ_KEY is `message_id`; failing that, if it can be an offset message
-    id, those whose offset message id *in the tier* it is.
-
-    In the tier an offset message id counts bytes of the queue's own log (what `cat` prints), so one
-    id may name a message in each of several queues.
-    """
+    """Return messages whose UNIQ_KEY is `message_id`. If none exists and `message_id` can be an
+    offset message id, return messages with that offset message id *in the tier*. In a tier the id
+    counts bytes of the queue's own log (as `cat` prints), so it may match a message in each of
+    several queues."""
     found: list[Hit] = []
     for topic in sorted({queue.topic for queue in queues}):
         if len(found) < limit:
@@ -154,7 +152,7 @@ def _items(
     wanted: Wanted,
     on_finding: OnFinding,
 ) -> Iterator[list[IndexItem]]:
-    """What each index file has, newest file first."""
+    """Yield the items of each index file, newest file first."""
     if unsealed is not None:
         for path in sorted(unsealed.directory.glob("[0-9]*"), reverse=True):
             try:
@@ -169,7 +167,7 @@ def _items(
         try:
             yield run(file.find(wanted))
         except Corrupt as error:
-            on_finding(damage("index-unreadable", str(error), segment=extent.id))
+            on_finding(damage("index-unreadable", str(error), extent.id))
         finally:
             file.close()
 
@@ -177,9 +175,10 @@ def _items(
 def _message_at(
     provider: SegmentProvider, queue: QueueFiles, item: IndexItem, key: str, on_finding: OnFinding
 ) -> StoredMessage | None:
-    """The message that an item names if it has the key; None when it has not or is gone."""
+    """Return the message of an index item, or None if it does not exist or does not have the
+    key."""
     place, size = np.array([item.offset]), np.array([item.size])
-    with QueueReader(provider, queue) as reader:
+    with open_queue(provider, queue) as reader:
         if not find_whole_records(queue, place, size)[0]:
             _tell_missing(reader, place, size, on_finding)
             return None
@@ -198,8 +197,9 @@ def _message_at(
 
 
 def _tell_missing(reader: QueueReader, place: Int64s, size: Int64s, on_finding: OnFinding) -> None:
-    """Tell of a message that no segment holds whole, where a unit names it still. Other items name
-    what has expired, or was there before."""
+    """Report a message that has a unit but is not complete in any segment. If an item has no unit,
+    its message has expired or belonged to a deleted topic of the same name, and nothing is
+    reported."""
     [offset], [length] = place.tolist(), size.tolist()
     if offset < reader.queue.commit_log_min_offset:
         return
@@ -212,7 +212,7 @@ def _tell_missing(reader: QueueReader, place: Int64s, size: Int64s, on_finding: 
 def _check_message(
     reader: QueueReader, message: StoredMessage, offset: int, on_finding: OnFinding
 ) -> StoredMessage | None:
-    """The message if its body has its CRC and its queue's unit names it."""
+    """Return the message if its body has the right CRC and its queue's unit refers to it."""
     reason = ""
     try:
         message.check_body()
@@ -230,9 +230,9 @@ def _check_message(
         damage(
             "record-found",
             f"a message that was found is damaged: {reason}",
-            segment=None if extent is None else extent.id,
-            position=None if extent is None else offset - extent.base_offset,
-            queue_offset=message.queue_offset,
+            None if extent is None else extent.id,
+            None if extent is None else offset - extent.base_offset,
+            message.queue_offset,
         )
     )
     return None
@@ -251,8 +251,9 @@ def _is_named(reader: QueueReader, message: StoredMessage, offset: int) -> bool:
 def _message_starting_at(
     provider: SegmentProvider, queue: QueueFiles, physical_offset: int, on_finding: OnFinding
 ) -> StoredMessage | None:
-    """The message whose unit names that byte of the queue's log. Units that are lost may have."""
-    with QueueReader(provider, queue) as reader:
+    """Return the message that starts at the given byte of the queue's log, according to its unit. A
+    lost unit is reported."""
+    with open_queue(provider, queue) as reader:
         for start, end in queue.unit_spans():
             offset = bisect.bisect_left(
                 range(start, end),
@@ -278,7 +279,8 @@ def _message_starting_at(
 
 
 def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> list[IndexItem]:
-    """Items of a local file that its owner may be writing: by pread, never mapped."""
+    """Read the items of a local file that its owner may be writing. The read uses pread, not a
+    mapping."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:  # uploaded meanwhile
@@ -287,17 +289,26 @@ def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> li
         raise translate_os_error(error, "read", path, invalid=RETRY_LATER) from error
     try:
         size = os.fstat(fd).st_size
-        if size != unsealed_size(files.slots, files.max_items):
+        configured, first = (files.slots, files.max_items), 1
+        known = files.states.get(int(path.name)) if path.name.isdecimal() else None
+        capacity: tuple[int, int] | None = configured
+        if size == first_design_size(*configured):
+            first = 0
+            # Its times are milliseconds, and wrong for IPv6 hosts.
+            wanted = wanted.at_any_time()
+        else:
+            capacity = find_capacity(size, known, configured)
+        if capacity is None:
             raise Corrupt(
-                f"{path}: {size} bytes do not fit {files.slots} slots and {files.max_items} items; "
-                "give the broker's configuration with --config",
+                f"{path}: {size} bytes do not fit {files.slots} slots and {files.max_items} items. "
+                "Give the broker's configuration with --config",
                 path=str(path),
             )
         header = unpack_header(os.pread(fd, HEADER_SIZE, 0))
         found: list[IndexItem] = []
         for key_hash in wanted.hashes:
             items = np.array(
-                list(_chain(fd, files.slots, key_hash, header.items)), dtype=ITEM_DTYPE
+                list(_chain(fd, capacity[0], key_hash, first, header.items)), dtype=ITEM_DTYPE
             )
             found += wanted.select(items, key_hash, header.begin_timestamp_ms)
         return found
@@ -305,12 +316,13 @@ def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> li
         os.close(fd)
 
 
-def _chain(fd: int, slots: int, key_hash: int, newest: int) -> Iterable[tuple[int, ...]]:
-    """Items of a slot, newest first; ends at a link that leads to no older item."""
+def _chain(fd: int, slots: int, key_hash: int, first: int, items: int) -> Iterable[tuple[int, ...]]:
+    """Yield the items of a slot, newest first, up to a link that does not lead to an older item.
+    `first`: number of the file's first item."""
     slot = os.pread(fd, 4, HEADER_SIZE + key_hash % slots * SLOT_SIZE)
-    number, limit = int.from_bytes(slot, "big", signed=True), newest + 1
+    number, limit = int.from_bytes(slot, "big", signed=True), first + items
     for _ in range(MAX_CHAIN_ITEMS):
-        if not 0 < number < limit:
+        if not first <= number < limit:
             return
         data = os.pread(fd, ITEM_SIZE, item_position(slots, number))
         if len(data) < ITEM_SIZE:

@@ -1,1 +1,1 @@
-"""Reads planned ranges of queues in batches of bounded size, every record checked."""
+"""Reader of planned ranges, in batches of bounded size. Every record is checked."""

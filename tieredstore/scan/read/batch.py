@@ -1,16 +1,19 @@
-"""Messages of one queue as columns over one buffer."""
+"""Messages of one queue as columns over one buffer, and the units of the messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tieredstore.message.columns.records import RecordColumns
+from tieredstore.message.layout import MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.findings import Finding, OnFinding
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -18,11 +21,9 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class MessageBatch:
-    """Messages of one queue over one buffer, in queue offset order; arrays have one item each.
-
-    buffer: commit log bytes from `base_offset` (of the queue's log) on. columns: positions are
-    bytes in the buffer. tags_codes: from the consume queue.
-    """
+    """Messages of one queue over one buffer, in queue offset order. Arrays have one item each.
+    `buffer`: commit log bytes from `base_offset` (of the queue's log) on. `columns`: positions are
+    bytes in the buffer. `tags_codes`: from the consume queue."""
 
     queue: QueueFiles
     buffer: memoryview
@@ -39,14 +40,12 @@ class MessageBatch:
         return int(self.columns.sizes.sum())
 
     def owners(self) -> Iterator[tuple[QueueFiles, int]]:
-        """Yield the queue, and how many rows are its own: all."""
+        """Yield the only queue of the batch, and the number of rows."""
         yield self.queue, len(self)
 
     def message(self, index: int) -> StoredMessage:
         return decode_record(
-            self.buffer,
-            int(self.columns.positions[index]),
-            tags_code=int(self.tags_codes[index]),
+            self.buffer, int(self.columns.positions[index]), tags_code=int(self.tags_codes[index])
         )
 
     def messages(self) -> Iterator[StoredMessage]:
@@ -57,21 +56,26 @@ class MessageBatch:
         """Return the messages where `mask` is true, over the same buffer."""
         return self if mask.all() else self.rows(mask)
 
+    def within(self, since_ms: int | None, until_ms: int | None) -> MessageBatch:
+        """Return the messages stored in [since, until)."""
+        found = self
+        if since_ms is not None:
+            found = found.select(found.columns.store_timestamps >= since_ms)
+        if until_ms is not None:
+            found = found.select(found.columns.store_timestamps < until_ms)
+        return found
+
     def rows(self, mask: Bools | slice) -> MessageBatch:
         """Return the messages of a mask or a slice, over the same buffer."""
-        return MessageBatch(
-            self.queue,
-            self.buffer,
-            self.base_offset,
-            self.queue_offsets[mask],
-            self.tags_codes[mask],
-            self.columns.take(mask),
-        )
+        numbers, codes = self.queue_offsets[mask], self.tags_codes[mask]
+        columns = self.columns.take(mask)
+        return MessageBatch(self.queue, self.buffer, self.base_offset, numbers, codes, columns)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitRun:
-    """Units that one read of the commit log serves; tiered offsets and sizes in bytes."""
+    """Units whose records are covered by one read of the commit log. Offsets and sizes are bytes of
+    the tier's commit log."""
 
     queue_offsets: Int64s
     offsets: Int64s
@@ -79,7 +83,7 @@ class UnitRun:
     tags_codes: Int64s
 
     def take(self, rows: Bools | npt.NDArray[np.intp] | slice) -> UnitRun:
-        """Take the units of a mask, of indices or of a slice."""
+        """Return the units of a mask, of indices or of a slice."""
         return UnitRun(
             self.queue_offsets[rows], self.offsets[rows], self.sizes[rows], self.tags_codes[rows]
         )
@@ -91,3 +95,76 @@ class UnitRun:
     @property
     def end(self) -> int:
         return int((self.offsets + self.sizes).max())
+
+
+def find_borders(queue: QueueFiles) -> tuple[Int64s, Int64s]:
+    """Return the first byte of each commit log segment, and the byte after the last segment."""
+    bases = [extent.base_offset for extent in queue.commit_log] or [0]
+    ends = [extent.end_offset for extent in queue.commit_log] or [0]
+    return np.array(bases, dtype=np.int64), np.array(ends, dtype=np.int64)
+
+
+def find_owners(bases: Int64s, offsets: Int64s) -> Int64s | np.int64:
+    """Return the index of the segment that contains each offset, or one index if all are equal.
+    Offsets before the first segment belong to the first."""
+    if len(bases) == 1:
+        return np.int64(0)
+    if len(offsets):
+        ends = np.array([offsets.min(), offsets.max()])
+        first, last = np.maximum(np.searchsorted(bases, ends, side="right") - 1, 0)
+        if first == last:
+            return np.int64(first)
+    owners: Int64s = np.maximum(np.searchsorted(bases, offsets, side="right") - 1, 0)
+    return owners
+
+
+def find_whole_records(queue: QueueFiles, offsets: Int64s, sizes: Int64s) -> Bools:
+    """Return bool[n]: whether a single commit log segment has all bytes [offset, offset + size)."""
+    bases, ends = find_borders(queue)
+    owner = find_owners(bases, offsets)
+    whole: Bools = (sizes >= MIN_RECORD_SIZE) & (offsets >= bases[owner])
+    whole &= offsets <= ends[owner] - sizes  # a sum could pass 2^63
+    return whole
+
+
+class _Numbered(Protocol):
+    @property
+    def queue_offsets(self) -> Int64s: ...
+
+
+Part = TypeVar("Part", bound=_Numbered)
+"""Units or messages with ascending queue offsets."""
+
+
+def deliver_in_order(
+    found: Part | None,
+    take: Callable[[Part, slice], Part],
+    findings: Sequence[Finding],
+    on_finding: OnFinding,
+    *,
+    backwards: bool = False,
+) -> Iterator[Part]:
+    """Yield the rows, and report each finding when the read reaches its queue offset. Findings
+    without an offset are reported first. `take`: selects rows. `backwards`: start at the highest
+    offset."""
+    low, high = 0, 0 if found is None else len(found.queue_offsets)
+    for finding in _sort(findings, backwards=backwards):
+        if found is not None and finding.queue_offset is not None:
+            cut = int(np.searchsorted(found.queue_offsets, finding.queue_offset))
+            if backwards and low <= cut < high:
+                yield take(found, slice(cut, high))
+                high = cut
+            elif not backwards and low < cut <= high:
+                yield take(found, slice(low, cut))
+                low = cut
+        on_finding(finding)
+    if found is not None and low < high:
+        whole = high - low == len(found.queue_offsets)
+        yield found if whole else take(found, slice(low, high))
+
+
+def _sort(findings: Sequence[Finding], *, backwards: bool) -> list[Finding]:
+    nowhere = [one for one in findings if one.queue_offset is None]
+    placed = [one for one in findings if one.queue_offset is not None]
+    placed.sort(key=lambda one: one.queue_offset or 0, reverse=backwards)
+    return [*nowhere, *placed]

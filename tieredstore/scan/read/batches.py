@@ -1,9 +1,7 @@
-"""Reads a planned range in batches of bounded size, checks every record, and gives columns.
-
-What is checked: the unit (size, place), the record behind it (size, magic, queue offset, queue id,
-topic, physical offset, inner lengths) and, unless the caller does without, its body CRC. A record
-that fails is reported and left out: it is never served.
-"""
+"""Reader of a planned range. It returns columns in batches of bounded size and checks every record.
+It checks the unit (size, position), the record (size, magic, queue offset, queue id, topic,
+physical offset, inner lengths) and, unless disabled, the body CRC. A record that fails is reported
+and never served."""
 
 from __future__ import annotations
 
@@ -19,27 +17,39 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.layout import CODA_SIZE, MIN_RECORD_SIZE
 from tieredstore.scan.ahead import waits_for_network
-from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.catalogue import Interval, QueueFiles, subtract_intervals
+from tieredstore.scan.expired import open_queue
 from tieredstore.scan.extents import QueueReader, Units
 from tieredstore.scan.findings import Finding, OnFinding, damage, raise_on_damage
 from tieredstore.scan.holes import make_lost_finding
-from tieredstore.scan.intervals import Interval, subtract_intervals
 from tieredstore.scan.plan import ScanRange
-from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
+from tieredstore.scan.read.batch import (
+    Bools,
+    Int64s,
+    MessageBatch,
+    UnitRun,
+    deliver_in_order,
+    find_borders,
+    find_owners,
+    find_whole_records,
+)
 from tieredstore.scan.read.damaged_blocks import leave_out_damaged, tell_blocks, trust_tags
+from tieredstore.scan.read.judging import Judge
 from tieredstore.scan.read.read_ahead import LoadedRun, load_ahead
 from tieredstore.scan.read.record_checks import check_run, place_of
-from tieredstore.scan.time_search.search import narrow_by_time
+from tieredstore.scan.time_search.search import narrow_by_heads
 
 BATCH_BYTES = 4 << 20
-"""Commit log bytes of one batch, at most (one message at least)."""
+"""Maximum commit log bytes of one batch (a batch has at least one message)."""
 BATCH_ROWS = 1 << 13
-"""Messages of one batch, at most: the fields of so many stay in a processor's cache."""
+"""Maximum number of messages of one batch. The fields of this number of messages fit into a
+processor's cache."""
 UNITS_PER_READ = 1 << 14
 _FIRST_UNITS = 1 << 11
-"""The first read of a range is short: reading messages begins behind it."""
+"""Number of units in the first read of a range. This read is short, because the first messages wait
+for its end."""
 _GAP_BYTES = 64 << 10
-"""Bytes between two messages that are read along rather than skipped."""
+"""Maximum number of bytes between two messages that are read rather than skipped."""
 
 
 def read_batches(
@@ -51,28 +61,26 @@ def read_batches(
     body_crcs: bool = True,
     tags_codes: frozenset[int] | None = None,
 ) -> Generator[MessageBatch]:
-    """Read one range in batches, time bounds applied.
-
-    tags_codes: leave out messages whose unit says that they have no tag with one of these hashes;
-    those that are left may have other tags. Damage goes to `on_finding`, which by default raises
-    Corrupt at the first; when it returns, the record concerned is left out and reading goes on.
-    Memory: one batch and 16,384 units, on an object store four more batches, which are being read
-    meanwhile. Raises Unavailable.
-    """
-    with QueueReader(provider, scan_range.queue) as reader:
+    """Read one range in batches, within its time bounds. `tags_codes`: leave out messages whose
+    unit shows that they have no tag with one of these hashes. Remaining messages may have other
+    tags. Damage is passed to `on_finding`, which by default raises Corrupt at the first damage. If
+    `on_finding` returns, the damaged record is left out and the read continues. Memory: one batch
+    and 16,384 units. On an object store, four more batches are read ahead. Raises Unavailable."""
+    queue = scan_range.queue
+    with open_queue(provider, queue) as reader:
+        tell_judged = Judge(provider, queue, on_finding)
 
         def runs_of(tell: OnFinding) -> Iterator[UnitRun]:
             for units in unit_blocks(reader, scan_range, on_finding=tell):
                 yield from _wanted_runs(reader, units, tags_codes, batch_bytes)
 
-        for run, load in load_runs(provider, reader, runs_of, on_finding):
-            batch = read_checked_run(reader, run, load, on_finding, body_crcs=body_crcs)
-            if batch is None:
-                continue
-            batch = _in_time(batch, scan_range)
-            if len(batch):
-                yield batch
-            del batch  # the next read may then have its memory
+        for run, load in load_runs(provider, reader, runs_of, tell_judged):
+            for batch in _read_run(reader, run, load, tell_judged, body_crcs=body_crcs):
+                wanted = batch.within(scan_range.since_ms, scan_range.until_ms)
+                del batch
+                if len(wanted):
+                    yield wanted
+                del wanted  # the next read may then have its memory
 
 
 def read_batches_backwards(
@@ -85,42 +93,59 @@ def read_batches_backwards(
     first_units: int = _FIRST_UNITS,
     ahead: bool = True,
 ) -> Generator[MessageBatch]:
-    """Do `read_batches` from the end of the range: the last batch first, the messages of each in
-    the order of their offsets. Nothing in front of what is asked for is read, but for units.
-
-    first_units: messages of the first read; ahead: whether batches are read before they are asked
-    for, over a network. Damage in up to 16,384 units is told before their messages.
-    """
-    with QueueReader(provider, scan_range.queue) as reader:
+    """Read a range like `read_batches`, but from its end: the last batch first, with the messages
+    of each batch in offset order. Messages before the requested ones are not read, only their
+    units. `first_units`: messages of the first read. `ahead`: read batches in advance, over a
+    network. Damage is reported after the messages of higher offsets."""
+    queue = scan_range.queue
+    with open_queue(provider, queue) as reader:
+        tell_judged = Judge(provider, queue, on_finding)
 
         def runs_of(tell: OnFinding) -> Iterator[UnitRun]:
             for part in _parts_from_end(reader, scan_range, first_units):
-                runs: list[UnitRun] = []
-                for units in unit_blocks(reader, part, on_finding=tell):
-                    runs.extend(_wanted_runs(reader, units, tags_codes, batch_bytes))
-                yield from reversed(runs)
+                found: list[UnitRun | Finding] = []
+                for units in unit_blocks(reader, part, on_finding=found.append):
+                    found.extend(_wanted_runs(reader, units, tags_codes, batch_bytes))
+                for one in reversed(found):
+                    if isinstance(one, Finding):
+                        tell(one)
+                    else:
+                        yield one
 
         if ahead:
-            loaded = load_runs(provider, reader, runs_of, on_finding)
+            loaded = load_runs(provider, reader, runs_of, tell_judged)
         else:
-            loaded = _load_here(reader, runs_of, on_finding)
+            loaded = _load_here(reader, runs_of, tell_judged)
         for run, load in loaded:
-            batch = read_checked_run(reader, run, load, on_finding)
-            if batch is None:
-                continue
-            batch = _in_time(batch, scan_range)
-            if len(batch):
-                yield batch
+            for batch in _read_run(reader, run, load, tell_judged, backwards=True):
+                wanted = batch.within(scan_range.since_ms, scan_range.until_ms)
+                if len(wanted):
+                    yield wanted
+
+
+def _read_run(
+    reader: QueueReader,
+    run: UnitRun,
+    load: Callable[[], memoryview],
+    on_finding: OnFinding,
+    *,
+    body_crcs: bool = True,
+    backwards: bool = False,
+) -> Iterator[MessageBatch]:
+    """Read like `read_checked_run`, and report damage at its place between the messages."""
+    findings: list[Finding] = []
+    found = read_checked_run(reader, run, load, findings.append, body_crcs=body_crcs)
+    return deliver_in_order(found, MessageBatch.rows, findings, on_finding, backwards=backwards)
 
 
 def _parts_from_end(
     reader: QueueReader, scan_range: ScanRange, first_units: int
 ) -> Iterator[ScanRange]:
-    """Cut a range into growing parts, the last one first."""
+    """Cut a range into growing parts, the last part first."""
     low, high = scan_range.from_offset, scan_range.until_offset
     if not scan_range.is_searched:
         since_ms, until_ms = scan_range.since_ms, scan_range.until_ms
-        low, high = narrow_by_time(reader, low, high, since_ms=since_ms, until_ms=until_ms)
+        low, high = narrow_by_heads(reader, low, high, since_ms, until_ms)
     count = min(max(first_units, 1), UNITS_PER_READ)
     while low < high:
         start = max(low, high - count)
@@ -136,32 +161,21 @@ def _wanted_runs(
         yield from runs_of_units(reader.queue, wanted, batch_bytes)
 
 
-def _in_time(batch: MessageBatch, scan_range: ScanRange) -> MessageBatch:
-    """The messages within the time bounds of the range."""
-    if scan_range.since_ms is not None:
-        batch = batch.select(batch.columns.store_timestamps >= scan_range.since_ms)
-    if scan_range.until_ms is not None:
-        batch = batch.select(batch.columns.store_timestamps < scan_range.until_ms)
-    return batch
-
-
 def load_runs(
     provider: SegmentProvider,
     reader: QueueReader,
     runs_of: Callable[[OnFinding], Iterator[UnitRun]],
     on_finding: OnFinding,
 ) -> Iterator[LoadedRun]:
-    """Yield the runs that `runs_of` makes, each with the read of its bytes; from a network, some
-    runs ahead."""
+    """Yield the runs of `runs_of`, each with the read of its bytes. Over a network, runs are read
+    ahead."""
     if waits_for_network(provider):
         return load_ahead(runs_of, lambda run: _prepare_run(reader, run), on_finding)
     return _load_here(reader, runs_of, on_finding)
 
 
 def _load_here(
-    reader: QueueReader,
-    runs_of: Callable[[OnFinding], Iterator[UnitRun]],
-    on_finding: OnFinding,
+    reader: QueueReader, runs_of: Callable[[OnFinding], Iterator[UnitRun]], on_finding: OnFinding
 ) -> Iterator[LoadedRun]:
     return (LoadedRun(run, _prepare_run(reader, run)) for run in runs_of(on_finding))
 
@@ -173,44 +187,35 @@ def unit_blocks(
     on_finding: OnFinding = raise_on_damage,
     units_per_read: int = UNITS_PER_READ,
 ) -> Iterator[UnitRun]:
-    """Yield the usable units of a range as they are read: those that name bytes which one commit
-    log segment has. They are not fit to be read in one piece."""
+    """Yield the usable units of a range. All bytes of a usable unit's message are in one commit log
+    segment."""
     start, end = scan_range.from_offset, scan_range.until_offset
     if not scan_range.is_searched:
         since_ms, until_ms = scan_range.since_ms, scan_range.until_ms
-        start, end = narrow_by_time(reader, start, end, since_ms=since_ms, until_ms=until_ms)
-    spans = reader.queue.unit_spans()
-    lost = subtract_intervals(start, end, spans)
-    for first, last in lost:
-        on_finding(make_lost_finding(reader.queue, first, last))
+        start, end = narrow_by_heads(reader, start, end, since_ms, until_ms)
+    lost = subtract_intervals(start, end, reader.queue.unit_spans())
     for first, count in _blocks(subtract_intervals(start, end, lost), units_per_read):
+        while lost and lost[0][0] < first:
+            on_finding(make_lost_finding(reader.queue, *lost.pop(0)))
         try:
             damaged: list[BlocksDamaged] = []
             units = reader.read_units(first, count, damaged)
         except Corrupt as error:
             segment, position = reader.unit_place(first)
-            on_finding(
-                damage(
-                    "units-missing",
-                    f"units {first} to {first + count - 1} cannot be read: {error}",
-                    segment=segment,
-                    position=position,
-                    queue_offset=first,
-                    messages=count,
-                )
-            )
+            text = f"units {first} to {first + count - 1} cannot be read: {error}"
+            on_finding(damage("units-missing", text, segment, position, first, messages=count))
             continue
         for one in damaged:
             tell_blocks(one, on_finding, queue_offset=first)
         if damaged:
             units = distrust_tags(units, first, damaged)
-        usable = _usable(reader, units, first, on_finding)
-        if usable is not None:
-            yield usable
+        yield from _usable(reader, units, first, on_finding)
+    for interval in lost:
+        on_finding(make_lost_finding(reader.queue, *interval))
 
 
 def _blocks(spans: Iterable[Interval], units_per_read: int) -> Iterator[tuple[int, int]]:
-    """Yield first unit and number of each read."""
+    """Yield the first unit and the number of units of each read."""
     most = _FIRST_UNITS
     for start, end in spans:
         first = start
@@ -221,12 +226,11 @@ def _blocks(spans: Iterable[Interval], units_per_read: int) -> Iterator[tuple[in
 
 
 def find_usable_units(reader: QueueReader, units: Units, first: int) -> tuple[UnitRun, Bools]:
-    """Return the units from queue offset `first` on, and which of them name bytes that one commit
-    log segment has."""
+    """Return the units from queue offset `first` on whose messages are each within one segment."""
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
-    bases, ends = _borders(reader.queue)
-    owner = _owners(bases, offsets)
+    bases, ends = find_borders(reader.queue)
+    owner = find_owners(bases, offsets)
     # A unit may name the coda at the end of an old segment: its message begins the next one.
     offsets[offsets == ends[owner] - CODA_SIZE] += CODA_SIZE
     usable = find_whole_records(reader.queue, offsets, sizes)
@@ -236,24 +240,28 @@ def find_usable_units(reader: QueueReader, units: Units, first: int) -> tuple[Un
     return UnitRun(numbers, offsets, sizes, units["tags_code"].astype(np.int64)), usable
 
 
-def _usable(reader: QueueReader, units: Units, first: int, on_finding: OnFinding) -> UnitRun | None:
+def _usable(
+    reader: QueueReader, units: Units, first: int, on_finding: OnFinding
+) -> Iterator[UnitRun]:
     found, usable = find_usable_units(reader, units, first)
-    if usable.all():
-        return found
+    findings: list[Finding] = []
     for group in runs_of_rows(np.flatnonzero(~usable)):
         row = int(group[0])
         last = first + int(group[-1])
         offset, size = int(found.offsets[row]), int(found.sizes[row])
-        on_finding(make_unusable_finding(reader, offset, size, first + row, last))
-    return found.take(usable) if usable.any() else None
+        findings.append(make_unusable_finding(reader, offset, size, first + row, last))
+    if findings:
+        found = found.take(usable)
+    yield from deliver_in_order(found, UnitRun.take, findings, on_finding)
 
 
 def _with_tags(units: UnitRun, tags_codes: frozenset[int] | None) -> UnitRun | None:
-    """The units that may be of messages with those tags; None when there is none."""
+    """Return the units of messages that may have one of the tags, or None if no unit matches."""
     if tags_codes is None:
         return units
     codes = units.tags_codes
-    # What is no i32 is no hash: the time of a delayed message, or a place in an extension.
+    # A code that does not fit 32 bits is not a hash: the time of a delayed message, or a place in
+    # an extension.
     mask = np.isin(codes, list(tags_codes)) | (codes != codes.astype(np.int32))
     return units.take(mask) if mask.any() else None
 
@@ -263,43 +271,13 @@ def runs_of_units(queue: QueueFiles, units: UnitRun, batch_bytes: int) -> Iterat
         yield units.take(part)
 
 
-def _borders(queue: QueueFiles) -> tuple[Int64s, Int64s]:
-    """First byte of each commit log segment, and the one behind its last."""
-    bases = [extent.base_offset for extent in queue.commit_log] or [0]
-    ends = [extent.end_offset for extent in queue.commit_log] or [0]
-    return np.array(bases, dtype=np.int64), np.array(ends, dtype=np.int64)
-
-
-def _owners(bases: Int64s, offsets: Int64s) -> Int64s | np.int64:
-    """The segment of each offset by its number; one number when it is the same for all. Those in
-    front of the first segment are given to it."""
-    if len(bases) == 1:
-        return np.int64(0)
-    if len(offsets):
-        ends = np.array([offsets.min(), offsets.max()])
-        first, last = np.maximum(np.searchsorted(bases, ends, side="right") - 1, 0)
-        if first == last:
-            return np.int64(first)
-    owners: Int64s = np.maximum(np.searchsorted(bases, offsets, side="right") - 1, 0)
-    return owners
-
-
-def find_whole_records(queue: QueueFiles, offsets: Int64s, sizes: Int64s) -> Bools:
-    """Return bool[n]: whether one commit log segment has all bytes [offset, offset + size)."""
-    bases, ends = _borders(queue)
-    owner = _owners(bases, offsets)
-    whole: Bools = (sizes >= MIN_RECORD_SIZE) & (offsets >= bases[owner])
-    whole &= offsets <= ends[owner] - sizes  # a sum could pass 2^63
-    return whole
-
-
 def cut_runs(
     queue: QueueFiles, offsets: Int64s, sizes: Int64s, batch_bytes: int = BATCH_BYTES
 ) -> Iterator[slice]:
-    """Cut whole records into runs to be read in one piece: within one segment, rising, without
-    large gaps, at most `batch_bytes` (one record at least)."""
-    bases, _ = _borders(queue)
-    owner = _owners(bases, offsets)
+    """Cut whole records into runs that are each read in one piece: within one segment, ascending,
+    without large gaps, at most `batch_bytes` (at least one record)."""
+    bases, _ = find_borders(queue)
+    owner = find_owners(bases, offsets)
     ends = offsets + sizes
     gap = offsets[1:] - ends[:-1]
     cut = (gap < 0) | (gap > _GAP_BYTES)
@@ -316,7 +294,7 @@ def cut_runs(
 
 
 def runs_of_rows(rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
-    """Split ascending numbers where one is missing."""
+    """Split ascending numbers into runs at gaps."""
     if not len(rows):
         return []
     return np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
@@ -325,43 +303,23 @@ def runs_of_rows(rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
 def make_unusable_finding(
     reader: QueueReader, offset: int, size: int, first: int, last: int
 ) -> Finding:
-    """Make the finding that the units of queue offsets `first` to `last` name no whole record; the
-    first of them says `offset` and `size`."""
+    """Return the finding that the units of queue offsets `first` to `last` refer to no whole
+    record. The first of these units contains `offset` and `size`."""
     segment, position = reader.unit_place(first)
-    end = reader.queue.commit_log_max_offset
-    until = "" if first == last else f" (and all units up to queue offset {last})"
-    messages = last - first + 1
+    queue = reader.queue
+    begin, end = queue.commit_log_min_offset, queue.commit_log_max_offset
+    kind, what = "record-missing", "of a message that no commit log segment holds whole"
+    expected, found = f"bytes {offset} to {offset + size}", f"a commit log that ends at {end}"
     if size < MIN_RECORD_SIZE:
-        return damage(
-            "unit-invalid",
-            f"consume queue unit with an impossible message size{until}",
-            segment=segment,
-            position=position,
-            queue_offset=first,
-            expected=f"at least {MIN_RECORD_SIZE}",
-            found=str(size),
-            messages=messages,
-        )
-    if offset < reader.queue.commit_log_min_offset:
-        return damage(
-            "record-expired",
-            f"consume queue unit of a message before the commit log's start{until}",
-            segment=segment,
-            position=position,
-            queue_offset=first,
-            expected=f"at least {reader.queue.commit_log_min_offset}",
-            found=str(offset),
-            messages=messages,
-        )
+        kind, what = "unit-invalid", "with an impossible message size"
+        expected, found = f"at least {MIN_RECORD_SIZE}", str(size)
+    elif offset < begin:
+        kind, what = "record-expired", "of a message before the commit log's start"
+        expected, found = f"at least {begin}", str(offset)
+    until = "" if first == last else f" (and all units up to queue offset {last})"
+    text, count = f"consume queue unit {what}{until}", last - first + 1
     return damage(
-        "record-missing",
-        f"consume queue unit of a message that no commit log segment holds whole{until}",
-        segment=segment,
-        position=position,
-        queue_offset=first,
-        expected=f"bytes {offset} to {offset + size}",
-        found=f"a commit log that ends at {end}",
-        messages=messages,
+        kind, text, segment, position, first, expected=expected, found=found, messages=count
     )
 
 
@@ -380,7 +338,7 @@ def read_checked_run(
     *,
     body_crcs: bool = True,
 ) -> MessageBatch | None:
-    """Read and check the messages of one run; None when none of them is good."""
+    """Read and check the messages of one run. Return None if no message is intact."""
     start = run.start
     try:
         buffer = load()
@@ -395,7 +353,7 @@ def read_checked_run(
             damage(
                 "record-missing",
                 f"messages up to queue offset {int(run.queue_offsets[-1])} cannot be read: {error}",
-                segment=place_of(reader.queue, run.start)[0],
+                place_of(reader.queue, run.start)[0],
                 queue_offset=int(run.queue_offsets[0]),
                 messages=len(run.queue_offsets),
             )

@@ -1,8 +1,8 @@
-"""What is read of blocks that do not have their checksums, where a provider keeps these.
+"""Messages in blocks with a wrong checksum, for providers with checksums.
 
-Of the messages in such a block nobody can tell which are as they were, so none is served; those
-that fail a check of their own are named. A unit is right when the record that it names is: only its
-tags code has to be made again from there.
+A damaged block may have intact messages, but intact messages cannot be recognised, so none is
+served. Messages that fail another check are reported. A unit is right if its record is right. Only
+its tags code is recomputed from the record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
 from tieredstore.scan.read.record_checks import check_run
 
 BLOCK_KIND: Final = "block-checksum"
-"""The kind of the findings."""
+"""Kind of the findings about blocks."""
 
 
 def tell_blocks(
@@ -34,7 +34,8 @@ def tell_blocks(
     queue_offset: int | None = None,
     messages: Sequence[int] | None = None,
 ) -> None:
-    """Tell of damaged blocks. messages: how many are left out for each; by default none."""
+    """Report damaged blocks. `messages`: number of messages that were left out, by block. By
+    default none."""
     for number, block in enumerate(error.blocks):
         left_out = messages[number] if messages else 0
         on_finding(make_block_finding(error.id, block, queue_offset, left_out))
@@ -43,13 +44,14 @@ def tell_blocks(
 def make_block_finding(
     segment: SegmentId, block: DamagedBlock, queue_offset: int | None = None, messages: int = 0
 ) -> Finding:
-    """Make the finding of a damaged block, for which so many messages are left out."""
+    """Return the finding of a damaged block. `messages`: number of messages left out because of the
+    block."""
     return damage(
         BLOCK_KIND,
         f"the {block.end - block.start} bytes of a block do not have their checksum",
-        segment=segment,
-        position=block.start,
-        queue_offset=queue_offset,
+        segment,
+        block.start,
+        queue_offset,
         expected=f"{block.expected_crc:#010x}",
         found=f"{block.found_crc:#010x}",
         messages=messages,
@@ -57,15 +59,10 @@ def make_block_finding(
 
 
 def leave_out_damaged(
-    queue: QueueFiles,
-    error: BlocksDamaged,
-    run: UnitRun,
-    on_finding: OnFinding,
-    *,
-    body_crcs: bool,
+    queue: QueueFiles, error: BlocksDamaged, run: UnitRun, on_finding: OnFinding, *, body_crcs: bool
 ) -> UnitRun | None:
-    """Return the units of a run whose records touch no damaged block; None when there are none.
-    Tells what is wrong with the other records, then of the blocks."""
+    """Return the units of a run whose records touch no damaged block. None if every record touches
+    one. Damage of other records is reported first, then the blocks."""
     starts, ends = run.offsets, run.offsets + run.sizes + CODA_SIZE
     touched = find_overlaps([error], starts, ends)
     if touched.any():
@@ -83,7 +80,7 @@ def leave_out_damaged(
 
 
 def _count_by_block(error: BlocksDamaged, starts: Int64s, ends: Int64s) -> list[int]:
-    """How many records touch each block, each record counted once."""
+    """Count the records that touch each block. A record counts once."""
     counts = []
     left: Bools = np.ones(len(starts), np.bool_)
     for low, high in error.ranges:
@@ -94,8 +91,8 @@ def _count_by_block(error: BlocksDamaged, starts: Int64s, ends: Int64s) -> list[
 
 
 def trust_tags(batch: MessageBatch) -> MessageBatch:
-    """Return the batch with the tags codes that its messages should have, where units did not
-    tell."""
+    """Return the batch with tags codes computed from the messages, because the units cannot be
+    trusted."""
     unknown = batch.tags_codes == UNKNOWN_TAGS_CODE
     if not unknown.any():
         return batch

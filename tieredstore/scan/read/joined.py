@@ -1,8 +1,6 @@
-"""Reads many small ranges and checks their messages together.
-
-What is wrong with a range, reading it alone tells: here it is only found which ranges need that.
-Sound ranges, nearly all of a tier, then cost two reads each and a share of a few columns.
-"""
+"""Joint read of many small ranges, whose messages are checked together. Only a separate read of a
+range finds its damage. This module finds the ranges that need a separate read. Sound ranges, nearly
+all of a tier, then cost two reads each, and share the work on columns."""
 
 from __future__ import annotations
 
@@ -21,25 +19,23 @@ from tieredstore.message.columns.records import (
     record_columns,
 )
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
-from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from tieredstore.message.layout import MIN_RECORD_SIZE
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import Bools, Int64s
 from tieredstore.scan.read.batches import BATCH_BYTES, BATCH_ROWS
-from tieredstore.scan.read.record_checks import find_right_topics
+from tieredstore.scan.read.record_checks import find_right_heads, find_right_topics
 
 MOST_BYTES = 256 << 10
-"""Commit log bytes of a range that is read with others, at most."""
+"""Maximum commit log bytes of a range that is read together with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedBatch:
-    """Messages of several ranges over one buffer, range by range, in the order of their offsets.
-
-    queues: of each range; counts: int64[ranges], its messages; tags_codes: of their units; columns:
-    positions are bytes in the buffer.
-    """
+    """Messages of several ranges over one buffer, range by range, in offset order. `queues`: the
+    queue of each range. `counts`: int64[ranges], number of messages in each range. `tags_codes`:
+    tags codes of the units. `columns`: positions are bytes in the buffer."""
 
     queues: tuple[QueueFiles, ...]
     counts: Int64s
@@ -51,13 +47,13 @@ class JoinedBatch:
         return len(self.columns)
 
     def owners(self) -> Iterator[tuple[QueueFiles, int]]:
-        """Yield the queue of each range, and how many rows are its own."""
+        """Yield the queue of each range, and the range's number of rows."""
         return zip(self.queues, self.counts.tolist(), strict=True)
 
 
 class _Piece(NamedTuple):
-    """A range with the bytes of its units, and those of the log from offset `start` on that they
-    name."""
+    """A range with the bytes of its units, and the log bytes of its messages, from offset `start`
+    on."""
 
     range: ScanRange
     units: memoryview
@@ -66,8 +62,8 @@ class _Piece(NamedTuple):
 
 
 def group_small(ranges: Sequence[ScanRange]) -> Iterator[list[ScanRange]]:
-    """Group neighbours that may be read together: one batch of messages, about. A range that may
-    not is alone."""
+    """Group adjacent ranges that may be read together, to about one batch of messages. Any other
+    range is a group of its own."""
     group: list[ScanRange] = []
     size_bytes = rows = 0
     for one in ranges:
@@ -88,9 +84,10 @@ def group_small(ranges: Sequence[ScanRange]) -> Iterator[list[ScanRange]]:
 def read_joined(
     provider: SegmentProvider, ranges: Sequence[ScanRange]
 ) -> tuple[list[bool], JoinedBatch | None]:
-    """Find which ranges are sound: their units name whole records behind one another, which are
-    their messages, with bodies that have their CRC. Times are not compared. Returns that for each,
-    and the messages of the sound ones, None where none is. Raises Unavailable."""
+    """Find the sound ranges. In a sound range the units refer to adjacent whole records, which are
+    the messages of the units, and bodies have the right CRC. Times are not compared. Returns
+    whether each range is sound, and the messages of the sound ranges (None without a sound range).
+    Raises Unavailable."""
     found = list(map_ahead(provider, lambda one: _read(provider, one), ranges))
     sound = np.array([piece is not None for piece in found], np.bool_)
     batch, right = _check([piece for piece in found if piece is not None])
@@ -99,10 +96,10 @@ def read_joined(
 
 
 def _read(provider: SegmentProvider, one: ScanRange) -> _Piece | None:
-    """The bytes of a range; None where its units or its messages are not in one segment, or where
-    these cannot lie behind one another."""
+    """Read the bytes of a range. Returns None if its units or its messages are in more than one
+    segment, or if the messages cannot be adjacent."""
     queue = one.queue
-    units = _read_within(
+    units = read_within(
         provider, queue.consume_queue, one.from_offset * UNIT_SIZE, one.count * UNIT_SIZE
     )
     if units is None:
@@ -112,14 +109,15 @@ def _read(provider: SegmentProvider, one: ScanRange) -> _Piece | None:
     length = last + int(ends["size"][1]) - start
     if not one.count * MIN_RECORD_SIZE <= length <= MOST_BYTES:
         return None
-    log = _read_within(provider, queue.commit_log, start, length)
+    log = read_within(provider, queue.commit_log, start, length)
     return None if log is None else _Piece(one, units, start, log)
 
 
-def _read_within(
+def read_within(
     provider: SegmentProvider, extents: tuple[SegmentExtent, ...], offset: int, length: int
 ) -> memoryview | None:
-    """Bytes of one segment; None where it has not all of them, or is damaged there."""
+    """Read bytes of one segment. Returns None if bytes are missing or damaged. Raises
+    Unavailable."""
     extent = extent_at(extents, offset)
     if length <= 0 or extent is None or offset + length > extent.end_offset:
         return None
@@ -133,7 +131,7 @@ def _read_within(
 
 
 def _check(pieces: Sequence[_Piece]) -> tuple[JoinedBatch | None, Bools]:
-    """The messages of the sound pieces, and which these are."""
+    """Return the messages of the sound pieces, and which pieces are sound."""
     sound = np.ones(len(pieces), np.bool_)
     if not pieces:
         return None, sound
@@ -151,13 +149,11 @@ def _check(pieces: Sequence[_Piece]) -> tuple[JoinedBatch | None, Bools]:
     if not right.all():
         return _check_rest(pieces, owners[~right])
     headers = gather_headers(buffer, offsets + shifts[owners])
-    magic = headers["magic"]
     begins = np.array([piece.range.from_offset for piece in pieces])
     numbers = np.arange(len(units)) - firsts[owners] + begins[owners]
-    right = (headers["size"] == sizes) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
-    right &= (headers["physical_offset"] == offsets) & (headers["queue_offset"] == numbers)
-    queue_ids = np.array([piece.range.queue.queue_id for piece in pieces])
-    right &= headers["queue_id"] == queue_ids[owners]
+    queue_ids = np.array([piece.range.queue.queue_id for piece in pieces])[owners]
+    right = find_right_heads(headers, offsets, sizes, queue_ids)
+    right &= headers["queue_offset"] == numbers
     if not right.all():
         return _check_rest(pieces, owners[~right])
     try:
@@ -177,7 +173,7 @@ def _check(pieces: Sequence[_Piece]) -> tuple[JoinedBatch | None, Bools]:
 
 
 def _check_rest(pieces: Sequence[_Piece], bad: Int64s) -> tuple[JoinedBatch | None, Bools]:
-    """Check without the bad ones."""
+    """Check again without the pieces that were found to be bad."""
     sound = np.ones(len(pieces), np.bool_)
     sound[bad] = False
     batch, right = _check([pieces[number] for number in np.flatnonzero(sound).tolist()])

@@ -1,4 +1,4 @@
-"""How ranges are read as columns."""
+"""Options for reading columns."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from tieredstore.errors import Invalid
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
 from tieredstore.message.hashes import tags_code
+from tieredstore.scan.findings import OnDamage
 from tieredstore.scan.read.batches import BATCH_BYTES
 
 MOST_BATCH_BYTES = 1 << 30
-"""Arrow's offsets have 32 bits, and a batch is in memory several times."""
+"""Maximum size of a batch. Arrow's offsets have 32 bits, and a batch is in memory several times."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a range is read. Picklable. Raises Invalid for batches of more than 1 GiB.
-
-    batch_bytes: commit log bytes of a batch, at most. body_crcs: compare bodies with their CRCs.
-    body_limit_bytes: most that one compressed body may inflate to. tags: only messages whose TAGS
-    value is one of these; keys: only messages that have one of these as UNIQ_KEY or in KEYS.
-    verify_records: read and check every record, also where the consume queue alone answers. limit:
-    most rows of one range.
-    """
+    """Options for reading a range. Picklable. Raises Invalid for batches of more than 1 GiB.
+    `batch_bytes`: maximum commit log bytes of a batch. `body_crcs`: compare bodies with their CRCs.
+    `body_limit_bytes`: maximum size of one decompressed body. `tags`: only messages with one of
+    these TAGS values. `keys`: only messages with one of these as UNIQ_KEY or in KEYS.
+    `verify_records`: read and check every record, even if the consume queue has all columns.
+    `limit`: maximum number of rows of one range. `on_damage`: reaction to damage if no `on_finding`
+    is given."""
 
     batch_bytes: int = BATCH_BYTES
     body_crcs: bool = True
@@ -31,6 +31,7 @@ class ReadOptions:
     keys: tuple[str, ...] | None = None
     verify_records: bool = False
     limit: int | None = None
+    on_damage: OnDamage = OnDamage.FAIL
 
     def __post_init__(self) -> None:
         if self.batch_bytes > MOST_BATCH_BYTES:

@@ -1,8 +1,6 @@
-"""Reads of the runs to come, under way while the caller works on the one before.
-
-An object store takes many times longer to answer than a record takes to be checked, and answers
-several requests at once in about the time of one.
-"""
+"""Read-ahead of later runs while the caller works on the present run. An object store needs many
+times longer to answer than the check of a record takes. But it answers several concurrent requests
+in about the time of one."""
 
 from __future__ import annotations
 
@@ -17,20 +15,21 @@ from tieredstore.scan.findings import Finding, OnFinding
 from tieredstore.scan.read.batch import UnitRun
 
 RUNS_AHEAD = 4
-"""Runs that one reader reads ahead, at most."""
+"""Maximum number of runs that one reader reads ahead."""
 RUNS_AHEAD_IN_ALL = 16
-"""Runs that all readers of the process read ahead, beside the one that each reads anyway: with a
-run of 4 MiB they hold 64 MiB."""
+"""Maximum number of runs that all readers of the process read ahead, in addition to one run per
+reader. With runs of 4 MiB this is 64 MiB."""
 RUNS_PLANNED = 16
-"""Runs whose units are read before their messages."""
+"""Number of runs whose units are read before their messages."""
 
 Read: TypeAlias = Callable[[UnitRun], Callable[[], memoryview]]
-"""Prepares the read of a run: what is returned may be called in another thread."""
+"""Function that prepares the read of a run. The returned function may be called in another
+thread."""
 
 
 class LoadedRun(NamedTuple):
-    """A run and the read of its bytes; `load`, to be called before the next run is asked for, gives
-    them, or raises what the read raised."""
+    """A run and the read of its bytes. `load` returns the bytes, or raises the error of the read.
+    It must be called before the next run is requested."""
 
     run: UnitRun
     load: Callable[[], memoryview]
@@ -42,11 +41,9 @@ _Planned: TypeAlias = "Finding | Exception | tuple[UnitRun, Callable[[], memoryv
 def load_ahead(
     runs_of: Callable[[OnFinding], Iterator[UnitRun]], read: Read, on_finding: OnFinding
 ) -> Iterator[LoadedRun]:
-    """Yield the runs in order, a few of them being read meanwhile.
-
-    runs_of: makes the runs, in a thread of its own, given whom to tell what is wrong with units.
-    Findings and errors come when the caller gets to their place, as without reading ahead.
-    """
+    """Yield the runs in order, and read the next few in the meantime. `runs_of`: creates the runs
+    in its own thread. Its argument receives findings about units. Findings and errors are delivered
+    in order, as without reading ahead."""
     planned: SimpleQueue[_Planned] = SimpleQueue()
     room = Semaphore(RUNS_PLANNED)
     stopping = Event()
@@ -82,7 +79,7 @@ def load_ahead(
 def _window(
     planned: SimpleQueue[_Planned], pool: ThreadPoolExecutor
 ) -> Iterator[Finding | Exception | LoadedRun]:
-    """What was planned, in order; the next runs of it are being read."""
+    """Yield the planned items in order while the next runs are read."""
     window: deque[Finding | Exception | LoadedRun] = deque()
     loading, is_end = 0, False
     with _Share() as share:
@@ -112,7 +109,7 @@ _IN_ALL = Semaphore(RUNS_AHEAD_IN_ALL)
 
 
 class _Share:
-    """What one reader has of the runs that all may read ahead."""
+    """Share of one reader in the runs that all readers may read ahead."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -124,7 +121,8 @@ class _Share:
         self.reduce(0)
 
     def covers(self, loading: int) -> bool:
-        """Tell whether one more run may be read beside `loading`; the only one always may."""
+        """Return whether the reader may read another run while it reads `loading` runs. A first run
+        is always allowed."""
         if loading > RUNS_AHEAD:
             return False
         if loading > self._count and _IN_ALL.acquire(blocking=False):
@@ -132,7 +130,7 @@ class _Share:
         return loading <= self._count
 
     def reduce(self, loading: int) -> None:
-        """Give back what `loading` runs do not need."""
+        """Release the part of the share that `loading` runs do not need."""
         while self._count > loading:
             self._count -= 1
             _IN_ALL.release()

@@ -1,8 +1,8 @@
-"""Compares records with the consume queue units that name them."""
+"""Comparison of records with their consume queue units."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,9 @@ from tieredstore.message.layout import (
     QUEUE_OFFSET_POSITION,
 )
 from tieredstore.message.record import decode_record
+from tieredstore.message.sysflag import INNER_BATCH
 from tieredstore.scan.catalogue import QueueFiles
-from tieredstore.scan.findings import Finding, OnFinding, damage
+from tieredstore.scan.findings import Finding, OnFinding, damage, note
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
 
 
@@ -47,46 +48,54 @@ def check_run(
     `buffer` begins at tiered offset `start`."""
     checks = _RunChecks(queue, buffer, start, run, body_crcs=body_crcs)
     batch = checks.batch()
-    for finding in checks.sort_findings():
+    for finding in sorted(checks.findings, key=lambda finding: finding.queue_offset or 0):
         on_finding(finding)
     return batch
 
 
+def find_right_heads(
+    headers: npt.NDArray[np.void], offsets: Int64s, sizes: Int64s, queue_ids: Int64s | int
+) -> Bools:
+    """Return whether each header belongs to a message with the given position, size and queue
+    id."""
+    magic = headers["magic"]
+    right: Bools = (headers["size"] == sizes) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
+    right &= (headers["physical_offset"] == offsets) & (headers["queue_id"] == queue_ids)
+    return right
+
+
 def place_of(queue: QueueFiles, offset: int) -> tuple[SegmentId, int]:
-    """Find the commit log segment that has a byte of the queue's log, and the byte's position in
-    it."""
+    """Return the commit log segment of a byte, and the byte's position in the segment."""
     extent = next(e for e in reversed(queue.commit_log) if e.base_offset <= offset)
     return extent.id, offset - extent.base_offset
 
 
 class _RunChecks:
-    """The checks of one run; findings are gathered and reported in queue offset order."""
+    """Checks of one run. Findings are collected and reported in queue offset order."""
 
     def __init__(
-        self,
-        queue: QueueFiles,
-        buffer: memoryview,
-        start: int,
-        run: UnitRun,
-        *,
-        body_crcs: bool,
+        self, queue: QueueFiles, buffer: memoryview, start: int, run: UnitRun, *, body_crcs: bool
     ) -> None:
         self._queue = queue
         self._buffer = buffer
         self._start = start
         self._run = run
         self._body_crcs = body_crcs
-        self._findings: list[Finding] = []
+        self.findings: list[Finding] = []
         self._segment, self._base = place_of(queue, start)
 
-    def sort_findings(self) -> list[Finding]:
-        return sorted(self._findings, key=lambda finding: finding.queue_offset or 0)
-
     def _add(
-        self, kind: str, what: str, index: int, position: int, expected: object, found: object
+        self,
+        kind: str,
+        what: str,
+        index: int,
+        position: int,
+        expected: object,
+        found: object,
+        make: Callable[..., Finding] = damage,
     ) -> None:
-        self._findings.append(
-            damage(
+        self.findings.append(
+            make(
                 kind,
                 what,
                 segment=self._segment,
@@ -103,7 +112,7 @@ class _RunChecks:
         headers = gather_headers(self._buffer, positions)
         codas = headers["magic"] == MAGIC_BLANK
         if codas.any():
-            # The coda of an old writer stands before the message that the unit names.
+            # The coda of an old writer precedes the message that the unit names.
             moved = positions + np.where(codas, CODA_SIZE, 0)
             moved = np.where(moved + run.sizes <= len(self._buffer), moved, positions)
             positions = moved
@@ -112,9 +121,15 @@ class _RunChecks:
         index = np.flatnonzero(good)
         if len(index) < len(good):
             positions, headers = positions[index], headers[index]
-        columns, index = self._columns(positions, headers, index)
+        columns, kept, errors = decode_columns(self._buffer, positions, headers)
+        for row, error in errors:
+            # Without the place in this buffer, which means nothing to a reader.
+            text, at = f"message structure: {str(error).partition(': ')[2]}", int(positions[row])
+            expected = "lengths that fill the message"
+            self._add("record-structure", text, int(index[row]), at, expected, "others")
         if columns is None:
             return None
+        index = index[kept]
         index, columns = self._check_topics_and_bodies(columns, index)
         if not len(index):
             return None
@@ -157,45 +172,17 @@ class _RunChecks:
             what = field.replace("_", " ")
             kind = "record-" + field.replace("_", "-")
             wanted = np.broadcast_to(expected, len(wrong))
+            joint = headers["sys_flag"] & INNER_BATCH != 0
             for i in np.flatnonzero(wrong).tolist():
                 at, value = int(positions[i]) + byte, int(headers[field][i])
-                self._add(kind, what, i, at, int(wanted[i]), value)
+                if field == "queue_offset" and joint[i]:
+                    # Java takes the units of a batch consume queue for those of a plain one.
+                    text = "a record of several messages, which is not at its offset"
+                    self._add("record-of-batch", text, i, at, int(wanted[i]), value, make=note)
+                else:
+                    self._add(kind, what, i, at, int(wanted[i]), value)
             good &= ~wrong
         return good
-
-    def _columns(
-        self,
-        positions: Int64s,
-        headers: npt.NDArray[np.void],
-        index: npt.NDArray[np.intp],
-    ) -> tuple[RecordColumns | None, npt.NDArray[np.intp]]:
-        """Columns of the records at `positions`, whose places in the run are `index`; those that
-        cannot be decoded are left out of both."""
-        if not len(index):
-            return None, index
-        try:
-            return record_columns(self._buffer, positions, headers), index
-        except Corrupt:
-            pass
-        kept: list[int] = []
-        for row, i in enumerate(index.tolist()):
-            try:
-                decode_record(self._buffer, int(positions[row]))
-            except Corrupt as error:
-                self._add(
-                    "record-structure",
-                    # Without the place in this buffer, which tells nobody anything.
-                    f"message structure: {str(error).partition(': ')[2]}",
-                    i,
-                    int(positions[row]),
-                    "lengths that fill the message",
-                    "others",
-                )
-            else:
-                kept.append(row)
-        if not kept:
-            return None, index[:0]
-        return record_columns(self._buffer, positions[kept]), index[kept]
 
     def _check_topics_and_bodies(
         self, columns: RecordColumns, index: npt.NDArray[np.intp]
@@ -211,28 +198,41 @@ class _RunChecks:
                 "record-topic", "topic", int(index[row]), at, repr(self._queue.topic), repr(found)
             )
         for row in np.flatnonzero(~right_body).tolist():
-            at = int(columns.positions[row])
-            self._add(
-                "record-body-crc",
-                "body CRC does not fit the body",
-                int(index[row]),
-                at + BODY_CRC_POSITION,
-                f"{_body_crc(self._buffer, columns, row):#010x}",
-                f"{int(columns.body_crcs[row]):#010x}",
-            )
+            at, length = int(columns.body_offsets[row]), int(columns.body_lengths[row])
+            expected = f"{crc32(self._buffer[at : at + length]):#010x}"
+            found, place = f"{int(columns.body_crcs[row]):#010x}", int(columns.positions[row])
+            text, place = "body CRC does not fit the body", place + BODY_CRC_POSITION
+            self._add("record-body-crc", text, int(index[row]), place, expected, found)
         good = right_topic & right_body
         if good.all():
             return index, columns
         return index[good], columns.take(good)
 
 
-def _body_crc(buffer: memoryview, columns: RecordColumns, row: int) -> int:
-    at, length = int(columns.body_offsets[row]), int(columns.body_lengths[row])
-    return crc32(buffer[at : at + length])
+def decode_columns(
+    buffer: memoryview, positions: Int64s, headers: npt.NDArray[np.void]
+) -> tuple[RecordColumns | None, npt.NDArray[np.intp], list[tuple[int, Corrupt]]]:
+    """Return the columns of the readable records, their row numbers, and the errors of the other
+    records by row."""
+    rows = np.arange(len(positions))
+    if not len(rows):
+        return None, rows, []
+    try:
+        return record_columns(buffer, positions, headers), rows, []
+    except Corrupt:
+        pass
+    errors: list[tuple[int, Corrupt]] = []
+    for row, position in enumerate(positions.tolist()):
+        try:
+            decode_record(buffer, position)
+        except Corrupt as error:
+            errors.append((row, error))
+    rows = np.delete(rows, [row for row, _ in errors])
+    return (record_columns(buffer, positions[rows]) if len(rows) else None), rows, errors
 
 
 def has_topic(buffer: memoryview, columns: RecordColumns, topic: str) -> Bools:
-    """Tell whether each record carries that topic."""
+    """Return whether each record has the topic."""
     name = topic.encode(errors="surrogateescape")
     same: Bools = columns.topic_lengths == len(name)
     rows = slice(None) if same.all() else np.flatnonzero(same)
@@ -249,7 +249,7 @@ def has_topic(buffer: memoryview, columns: RecordColumns, topic: str) -> Bools:
 def find_right_topics(
     buffer: memoryview, columns: RecordColumns, topics: Sequence[str], owners: Int64s
 ) -> Bools:
-    """Tell whether each message carries its topic: `topics[owner]`."""
+    """Return whether each message has its topic: `topics[owner]`."""
     names = [topic.encode(errors="surrogateescape") for topic in topics]
     lengths = np.array([len(name) for name in names], dtype=np.int64)
     right: Bools = columns.topic_lengths == lengths[owners]

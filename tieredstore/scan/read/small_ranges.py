@@ -1,4 +1,4 @@
-"""Small ranges, of which several are read at once where each waits for a network."""
+"""Concurrent reads of several small ranges, for reads that wait for a network."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SMALL_BYTES = 1 << 20
-"""Commit log bytes up to which a range is read ahead: larger ones are read ahead in themselves."""
+"""Maximum commit log bytes of a range that is read ahead as a whole. In larger ranges, runs are
+read ahead."""
 AHEAD_BYTES = 16 << 20
-"""Commit log bytes of the ranges that are read ahead, at most."""
+"""Maximum commit log bytes of the ranges that are read ahead."""
 _BATCHES = 2
-"""Batches of a range that are read ahead: small ranges have one, and then their end."""
+"""Number of batches of a range that are requested ahead. A small range has one batch, and the
+second request finds its end."""
 
 Read: TypeAlias = Callable[[T, OnFinding], Generator[R]]
-"""Reads an item in batches; in one thread at a time, not always the same."""
+"""Function that reads an item in batches. One thread at a time reads the batches of an item, but
+not always the same thread."""
 
 
 def read_small_ahead(
@@ -33,12 +36,10 @@ def read_small_ahead(
     read: Read[T, R],
     on_finding: OnFinding,
 ) -> Generator[R]:
-    """Yield the batches of each item, in their order; over a network the next few small ones are
-    being read meanwhile, 16 MiB at most, and no more items than the provider answers together.
-    size_of: commit log bytes of an item.
-
-    Findings and errors come when the caller gets to their place, as without reading ahead.
-    """
+    """Yield the batches of each item, in item order. Over a network the next few small items are
+    read ahead: at most 16 MiB, and no more items than the provider answers concurrently. `size_of`:
+    commit log bytes of an item. Findings and errors are delivered in order, as without
+    read-ahead."""
     if not waits_for_network(provider):
         for item in items:
             yield from read(item, on_finding)
@@ -69,7 +70,7 @@ def read_small_ahead(
 
 
 class _Ahead(Generic[T, R]):
-    """One item, the first batches of which are read in a thread."""
+    """One item whose first batches are read by a thread."""
 
     def __init__(
         self, pool: ThreadPoolExecutor, item: T, size_bytes: int, read: Read[T, R]
@@ -88,7 +89,7 @@ class _Ahead(Generic[T, R]):
         self._tell(finding)
 
     def take(self, on_finding: OnFinding) -> Generator[R]:
-        """Yield what was read, and then the rest."""
+        """Yield the batches that were read ahead, and then the other batches of the item."""
         try:
             error = self._read.exception()
             for event in self._events:

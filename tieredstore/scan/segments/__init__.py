@@ -1,1 +1,1 @@
-"""What the files of a queue hold at their ends: last messages, store times, topic ids."""
+"""Store times, read from the files of a queue."""

@@ -1,4 +1,4 @@
-"""Store times of what was copied of a segment, for its entry in the metadata."""
+"""Store times of the copied part of a segment, for its metadata entry."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.index.tiered import HEADER_SIZE, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.findings import Finding
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batches import read_batches
 
 Times = tuple[int, int]
-"""Smallest and largest store time, epoch ms; NEVER_WRITTEN_MS twice for none."""
+"""Smallest and largest store time, epoch ms. Both are NEVER_WRITTEN_MS without messages."""
 NO_TIMES: Times = (NEVER_WRITTEN_MS, NEVER_WRITTEN_MS)
 
 
@@ -25,12 +24,9 @@ def segment_times(
     origin: FileSegmentMetadata | None,
     target: FileSegmentMetadata | None,
 ) -> Times:
-    """Find the times of all messages of a segment as far as it is copied.
-
-    They are the origin's own when its state speaks of just these bytes. Otherwise the messages
-    that neither the origin's nor the target's entry covers are read. Raises Unavailable, and
-    Corrupt when a segment is gone.
-    """
+    """Return the store times of all copied messages of a segment. The origin's times are used if
+    its state describes the same bytes. Otherwise the messages that neither the origin's nor the
+    target's entry covers are read. Raises Unavailable, and Corrupt if a segment is missing."""
     times, covered = NO_TIMES, 0
     for entry in (target, origin):
         if (
@@ -44,18 +40,26 @@ def segment_times(
     low, high = extent.base_offset + covered, extent.end_offset
     with QueueReader(provider, queue) as reader:
         for start, end in queue.unit_spans():
-            first, last = _units_in(reader, extent.id.type, (start, end), low, high)
+            if extent.id.type is FileSegmentType.CONSUME_QUEUE:
+                first, last = max(start, low // UNIT_SIZE), min(end, high // UNIT_SIZE)
+            else:
+                span = (start, end)
+                first, last = (first_unit_behind(reader, span, at) for at in (low, high))
             first = max(first, reader.min_offset())
             if first < last:
                 scanned = ScanRange(queue, first, last, 0)
-                for batch in read_batches(provider, scanned, on_finding=_leave_out):
+                # Damage has no store time. `verify` reports it.
+                for batch in read_batches(provider, scanned, on_finding=lambda _: None):
                     found = batch.columns.store_timestamps
-                    times = _join_times(times, (int(found.min()), int(found.max())))
+                    least, most = int(found.min()), int(found.max())
+                    if times != NO_TIMES:
+                        least, most = min(times[0], least), max(times[1], most)
+                    times = least, most
     return times
 
 
 def index_times(provider: SegmentProvider, extent: SegmentExtent) -> Times:
-    """Begin and end of the index file in a segment. Raises Unavailable, Corrupt."""
+    """Return the begin and end time of the index file in a segment. Raises Unavailable, Corrupt."""
     segment = provider.open(extent.id, extent.listing)
     try:
         header = unpack_header(segment.read(0, HEADER_SIZE))
@@ -66,28 +70,9 @@ def index_times(provider: SegmentProvider, extent: SegmentExtent) -> Times:
     return header.begin_timestamp_ms, header.end_timestamp_ms
 
 
-def _join_times(a: Times, b: Times) -> Times:
-    return b if a == NO_TIMES else (min(a[0], b[0]), max(a[1], b[1]))
-
-
-def _leave_out(finding: Finding) -> None:
-    """Damage has no store time; `verify` reports it."""
-    del finding
-
-
-def _units_in(
-    reader: QueueReader, type: FileSegmentType, span: tuple[int, int], low: int, high: int
-) -> tuple[int, int]:
-    """The queue offsets of a span whose units (or whose messages) are within the file offsets
-    [low, high)."""
-    if type is FileSegmentType.CONSUME_QUEUE:
-        return max(span[0], low // UNIT_SIZE), min(span[1], high // UNIT_SIZE)
-    return first_unit_behind(reader, span, low), first_unit_behind(reader, span, high)
-
-
 def first_unit_behind(reader: QueueReader, span: tuple[int, int], offset: int) -> int:
-    """Find the first unit of a span whose message begins at or behind a commit log offset, the end
-    of the span if there is none. O(log n) reads."""
+    """Return the first unit of a span whose message begins at or after a commit log offset, or the
+    end of the span. O(log n) reads."""
     low, high = span
     while low < high:
         middle = (low + high) // 2

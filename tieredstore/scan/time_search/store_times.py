@@ -1,7 +1,7 @@
 """Store times of messages, read from the heads of their records.
 
-A head counts when it is that of the message its consume queue unit names: right size, magic, queue
-and offsets. Whatever else lies there (zeros of a crash, damage, another message) has no time.
+A head is valid if it matches its consume queue unit: size, magic, queue and offsets. Other bytes
+(zeros of a crash, damage, another message) have no time.
 """
 
 from __future__ import annotations
@@ -15,28 +15,23 @@ import numpy.typing as npt
 from tieredstore.errors import Corrupt
 from tieredstore.message.columns.records import gather_headers, store_timestamps
 from tieredstore.message.consume_queue import UNIT_DTYPE
-from tieredstore.message.layout import (
-    CODA_SIZE,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    MIN_RECORD_SIZE,
-)
+from tieredstore.message.layout import CODA_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles
-from tieredstore.scan.codas import skip_last_codas
-from tieredstore.scan.extents import QueueReader, Units
+from tieredstore.scan.expired import require_no_expiry
+from tieredstore.scan.extents import QueueReader, Units, skip_last_codas
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 _READ_BYTES = 1 << 20
-"""Commit log bytes of one read, at most (one head at least)."""
+"""Maximum commit log bytes of one read (a read has at least one head)."""
 _GAP_BYTES = 16 << 10
-"""Bytes between two heads that are read along rather than skipped."""
+"""Maximum number of bytes between two heads that are read rather than skipped."""
 
 
 class StoreTimes(NamedTuple):
-    """int64[n] epoch ms and bool[n]: whether the time is known; others mean nothing."""
+    """Store times: int64[n] epoch ms, and bool[n]: whether the time is known. Unknown times have no
+    meaning."""
 
     times: Int64s
     known: Bools
@@ -44,20 +39,20 @@ class StoreTimes(NamedTuple):
 
 def read_times(reader: QueueReader, first: int, count: int) -> StoreTimes:
     """Read the store times of messages [first, first + count), which one span of units covers.
-
-    Reads heads that lie close together in one piece. What cannot be read is not known. Raises
-    Unavailable.
-    """
+    Heads that are close together are read in one piece. Unreadable times are marked as unknown.
+    Raises Unavailable, Expired if segments were deleted in the meantime."""
     found = StoreTimes(np.zeros(count, np.int64), np.zeros(count, np.bool_))
     try:
         units = reader.read_units(first, count)
     except Corrupt:  # shorter than it was listed
+        require_no_expiry(reader)
         return found
     offsets = skip_last_codas(reader.queue, units["physical_offset"].astype(np.int64))
     for rows, start, end in _pieces(reader.queue, offsets):
         try:
             buffer = reader.commit_log.read(start, end - start)
         except Corrupt:
+            require_no_expiry(reader)
             continue
         positions = offsets[rows] - start
         numbers = np.arange(first, first + count)[rows]
@@ -67,8 +62,9 @@ def read_times(reader: QueueReader, first: int, count: int) -> StoreTimes:
 
 
 def read_times_at(reader: QueueReader, offsets: Sequence[int]) -> StoreTimes:
-    """Read the store times of the messages at some queue offsets, each apart; over a network,
-    several at once. What cannot be read is not known. Raises Unavailable."""
+    """Read the store times of the messages at some queue offsets, each separately. Over a network,
+    several times are read concurrently. Unreadable times are marked as unknown. Raises Unavailable,
+    Expired if segments were deleted in the meantime."""
     found = StoreTimes(np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_))
     reads = [reader.prepare_units(offset, 1) for offset in offsets]
     found_units = read_all(reader, reads)
@@ -100,20 +96,22 @@ def read_times_at(reader: QueueReader, offsets: Sequence[int]) -> StoreTimes:
 def read_all(
     reader: QueueReader, reads: Sequence[Callable[[], memoryview]]
 ) -> list[memoryview | None]:
-    """Do prepared reads, None for each that finds its bytes gone. Raises Unavailable."""
+    """Run prepared reads. The result is None for a read whose bytes no longer exist. Raises
+    Unavailable."""
 
     def read(one: Callable[[], memoryview]) -> memoryview | None:
         try:
             return one()
         except Corrupt:  # shorter than it was listed
+            require_no_expiry(reader)
             return None
 
     return list(map_ahead(reader.provider, read, reads))
 
 
 def _pieces(queue: QueueFiles, offsets: Int64s) -> Iterator[tuple[npt.NDArray[np.intp], int, int]]:
-    """Rows whose heads are read together, and the bytes [start, end) of the log that they need, the
-    message behind a coda included."""
+    """Yield rows whose heads are read together, and the bytes [start, end) of the log that this
+    read needs. The bytes include the head after a coda."""
     for extent in queue.commit_log:
         low, high = extent.base_offset, extent.end_offset - MIN_RECORD_SIZE
         inside = np.flatnonzero((offsets >= low) & (offsets <= high))
@@ -142,7 +140,7 @@ def _times_in(
     codas = (headers["magic"] == MAGIC_BLANK) & (
         positions + CODA_SIZE + MIN_RECORD_SIZE <= len(buffer)
     )
-    if codas.any():  # the coda of an old writer stands before the message that the unit names
+    if codas.any():  # the coda of an old writer precedes the message that the unit names
         positions = positions + np.where(codas, CODA_SIZE, 0)
         headers = gather_headers(buffer, positions)
     known = _belong(headers, positions + start, codas, units, numbers, queue)

@@ -1,1 +1,2 @@
-"""Checks every byte of a tier that its formats let one check, and reports all damage."""
+"""Verification of a tier: it checks every byte that its formats allow to check, and reports all
+damage."""

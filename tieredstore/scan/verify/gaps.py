@@ -1,31 +1,33 @@
-"""Findings about one queue, and bytes of its commit log that no unit names."""
+"""Findings about one queue, and check of commit log bytes without a unit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
 
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
+from tieredstore.message.columns.walk import Stop, walk_records
 from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.message.record import decode_record
 from tieredstore.scan.catalogue import QueueFiles, extent_at
-from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.findings import Finding, damage
-from tieredstore.scan.verify.metadata import SegmentTimes
-from tieredstore.scan.verify.outcome import (
-    FindingsBox,
-    GapOutcome,
-    RangeOutcome,
-    is_damage,
-    make_times_seen,
-)
-from tieredstore.scan.verify.unnamed_bytes import look_at_unnamed_bytes
+from tieredstore.scan.extents import QueueReader, is_coda
+from tieredstore.scan.findings import Finding, damage, note
+from tieredstore.scan.read.batch import Int64s
+from tieredstore.scan.read.batches import BATCH_BYTES
+from tieredstore.scan.verify.metadata import java_store_times
+from tieredstore.scan.verify.outcome import FindingsBox, GapOutcome, SegmentTimes, is_damage
+
+MAX_RECORD_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyGap:
-    """Bytes [low, high) of a queue's commit log that no unit names; anchor: the queue offset
-    behind them. Picklable."""
+    """Bytes [low, high) of a queue's log without a unit. `anchor`: queue offset of the message
+    after these bytes. Picklable."""
 
     queue: QueueFiles
     low: int
@@ -34,7 +36,8 @@ class VerifyGap:
 
 
 class QueueFindings:
-    """Findings about one queue, the times of its segments, and which of them are not complete."""
+    """Findings about one queue, the times of its segments, and the segments with incomplete
+    times."""
 
     def __init__(self, queue: QueueFiles) -> None:
         self.queue = queue
@@ -50,7 +53,7 @@ class QueueFindings:
         self.box.add(anchor, finding)
 
     def lose_units(self, first: int, last: int) -> None:
-        """Note messages of which nobody can tell the times."""
+        """Record that the times of some messages are unknown."""
         self._damaged.update(
             extent.id
             for extent in self.queue.consume_queue
@@ -58,37 +61,60 @@ class QueueFindings:
         )
 
     def times_of(self, segment: SegmentId) -> SegmentTimes:
-        return self._times.setdefault(segment, SegmentTimes())
+        return self._times.setdefault(segment, SegmentTimes(int(segment.type), segment.base_offset))
 
-    def look_at(self, reader: QueueReader, low: int, high: int, anchor: int) -> None:
-        """Find out what the bytes [low, high), which no unit names, are."""
+    def check_unnamed(self, reader: QueueReader, low: int, high: int, anchor: int) -> None:
+        """Report the content of the bytes [low, high), which have no unit. `anchor`: queue offset
+        at which the findings appear in a report."""
         for extent in self.queue.commit_log:
             start, end = max(low, extent.base_offset), min(high, extent.end_offset)
-            if start >= end:
+            if start >= end or is_coda(reader, start, end):
                 continue
+            at = start - extent.base_offset
             try:
-                unnamed_bytes = look_at_unnamed_bytes(reader, start, end, self.times_of(extent.id))
-            except Corrupt as error:
-                # The segment became shorter while it was read.
-                at = start - extent.base_offset
-                self.add(
-                    damage("bytes-missing", str(error), segment=extent.id, position=at), anchor
-                )
+                messages, is_readable = _walk(reader, start, end, self.times_of(extent.id))
+            except Corrupt as error:  # the segment became shorter while it was read
+                self.add(damage("bytes-missing", str(error), extent.id, at), anchor)
                 continue
-            if not unnamed_bytes.is_readable:
-                # Their times may be in the metadata, and nobody can tell them.
+            rest = "" if is_readable else " and bytes that are none"
+            if not is_readable:  # their times may be in the metadata
                 self._damaged.add(extent.id)
-            if not unnamed_bytes.is_coda:
-                self.add(unnamed_bytes.finding(extent, start, end), anchor)
+            text = (
+                f"{end - start} bytes that no consume queue unit names: {messages} messages{rest} "
+                "(an interrupted upload leaves such bytes. They are never served)"
+            )
+            self.add(note("bytes-unnamed", text, extent.id, at), anchor)
 
-    def finish(self, outcome: RangeOutcome | GapOutcome) -> None:
+    def finish(self, outcome: GapOutcome) -> None:
         outcome.findings = self.box.pack()
-        outcome.times = [make_times_seen(segment, times) for segment, times in self._times.items()]
+        outcome.times = list(self._times.values())
         outcome.damaged = sorted((int(s.type), s.base_offset) for s in self._damaged)
 
 
+def _walk(reader: QueueReader, low: int, high: int, times: SegmentTimes) -> tuple[int, bool]:
+    """Walk the bytes [low, high) of the commit log, all in one segment, 4 MiB at a time. Store
+    times of records are added to `times`. Returns the number of whole records, and whether the
+    bytes contain only whole records. Raises Corrupt if the segment has become shorter."""
+    position, messages, is_readable = low, 0, True
+    while position < high:
+        window = reader.commit_log.read(position, min(high - position, BATCH_BYTES))
+        walk = walk_records(window)
+        is_readable &= _add_times(times, window, walk.positions)
+        messages += len(walk.positions)
+        position += walk.next_position
+        if walk.next_position:
+            continue
+        size = int.from_bytes(window[:4], "big")
+        is_large = walk.stop is Stop.CUT and len(window) < size <= high - position
+        if not is_large or size > MAX_RECORD_BYTES:
+            return messages, False
+        messages += 1
+        position += size
+    return messages, is_readable
+
+
 def find_touched_segments(queue: QueueFiles, finding: Finding) -> Iterator[SegmentId]:
-    """Find the segments whose times are not all known for that damage."""
+    """Yield the segments whose times are incomplete because of the damage in a finding."""
     if finding.segment is None:
         return
     yield finding.segment
@@ -103,7 +129,23 @@ def check_gap(provider: SegmentProvider, gap: VerifyGap) -> GapOutcome:
     """Check the bytes of a gap. Raises Unavailable."""
     found = QueueFindings(gap.queue)
     with QueueReader(provider, gap.queue) as reader:
-        found.look_at(reader, gap.low, gap.high, gap.anchor)
+        found.check_unnamed(reader, gap.low, gap.high, gap.anchor)
     outcome = GapOutcome()
     found.finish(outcome)
     return outcome
+
+
+def _add_times(times: SegmentTimes, window: memoryview, positions: Int64s) -> bool:
+    """Add the times of records. Returns whether all records could be decoded."""
+    good: list[int] = []
+    found: list[int] = []
+    for position in positions.tolist():
+        try:
+            found.append(decode_record(window, position).store_timestamp_ms)
+        except Corrupt:
+            continue
+        good.append(position)
+    if good:
+        java = java_store_times(window, np.array(good, dtype=np.int64))
+        times.add(np.array(found, dtype=np.int64), java)
+    return len(good) == len(positions)

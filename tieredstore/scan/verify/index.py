@@ -1,8 +1,6 @@
-"""Checks index segments: header, slots, and every item against the message that it names.
-
-Format: `docs/formats/tiered-index.md`. Items are taken in passes of bounded size, sorted by place,
-so that a pass reads each queue's log once, in order.
-"""
+"""Check of index segments: header, slots, and every item against its message. Format:
+`docs/formats/tiered-index.md`. Items are checked in passes of bounded size, sorted by position, so
+that a pass reads each queue's log once, in order."""
 
 from __future__ import annotations
 
@@ -24,48 +22,29 @@ from tieredstore.message.index.tiered import (
     MAGIC_END,
     SLOT_SIZE,
     IndexHeader,
+    find_content_end,
     infer_slots,
     unpack_header,
 )
 from tieredstore.scan.catalogue import SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Finding, OnFinding, damage, note
-from tieredstore.scan.verify.index_items import ItemChecker, ItemVerdicts
+from tieredstore.scan.verify.index_items import ItemChecker
+from tieredstore.scan.verify.metadata import is_unknown_time
 from tieredstore.scan.verify.outcome import FindingsBox, IndexOutcome
 from tieredstore.scan.verify.topic_probes import TopicProbes
 
 ITEMS_PER_PASS = 1 << 22
-"""Items sorted at once: about 200 MB."""
+"""Number of items that are sorted together. They take about 200 MB of memory."""
 _SLOTS_PER_READ = 1 << 16
 Progress = Callable[[str, int], None]
 Int64s = npt.NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class _File:
-    """What is known of the file being checked."""
-
-    extent: SegmentExtent
-    is_last: bool
-    segment: FileSegment
-    header: IndexHeader
-    slots: int
-    dangling: int = 0
-    latest: int = -(2**63)
-    end_seen: bool = False
-    good: bool = True
-    batches: list[npt.NDArray[np.void]] = field(default_factory=list)
-    slot_ids: list[Int64s] = field(default_factory=list)
-    positions: list[Int64s] = field(default_factory=list)
-    pending: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class VerifyIndex:
-    """An index segment to check. Picklable.
-
-    catalogue: of its broker, with what the metadata says of this segment. is_last: whether it is
-    the broker's last one. probes: of its queues, which tell the ids of topics without state.
-    """
+    """An index segment to check. Picklable. `catalogue`: catalogue of its broker, with the metadata
+    of this segment. `is_last`: whether it is the broker's last segment. `probes`: keys of the
+    broker's queues, to find topic ids without a state directory (`topic_probes`)."""
 
     broker: str
     extent: SegmentExtent
@@ -77,7 +56,7 @@ class VerifyIndex:
 def index_files(
     catalogue: TierCatalogue, probes: Mapping[str, TopicProbes]
 ) -> Iterator[VerifyIndex]:
-    """Yield all index segments. probes: by broker."""
+    """Yield the checks of all index segments. `probes`: probes of topics, by broker."""
     known = catalogue.metadata or {}
     for broker, extents in catalogue.indexes.items():
         queues = tuple(queue for queue in catalogue.queues if queue.broker == broker)
@@ -92,15 +71,15 @@ def index_files(
 
 
 def index_chain_findings(extents: tuple[SegmentExtent, ...]) -> Iterator[Finding]:
-    """Check that the index segments of one broker follow each other."""
+    """Check that the index segments of one broker are contiguous."""
     for before, after in pairwise(extents):
         if before.end_offset != after.base_offset:
             yield damage(
                 "segment-truncated" if before.end_offset < after.base_offset else "segment-overlap",
                 f"index segment does not reach the next one ({after.id}), or one between "
                 "them is missing",
-                segment=before.id,
-                position=before.size_bytes,
+                before.id,
+                before.size_bytes,
                 expected=f"{after.base_offset - before.base_offset} bytes",
                 found=f"{before.size_bytes} bytes",
             )
@@ -110,285 +89,225 @@ def check_index_file(
     provider: SegmentProvider, file: VerifyIndex, progress: Progress
 ) -> IndexOutcome:
     """Check an index file. Raises Unavailable."""
-    box = FindingsBox()
+    extent, box = file.extent, FindingsBox()
+    if extent.size_bytes == 0:
+        return IndexOutcome()
 
     def on_finding(finding: Finding) -> None:
         box.add(0, finding)
 
-    checker = ItemChecker(provider, file.catalogue, file.broker, on_finding, file.probes)
+    checker = ItemChecker(provider, file.catalogue, extent, on_finding, file.probes)
+    segment = provider.open(extent.id, extent.listing)
+    good = 0
     try:
-        verifier = _FileVerifier(provider, file.catalogue, on_finding, progress)
-        items = verifier.check(file.extent, file.is_last, checker)
+        check = _FileCheck(file, segment, checker, on_finding, progress)
+        if check.measure():
+            good = check.run()
+    except Corrupt as error:
+        on_finding(damage("index-unreadable", str(error), extent.id, error.offset))
     finally:
+        segment.close()
         checker.close()
-    return IndexOutcome(items, box.pack())
+    return IndexOutcome(good, box.pack())
 
 
-class _FileVerifier:
-    """Checks one index segment."""
+@dataclass(slots=True)
+class _FileCheck:
+    """Check of one index segment. `pending`: items, their slots and their positions, by block of
+    slots. `latest_ms`: latest store time of the items' messages."""
 
-    def __init__(
-        self,
-        provider: SegmentProvider,
-        catalogue: TierCatalogue,
-        on_finding: OnFinding,
-        progress: Progress,
-    ) -> None:
-        self._provider = provider
-        self._catalogue = catalogue
-        self._on_finding = on_finding
-        self._progress = progress
+    file: VerifyIndex
+    segment: FileSegment
+    checker: ItemChecker
+    on_finding: OnFinding
+    progress: Progress
+    header: IndexHeader = field(init=False)
+    slots: int = 0
+    end: int = 0
+    dangling: int = 0
+    latest_ms: int = -(2**63)
+    is_end_seen: bool = False
+    is_good: bool = True
+    pending: list[tuple[npt.NDArray[np.void], Int64s, Int64s]] = field(default_factory=list)
 
-    def check(self, extent: SegmentExtent, is_last: bool, checker: ItemChecker) -> int:
-        """Count the items that name a good message."""
-        if extent.size_bytes == 0:
-            return 0
-        segment = self._provider.open(extent.id, extent.listing)
-        try:
-            file = self._header(extent, is_last, segment)
-            if file is None:
-                return 0
-            good = 0
-            for _ in self._slots(file):
-                if file.pending >= ITEMS_PER_PASS:
-                    good += self._items(file, checker)
-            good += self._items(file, checker)
-            self._check_end(file)
-        except Corrupt as error:
-            self._on_finding(
-                damage("index-unreadable", str(error), segment=extent.id, position=error.offset)
-            )
-            return 0
-        finally:
-            segment.close()
-        self._check_metadata(file)
+    @property
+    def extent(self) -> SegmentExtent:
+        return self.file.extent
+
+    @property
+    def has_trailer(self) -> bool:
+        """Whether bytes follow the items, as in index files of RocketMQ 5.1 and 5.2."""
+        return self.end < self.extent.size_bytes
+
+    def run(self) -> int:
+        """Check the file, and return the number of items with an intact message."""
+        good = 0
+        for _ in self._check_slots():
+            if sum(len(items) for items, _, _ in self.pending) >= ITEMS_PER_PASS:
+                good += self._check_items()
+        if self.pending:
+            good += self._check_items()
+        self._check_end()
+        self._check_metadata()
         return good
 
     def _damage(
-        self, file: _File, kind: str, what: str, position: int, expected: object, found: object
+        self, kind: str, message: str, position: int, expected: object, found: object
     ) -> None:
-        file.good = False
-        self._on_finding(
-            damage(
-                kind,
-                what,
-                segment=file.extent.id,
-                position=position,
-                expected=str(expected),
-                found=str(found),
-            )
+        self.is_good = False
+        self.on_finding(
+            damage(kind, message, self.extent.id, position, expected=expected, found=found)
         )
 
-    def _header(self, extent: SegmentExtent, is_last: bool, segment: FileSegment) -> _File | None:
+    def measure(self) -> bool:
+        """Read the header, compute the number of slots, and report faults in both. Return False for
+        a file that cannot be checked further, or is being uploaded."""
+        extent, size_bytes = self.extent, self.extent.size_bytes
         try:
-            header = unpack_header(read_as_found(segment, 0, min(HEADER_SIZE, extent.size_bytes)))
+            head = read_as_found(self.segment, 0, min(HEADER_SIZE, size_bytes))
+            header = self.header = unpack_header(head)
         except Corrupt as error:
-            self._on_finding(
-                damage("index-header", str(error), segment=extent.id, position=error.offset)
-            )
-            return None
-        slots = infer_slots(extent.size_bytes, header.items)
-        if slots is None and segment.size() > extent.size_bytes:
-            return None  # its upload goes on
+            self.on_finding(damage("index-header", str(error), extent.id, error.offset))
+            return False
+        self.end = find_content_end(
+            size_bytes, header.items, lambda at, size: read_as_found(self.segment, at, size)
+        )
+        slots = infer_slots(self.end, header.items)
         if slots is None:
-            self._on_finding(
-                damage(
-                    "index-header",
-                    f"{header.items} items do not fit a segment of {extent.size_bytes} bytes",
-                    segment=extent.id,
-                    position=24,
-                )
-            )
-            return None
-        file = _File(extent, is_last, segment, header, slots)
+            if self.segment.size() <= size_bytes:
+                text = f"{header.items} items do not fit a segment of {size_bytes} bytes"
+                self.on_finding(damage("index-header", text, extent.id, 24))
+            return False
+        self.slots = slots
+        if self.has_trailer:
+            text = "index file of RocketMQ 5.1 or 5.2: a magic of 4 bytes is behind its items"
+            self.on_finding(note("index-format", text, extent.id, self.end))
         if header.magic != MAGIC_END:
-            self._damage(
-                file,
-                "index-header",
-                "magic of an uploaded index file",
-                0,
-                f"{MAGIC_END:#010x}",
-                f"{header.magic:#010x}",
-            )
-        return file
+            text = "magic of an uploaded index file"
+            self._damage("index-header", text, 0, f"{MAGIC_END:#010x}", f"{header.magic:#010x}")
+        return True
 
-    def _slots(self, file: _File) -> Iterator[None]:
-        """Check slots in blocks and load their items; yields after each block."""
-        first = HEADER_SIZE + file.slots * SLOT_SIZE
+    def _check_slots(self) -> Iterator[None]:
+        """Check slots in blocks and load their items. Yield after each block."""
+        first = HEADER_SIZE + self.slots * SLOT_SIZE
         expected, used = first, 0
-        for start in range(0, file.slots, _SLOTS_PER_READ):
-            count = min(_SLOTS_PER_READ, file.slots - start)
+        for start in range(0, self.slots, _SLOTS_PER_READ):
+            count = min(_SLOTS_PER_READ, self.slots - start)
             place = HEADER_SIZE + start * SLOT_SIZE
-            data = read_as_found(file.segment, place, count * SLOT_SIZE)
+            data = read_as_found(self.segment, place, count * SLOT_SIZE)
             table = np.frombuffer(data, COMPACTED_SLOT_DTYPE)
             lengths = table["length"].astype(np.int64)
             positions = table["position"].astype(np.int64)
             bad = (lengths < 0) | (lengths % COMPACTED_ITEM_SIZE != 0)
-            bad |= lengths > file.extent.size_bytes - first
+            bad |= lengths > self.extent.size_bytes - first
             for i in np.flatnonzero(bad).tolist():
-                self._damage(
-                    file,
-                    "index-slot",
-                    f"length of slot {start + i}",
-                    place + i * SLOT_SIZE + 4,
-                    f"a multiple of {COMPACTED_ITEM_SIZE} within the file",
-                    int(lengths[i]),
-                )
+                text, right = f"length of slot {start + i}", f"a multiple of {COMPACTED_ITEM_SIZE}"
+                at = place + i * SLOT_SIZE + 4
+                self._damage("index-slot", text, at, f"{right} within the file", int(lengths[i]))
             if bad.any():
-                # The slots behind tell where these items end.
-                lengths = self._repair_positions(positions, lengths, bad, file)
+                lengths = self._repair_lengths(positions, lengths, bad)
             wanted = expected + np.concatenate(([0], np.cumsum(lengths)[:-1]))
-            for i in np.flatnonzero(positions != wanted).tolist():
-                self._damage(
-                    file,
-                    "index-slot",
-                    f"position of slot {start + i}",
-                    place + i * SLOT_SIZE,
-                    int(wanted[i]),
-                    int(positions[i]),
-                )
+            moved = positions != wanted
+            if self.has_trailer:
+                moved &= lengths > 0
+            for i in np.flatnonzero(moved).tolist():
+                text, at = f"position of slot {start + i}", place + i * SLOT_SIZE
+                self._damage("index-slot", text, at, int(wanted[i]), int(positions[i]))
                 if i > 0 and bool((positions[i:] - wanted[i:] == positions[i] - wanted[i]).all()):
                     # All that follow agree: it was a length in front, not this position.
                     break
             used += int(np.count_nonzero(lengths))
             total = int(lengths.sum())
-            end = min(expected + total, file.extent.size_bytes)
-            self._load(file, start, lengths, expected, end)
+            end = min(expected + total, self.end)
+            if end > expected:
+                self._load(start, lengths, expected, end)
             expected += total
-            self._progress(file.extent.id.path, len(data) + max(end - expected + total, 0))
+            self.progress(self.extent.id.path, len(data) + max(end - expected + total, 0))
             yield
-        if used != file.header.slots_used:
-            self._damage(file, "index-header", "slots in use", 20, used, file.header.slots_used)
-        if expected != file.extent.size_bytes:
-            self._damage(
-                file,
-                "index-slot",
-                "end of the last slot's items",
-                HEADER_SIZE + (file.slots - 1) * SLOT_SIZE,
-                file.extent.size_bytes,
-                expected,
-            )
+        if used != self.header.slots_used and not self.has_trailer:
+            self._damage("index-header", "slots in use", 20, used, self.header.slots_used)
+        if expected != self.end:
+            text, at = "end of the last slot's items", first - SLOT_SIZE
+            self._damage("index-slot", text, at, self.end, expected)
 
-    def _repair_positions(
-        self, positions: Int64s, lengths: Int64s, bad: npt.NDArray[np.bool_], file: _File
+    def _repair_lengths(
+        self, positions: Int64s, lengths: Int64s, bad: npt.NDArray[np.bool_]
     ) -> Int64s:
+        """Correct wrong lengths by the positions of later slots, which show where items end."""
         lengths = lengths.copy()
         for i in np.flatnonzero(bad).tolist():
             following = positions[i + 1] if i + 1 < len(positions) else positions[i]
             length = int(following - positions[i])
-            usable = 0 <= length <= file.extent.size_bytes and length % COMPACTED_ITEM_SIZE == 0
+            usable = 0 <= length <= self.extent.size_bytes and length % COMPACTED_ITEM_SIZE == 0
             lengths[i] = length if usable else 0
         return lengths
 
-    def _load(self, file: _File, first_slot: int, lengths: Int64s, start: int, end: int) -> None:
-        if end <= start:
-            return
+    def _load(self, first_slot: int, lengths: Int64s, start: int, end: int) -> None:
         count = (end - start) // COMPACTED_ITEM_SIZE
-        data = read_as_found(file.segment, start, count * COMPACTED_ITEM_SIZE)
-        slot_ids = np.repeat(
-            np.arange(first_slot, first_slot + len(lengths), dtype=np.int64),
-            lengths // COMPACTED_ITEM_SIZE,
-        )[:count]
-        file.batches.append(np.frombuffer(data, COMPACTED_ITEM_DTYPE))
-        file.slot_ids.append(slot_ids)
-        file.positions.append(start + np.arange(count, dtype=np.int64) * COMPACTED_ITEM_SIZE)
-        file.pending += count
+        data = read_as_found(self.segment, start, count * COMPACTED_ITEM_SIZE)
+        numbers = np.arange(first_slot, first_slot + len(lengths), dtype=np.int64)
+        slot_ids = np.repeat(numbers, lengths // COMPACTED_ITEM_SIZE)[:count]
+        positions = start + np.arange(count, dtype=np.int64) * COMPACTED_ITEM_SIZE
+        self.pending.append((np.frombuffer(data, COMPACTED_ITEM_DTYPE), slot_ids, positions))
 
-    def _items(self, file: _File, checker: ItemChecker) -> int:
-        """Check the items loaded so far."""
-        if not file.pending:
-            return 0
-        items = np.concatenate(file.batches)
-        slot_ids = np.concatenate(file.slot_ids)
-        positions = np.concatenate(file.positions)
-        file.batches, file.slot_ids, file.positions, file.pending = [], [], [], 0
-        in_slot = items["hash"].astype(np.int64) % file.slots == slot_ids
-        for i in np.flatnonzero(~in_slot).tolist():
-            self._damage(
-                file,
-                "index-item",
-                f"hash of an item in slot {int(slot_ids[i])}",
-                int(positions[i]),
-                f"a hash of slot {int(slot_ids[i])}",
-                int(items["hash"][i]),
-            )
-        verdicts = checker.check(
-            file.extent, items[in_slot], positions[in_slot], file.header.begin_timestamp_ms
+    def _check_items(self) -> int:
+        """Check the items loaded so far. Returns the number of items with an intact message."""
+        items, slot_ids, positions = (
+            np.concatenate(parts) for parts in zip(*self.pending, strict=True)
         )
-        self._take(file, verdicts)
-        return verdicts.good
-
-    def _take(self, file: _File, verdicts: ItemVerdicts) -> None:
-        file.dangling += verdicts.dangling
-        file.good &= not verdicts.damaged
+        self.pending.clear()
+        in_slot = items["hash"].astype(np.int64) % self.slots == slot_ids
+        for i in np.flatnonzero(~in_slot).tolist():
+            slot = int(slot_ids[i])
+            text, right = f"hash of an item in slot {slot}", f"a hash of slot {slot}"
+            self._damage("index-item", text, int(positions[i]), right, int(items["hash"][i]))
+        begin_ms = None if self.has_trailer else self.header.begin_timestamp_ms
+        verdicts = self.checker.check(items[in_slot], positions[in_slot], begin_ms)
+        self.dangling += verdicts.dangling
+        self.is_good &= not verdicts.damaged
         for times in verdicts.store_times:
             if len(times):
-                file.latest = max(file.latest, int(times.max()))
-                file.end_seen |= bool((times == file.header.end_timestamp_ms).any())
+                self.latest_ms = max(self.latest_ms, int(times.max()))
+                self.is_end_seen |= bool((times == self.header.end_timestamp_ms).any())
+        return verdicts.good
 
-    def _check_end(self, file: _File) -> None:
-        if file.dangling:
-            self._on_finding(
-                note(
-                    "index-item-dangling",
-                    f"{file.dangling} items name messages that have expired or topics that are "
-                    "gone; queries skip them",
-                    segment=file.extent.id,
-                )
+    def _check_end(self) -> None:
+        if self.dangling:
+            text = (
+                f"{self.dangling} items name expired messages or deleted topics. Queries skip them"
             )
-        header = file.header
+            self.on_finding(note("index-item-dangling", text, self.extent.id))
+        end_ms = self.header.end_timestamp_ms
         # Java loses the end at a restart and begins again with the begin (D6).
-        if file.end_seen or header.end_timestamp_ms in (0, header.begin_timestamp_ms):
+        if self.is_end_seen or end_ms in (0, self.header.begin_timestamp_ms):
             return
-        if not file.good or file.dangling:
-            return
-        self._damage(
-            file,
-            "index-header",
-            "end time",
-            12,
-            "the store time of a message, the latest being " + str(file.latest),
-            header.end_timestamp_ms,
-        )
+        if self.is_good and not self.dangling and not self.has_trailer:
+            right = f"the store time of a message, the latest being {self.latest_ms}"
+            self._damage("index-header", "end time", 12, right, end_ms)
 
-    def _check_metadata(self, file: _File) -> None:
-        known = self._catalogue.metadata
-        entry = None if known is None else known.get(file.extent.id)
+    def _check_metadata(self) -> None:
+        extent = self.extent
+        entry = (self.file.catalogue.metadata or {}).get(extent.id)
         if entry is None:
             return
-        if file.is_last and entry.size == 0:
-            # Announced; size and times are recorded once it is whole.
-            self._on_finding(
-                note(
-                    "metadata-size",
-                    "the metadata does not say yet that the index segment was uploaded (a writer "
-                    "that runs or was cut off; its next start uploads the file again)",
-                    segment=file.extent.id,
-                    expected=f"{file.extent.size_bytes} bytes",
-                    found="0 bytes",
-                )
+        size, recorded = f"{extent.size_bytes} bytes", f"{entry.size} bytes"
+        if self.file.is_last and entry.size == 0:  # registered, and not recorded as whole
+            text = (
+                "the metadata does not record the upload of the index segment yet (a writer is "
+                "running or was killed, and its next start uploads the file again)"
             )
+            self.on_finding(note("metadata-size", text, extent.id, expected=size, found=recorded))
             return
-        if entry.size != file.extent.size_bytes:
-            short = entry.size > file.extent.size_bytes
-            self._damage(
-                file,
-                "segment-truncated" if short else "metadata-size",
-                "size of the index segment in the metadata",
-                file.extent.size_bytes,
-                f"{file.extent.size_bytes} bytes",
-                f"{entry.size} bytes",
-            )
-        for name, found, expected in (
-            ("begin", entry.begin_timestamp_ms, file.header.begin_timestamp_ms),
-            ("end", entry.end_timestamp_ms, file.header.end_timestamp_ms),
+        if entry.size != extent.size_bytes:
+            kind = "segment-truncated" if entry.size > extent.size_bytes else "metadata-size"
+            text = "size of the index segment in the metadata"
+            self._damage(kind, text, extent.size_bytes, size, recorded)
+        for name, at, found, right in (
+            ("begin", 4, entry.begin_timestamp_ms, self.header.begin_timestamp_ms),
+            ("end", 12, entry.end_timestamp_ms, self.header.end_timestamp_ms),
         ):
-            if found != expected:
-                self._damage(
-                    file,
-                    "metadata-time",
-                    f"{name} time of the index segment in the metadata",
-                    4 if name == "begin" else 12,
-                    expected,
-                    found,
-                )
+            text = f"{name} time of the index segment in the metadata"
+            if found != right and is_unknown_time(found):
+                self.on_finding(note("metadata-time", text, extent.id, expected=right, found=found))
+            elif found != right:
+                self._damage("metadata-time", text, at, right, found)

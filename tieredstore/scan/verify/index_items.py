@@ -1,4 +1,4 @@
-"""Compares items of an index file with the messages that they name."""
+"""Comparison of index file items with their messages."""
 
 from __future__ import annotations
 
@@ -10,46 +10,42 @@ import numpy.typing as npt
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.message.columns.records import (
-    RecordColumns,
-    gather_headers,
-    properties_of,
-    record_columns,
-)
+from tieredstore.message.columns.records import RecordColumns, gather_headers, properties_of
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.index.tiered import time_diff_seconds
-from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.message.properties import find_text, has_empty_key
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import OnFinding, damage
-from tieredstore.scan.read.batch import Bools, Int64s
-from tieredstore.scan.read.batches import cut_runs, find_whole_records
-from tieredstore.scan.read.record_checks import has_topic
-from tieredstore.scan.verify.item_contents import (
+from tieredstore.scan.read.batch import Bools, Int64s, find_whole_records
+from tieredstore.scan.read.batches import cut_runs
+from tieredstore.scan.read.record_checks import decode_columns, find_right_heads, has_topic
+from tieredstore.scan.verify.item_groups import (
+    BATCH_BYTES,
     ItemGroup,
     Items,
+    QueueItems,
     Rows,
     find_right_hashes,
     find_right_times,
+    find_sound_queues,
     group_items,
 )
-from tieredstore.scan.verify.java_times import java_store_times
-from tieredstore.scan.verify.small_groups import BATCH_BYTES, QueueItems, find_sound_queues
+from tieredstore.scan.verify.metadata import java_store_times
 from tieredstore.scan.verify.topic_probes import TopicProbes
 
 _PROBE_ITEMS = 64
 _TRIES = 4096
 _TRIES_A_QUEUE = 4
-"""Queues tried for one index file, where no probe tells the topic of items: this many, and so many
-for each queue."""
+"""Additional number of tries per queue of the broker (see `_TRIES`). A try looks for the topic of
+an index file's items in one queue, if no probe finds the topic."""
 
 
 @dataclass(slots=True)
 class ItemVerdicts:
-    """good: items that name a good message with their key; dangling: items of expired messages and
-    of topics or queues that are gone; damaged: items that are wrong; store_times: of the messages,
-    as we and as Java read them (epoch ms)."""
+    """Result of checking items. `good`: items of an intact message with their key. `dangling`:
+    items of expired messages, and of deleted topics or queues. `damaged`: wrong items.
+    `store_times`: store times of the messages, as this program and as Java read them (epoch ms)."""
 
     good: int = 0
     dangling: int = 0
@@ -58,27 +54,23 @@ class ItemVerdicts:
 
 
 class ItemChecker:
-    """Checks items of the index files of one broker.
-
-    Without state it learns from probes, and where these do not tell from the messages, which topic
-    has which id.
-    """
+    """Checks the items of an index file. Without a state directory, it finds the topic of each id
+    from probes, or else from messages."""
 
     def __init__(
         self,
         provider: SegmentProvider,
         catalogue: TierCatalogue,
-        broker: str,
+        extent: SegmentExtent,
         on_finding: OnFinding,
         probes: TopicProbes,
     ) -> None:
+        """Create a checker for one index file. `catalogue`: catalogue of the broker that wrote the
+        file."""
         self._provider = provider
+        self._extent = extent
         self._on_finding = on_finding
-        self._queues = {
-            (queue.topic, queue.queue_id): queue
-            for queue in catalogue.queues
-            if queue.broker == broker
-        }
+        self._queues = {(queue.topic, queue.queue_id): queue for queue in catalogue.queues}
         self._known_queues = catalogue.known_queues or frozenset()
         self._may_learn = catalogue.topic_ids is None
         self._topics = {number: name for name, number in (catalogue.topic_ids or {}).items()}
@@ -89,6 +81,8 @@ class ItemChecker:
             self._by_queue_id[queue_id].append(topic)
         self._tries_left = _TRIES + _TRIES_A_QUEUE * len(self._queues)
         self._readers: dict[tuple[str, int], QueueReader] = {}
+        self._begin_ms: int | None = None
+        self._verdicts = ItemVerdicts()
 
     def close(self) -> None:
         for reader in self._readers.values():
@@ -96,15 +90,11 @@ class ItemChecker:
         self._readers.clear()
 
     def check(
-        self,
-        extent: SegmentExtent,
-        items: npt.NDArray[np.void],
-        positions: Int64s,
-        begin_timestamp_ms: int,
+        self, items: npt.NDArray[np.void], positions: Int64s, begin_ms: int | None
     ) -> ItemVerdicts:
-        """Check items at those positions of an index segment, whose times count from
-        `begin_timestamp_ms`. Raises Unavailable."""
-        verdicts = ItemVerdicts()
+        """Check the items at the given positions of the file. Their times count from `begin_ms`, or
+        are in another unit if it is None. Raises Unavailable."""
+        self._begin_ms, self._verdicts = begin_ms, ItemVerdicts()
         if self._may_learn:
             for number, name in self._probes.find_topics(items).items():
                 if number not in self._topics and name not in self._named:
@@ -115,65 +105,52 @@ class ItemChecker:
             topic = self._topics.get(group.topic_id) or self._learn(group)
             queue = None if topic is None else self._queues.get((topic, group.queue_id))
             if queue is not None:
-                known.append(QueueItems(queue, group))
-                size_bytes += known[-1].small_bytes
+                known.append((queue, group))
+                size_bytes += group.small_bytes
             if queue is None or size_bytes >= BATCH_BYTES:
                 # Before others, so that findings stay in the order of the groups.
-                self._check_queues(extent, known, begin_timestamp_ms, verdicts)
+                self._check_queues(known)
                 known, size_bytes = [], 0
             if queue is None:
-                self._explain(extent, topic, group, verdicts)
-        self._check_queues(extent, known, begin_timestamp_ms, verdicts)
-        return verdicts
+                self._explain(topic, group)
+        self._check_queues(known)
+        return self._verdicts
 
-    def _check_queues(
-        self,
-        extent: SegmentExtent,
-        queues: list[QueueItems],
-        begin_timestamp_ms: int,
-        verdicts: ItemVerdicts,
-    ) -> None:
-        sound, times = find_sound_queues(self._provider, queues, begin_timestamp_ms)
-        verdicts.store_times += times
-        for one, is_sound in zip(queues, sound, strict=True):
+    def _check_queues(self, queues: list[QueueItems]) -> None:
+        sound = [False] * len(queues)
+        if self._begin_ms is not None:
+            sound, times = find_sound_queues(self._provider, queues, self._begin_ms)
+            self._verdicts.store_times += times
+        for (queue, group), is_sound in zip(queues, sound, strict=True):
             if is_sound:
-                verdicts.good += len(one.group.items)
+                self._verdicts.good += len(group.items)
             else:
-                self._check_alone(extent, one, begin_timestamp_ms, verdicts)
+                self._check_alone(queue, group)
 
-    def _check_alone(
-        self,
-        extent: SegmentExtent,
-        one: QueueItems,
-        begin_timestamp_ms: int,
-        verdicts: ItemVerdicts,
-    ) -> None:
-        check = _GroupCheck(self._reader(one.queue.topic, one.queue.queue_id), begin_timestamp_ms)
-        check.run(one.group.items)
-        for position, what, expected, found in check.wrong:
-            self._on_finding(
-                damage(
-                    "index-item",
-                    what,
-                    segment=extent.id,
-                    position=position,
-                    expected=expected,
-                    found=found,
-                )
-            )
-        verdicts.good += check.good
-        verdicts.dangling += check.dangling
-        verdicts.damaged += len(check.wrong)
-        verdicts.store_times += check.times
+    def _check_alone(self, queue: QueueFiles, group: ItemGroup) -> None:
+        check = _GroupCheck(self._reader(queue.topic, queue.queue_id), self._begin_ms)
+        check.run(group.items)
+        for wrong in check.wrong:
+            self._damage(*wrong)
+        self._verdicts.good += check.good
+        self._verdicts.dangling += check.dangling
+        self._verdicts.store_times += check.times
+
+    def _damage(self, position: int, message: str, expected: object, found: object) -> None:
+        self._verdicts.damaged += 1
+        one = damage(
+            "index-item", message, self._extent.id, position, expected=expected, found=found
+        )
+        self._on_finding(one)
 
     def _learn(self, group: ItemGroup) -> str | None:
-        """Without state: the topic whose messages the items name, if no other id has it."""
+        """Find the topic of an id without a state directory: the topic whose messages match the
+        items, if no other id has the topic."""
         if not self._may_learn:
             return None
         # The last ones: those in front may have expired.
-        topic = self._topic_by_contents(
-            group.queue_id, group.items.take(slice(-_PROBE_ITEMS, None))
-        )
+        probe = group.items.take(slice(-_PROBE_ITEMS, None))
+        topic = self._topic_by_contents(group.queue_id, probe)
         if topic is None or topic in self._named:
             return None
         self._name(group.topic_id, topic)
@@ -184,8 +161,8 @@ class ItemChecker:
         self._named.add(topic)
 
     def _topic_by_contents(self, queue_id: int, probe: Items) -> str | None:
-        """The topic of which the most of these items name messages. Where many ids are of no
-        topic, as after many deletions, only so many are tried."""
+        """Return the topic whose messages match most of the given items. Only a limited number of
+        topics is tried, because after many deletions many ids belong to no topic."""
         best, most = None, 0
         for topic in self._by_queue_id[queue_id]:
             if self._tries_left <= 0:
@@ -197,46 +174,35 @@ class ItemChecker:
                 best, most = topic, check.good
         return best
 
-    def _explain(
-        self,
-        extent: SegmentExtent,
-        topic: str | None,
-        group: ItemGroup,
-        verdicts: ItemVerdicts,
-    ) -> None:
-        """Items of an unknown topic id or queue: of a topic that is gone, or with a damaged id."""
+    def _explain(self, topic: str | None, group: ItemGroup) -> None:
+        """Explain items of an unknown topic id or queue: the topic was deleted, or the id is
+        damaged."""
         items = group.items
         if (topic, group.queue_id) in self._known_queues:
-            verdicts.dangling += len(items)  # the queue is there, and all that it had is gone
+            self._verdicts.dangling += len(items)  # the queue is there, and all that it had is gone
             return
         ids = {name: number for number, name in self._topics.items()}
         for row in range(len(items)):
             item = items.take(slice(row, row + 1))
             if topic is None:
                 named = self._topic_by_contents(group.queue_id, item)
-                field, position = "topic id", 4
+                field, position = "topic_id", 4
                 expected = None if named is None else ids.get(named)
             else:
-                field, position = "queue id", 8
+                field, position = "queue_id", 8
                 expected = self._queue_by_contents(topic, item)
             # A topic that came again has a higher id, and the same places when the metadata was
             # lost in between.
             is_former = topic is None and expected is not None and 0 <= group.topic_id < expected
             if expected is None or is_former:
                 # Those that name nothing are alike: do not look for each of a million.
-                verdicts.dangling += len(items) - row
+                self._verdicts.dangling += len(items) - row
                 return
-            verdicts.damaged += 1
-            self._on_finding(
-                damage(
-                    "index-item",
-                    f"{field} of an item",
-                    segment=extent.id,
-                    position=int(item.positions[0]) + position,
-                    expected=str(expected),
-                    found=str(int(item.items["topic_id" if topic is None else "queue_id"][0])),
-                )
+            text, position = (
+                f"{field.replace('_', ' ')} of an item",
+                int(item.positions[0]) + position,
             )
+            self._damage(position, text, expected, int(item.items[field][0]))
 
     def _queue_by_contents(self, topic: str, item: Items) -> int | None:
         for name, queue_id in self._queues:
@@ -256,7 +222,7 @@ class ItemChecker:
 
 
 class _GroupCheck:
-    """Checks the items of one queue. `begin_timestamp_ms` None leaves times unchecked."""
+    """Checker of the items of one queue. `begin_timestamp_ms` None leaves times unchecked."""
 
     def __init__(self, reader: QueueReader, begin_timestamp_ms: int | None) -> None:
         self._reader = reader
@@ -264,7 +230,7 @@ class _GroupCheck:
         self._begin = begin_timestamp_ms
         self.good = 0
         self.dangling = 0
-        self.wrong: list[tuple[int, str, str, str]] = []
+        self.wrong: list[tuple[int, str, object, object]] = []
         self.times: list[Int64s] = []
 
     def run(self, group: Items) -> None:
@@ -302,7 +268,8 @@ class _GroupCheck:
             self.wrong.append((position, what, expected, found))
 
     def _check_run(self, group: Items, owner: Rows, offsets: Int64s, sizes: Int64s) -> None:
-        """`owner`: for each item, the row of its message in `offsets` and `sizes`."""
+        """Check items against one run of messages. `owner`: for each item, the row of its message
+        in `offsets` and `sizes`."""
         start = int(offsets[0])
         try:
             buffer = self._reader.commit_log.read(start, int((offsets + sizes).max()) - start)
@@ -314,11 +281,10 @@ class _GroupCheck:
             return
         positions = offsets - start
         headers = gather_headers(buffer, positions)
-        magic = headers["magic"]
-        good: Bools = (headers["size"] == sizes) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
-        good &= headers["physical_offset"] == offsets
-        good &= headers["queue_id"] == self._queue.queue_id
-        columns, rows = _decode_columns(buffer, positions, np.flatnonzero(good))
+        good = find_right_heads(headers, offsets, sizes, self._queue.queue_id)
+        rows = np.flatnonzero(good)
+        columns, kept, _ = decode_columns(buffer, positions[rows], headers[rows])
+        rows = rows[kept]
         good[:] = False
         if columns is not None:
             right_topic = has_topic(buffer, columns, self._queue.topic)
@@ -340,21 +306,16 @@ class _GroupCheck:
         if not has_key.all():
             has_key |= self._is_empty_key(buffer, columns, hashes, rows)
         for i in np.flatnonzero(~has_key).tolist():
-            self.wrong.append(
-                (
-                    int(group.positions[i]),
-                    "hash of an item is that of no key of its message",
-                    "the hash of a key",
-                    str(int(hashes[i])),
-                )
-            )
+            text, at = "hash of an item is that of no key of its message", int(group.positions[i])
+            self.wrong.append((at, text, "the hash of a key", int(hashes[i])))
         in_time = self._in_time(buffer, columns, group, rows)
         self.good += int(np.count_nonzero(has_key & in_time))
 
     def _is_empty_key(
         self, buffer: memoryview, columns: RecordColumns, hashes: Int64s, rows: Rows
     ) -> Bools:
-        """Items of the empty text in front of a key, which Java indexes as if it were one."""
+        """Return whether items are those of an empty text. Java indexes an empty text like a key if
+        it precedes a key."""
         parts = (find_text(properties, b"KEYS") for properties in properties_of(buffer, columns))
         has_empty = np.array([part is not None and has_empty_key(part) for part in parts])
         empty: Bools = hashes == tiered_key_hash(self._queue.topic, "")
@@ -373,33 +334,7 @@ class _GroupCheck:
         right = find_right_times(found, ours, java, self._begin)
         expected = time_diff_seconds(ours, self._begin)
         for i in np.flatnonzero(~right).tolist():
-            self.wrong.append(
-                (
-                    int(group.positions[i]) + 24,
-                    "time of an item is not that of its message",
-                    f"{int(expected[i])} s after the file's begin",
-                    f"{int(found[i])}",
-                )
-            )
+            text, wanted = "time of an item is not that of its message", int(expected[i])
+            at = int(group.positions[i]) + 24
+            self.wrong.append((at, text, f"{wanted} s after the file's begin", int(found[i])))
         return right
-
-
-def _decode_columns(
-    buffer: memoryview, positions: Int64s, rows: Rows
-) -> tuple[RecordColumns | None, Rows]:
-    """Columns of the records at `positions[rows]` that can be decoded, and their rows."""
-    if not len(rows):
-        return None, rows
-    try:
-        return record_columns(buffer, positions[rows]), rows
-    except Corrupt:
-        pass
-    kept: list[int] = []
-    for row in rows.tolist():
-        try:
-            record_columns(buffer, positions[row : row + 1])
-        except Corrupt:
-            continue
-        kept.append(row)
-    rows = np.array(kept, dtype=np.intp)
-    return (record_columns(buffer, positions[rows]) if kept else None), rows

@@ -1,4 +1,4 @@
-"""What the pieces of a verification come to: small values that JSON can hold."""
+"""Outcomes of the pieces of a verification: small values for JSON."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.contracts.segment import SegmentId
+from tieredstore.scan.catalogue import Interval
 from tieredstore.scan.findings import Finding, Severity
-from tieredstore.scan.intervals import Interval
-from tieredstore.scan.verify.metadata import SegmentTimes
+from tieredstore.scan.read.batch import Int64s
 
 MOST_FINDINGS = 4096
-"""Findings of one piece that are kept one by one. Of those that follow, the ones of the same kind
-in the same segment become one, which says how many they are and where."""
+"""Maximum number of findings of one piece that are kept separately. Later findings of the same kind
+in the same segment become one finding, with their number and position."""
 
 
 class Anchored(msgspec.Struct, frozen=True, array_like=True):
-    """A finding and the queue offset at which it belongs in a report; count: of how many it
-    speaks."""
+    """A finding and the queue offset at which it appears in a report. `count`: number of items that
+    it describes."""
 
     anchor: int
     finding: Finding
@@ -27,14 +28,15 @@ class Anchored(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def order(self) -> tuple[int, bool, str, int]:
-        """The order of a report: the same however a queue was cut."""
+        """Key by which findings are sorted in a report. The key does not depend on the ranges into
+        which a queue was divided."""
         finding = self.finding
         is_unnamed_bytes = finding.kind == "bytes-unnamed"
         return self.anchor, not is_unnamed_bytes, finding.kind, finding.position or 0
 
 
 class FindingsBox:
-    """Collects the findings of one piece, within a bound."""
+    """Bounded collector of the findings of one piece."""
 
     def __init__(self, most: int = MOST_FINDINGS) -> None:
         self._most = most
@@ -54,7 +56,7 @@ class FindingsBox:
             rest.last = finding
 
     def pack(self) -> bytes:
-        """Compress all of the findings: `unpack_findings` gives them back."""
+        """Compress all findings. `unpack_findings` reverses this."""
         if not self._kept:
             return b""
         found = [*self._kept, *(rest.to_anchored() for rest in self._rest.values())]
@@ -80,25 +82,44 @@ class _Rest:
 
 
 def unpack_findings(packed: bytes) -> list[Anchored]:
-    """Return what `FindingsBox.pack` packed."""
+    """Return the findings that `FindingsBox.pack` compressed."""
     if not packed:
         return []
     return msgspec.json.decode(zlib.decompress(packed), type=list[Anchored])
 
 
-class TimesSeen(msgspec.Struct, frozen=True, array_like=True):
-    """Store times that one piece saw in a segment of its queue."""
+class SegmentTimes(msgspec.Struct, array_like=True):
+    """Store times that one piece saw in a segment of its queue. `java_*`: times that a Java broker
+    reads at a fixed byte. With an IPv6 born host that byte is part of the address
+    (`docs/differences.md`, D14)."""
 
     type: int
     base_offset: int
-    low: int
-    high: int
-    java_low: int
-    java_high: int
+    low: int = NEVER_WRITTEN_MS
+    high: int = -(2**63)
+    java_low: int = NEVER_WRITTEN_MS
+    java_high: int = -(2**63)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.low > self.high
+
+    def add(self, times: Int64s, java_times: Int64s) -> None:
+        if len(times):
+            ours = int(times.min()), int(times.max())
+            java = ours if java_times is times else (int(java_times.min()), int(java_times.max()))
+            self.merge(SegmentTimes(self.type, self.base_offset, *ours, *java))
+
+    def merge(self, other: SegmentTimes) -> None:
+        self.low = min(self.low, other.low)
+        self.high = max(self.high, other.high)
+        self.java_low = min(self.java_low, other.java_low)
+        self.java_high = max(self.java_high, other.java_high)
 
 
 class TimeAt(msgspec.Struct, frozen=True, array_like=True):
-    """The store time of a message; place: where it is stored."""
+    """Store time and location of a message. `segment_base`, `position`: base offset of the
+    message's segment, and byte in the segment."""
 
     store_time_ms: int
     queue_offset: int
@@ -108,12 +129,11 @@ class TimeAt(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class Coverage:
-    """Which bytes of the log the units of a range name, as far as its neighbours need it.
-
-    Good messages are sure of their places. head: bytes that units in front of the first good
-    message name; head_start: where that message begins, None if there is none, and head_offset its
-    queue offset; tail_end: where the last one ends; tail: bytes that units behind it name.
-    """
+    """Log bytes that the units of a range refer to, for the checks between neighbouring ranges.
+    Only the positions of good messages are certain. `head`: bytes to which units before the first
+    good message refer. `head_start`: start of the first good message, None without one.
+    `head_offset`: queue offset of that message. `tail_end`: end of the last good message. `tail`:
+    bytes to which later units refer."""
 
     head: list[Interval] = field(default_factory=list)
     head_start: int | None = None
@@ -123,16 +143,23 @@ class Coverage:
 
 
 @dataclass(slots=True)
-class RangeOutcome:
-    """What checking one range came to. messages and message_bytes: those that are good. damaged:
-    segments (type, base offset) whose times are not all known. first_time and last_time: of good
-    messages. probes: by which index items tell the id of the topic (`topic_probes`)."""
+class GapOutcome:
+    """Outcome of a check of bytes without a unit. `damaged`: (type, base offset) of segments with
+    unknown times."""
+
+    findings: bytes = b""
+    times: list[SegmentTimes] = field(default_factory=list)
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RangeOutcome(GapOutcome):
+    """Outcome of the check of one range. `messages`, `message_bytes`: number and bytes of good
+    messages. `first_time`, `last_time`: store times of good messages. `probes`: see
+    `topic_probes`."""
 
     messages: int = 0
     message_bytes: int = 0
-    findings: bytes = b""
-    times: list[TimesSeen] = field(default_factory=list)
-    damaged: list[tuple[int, int]] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
     first_time: TimeAt | None = None
     last_time: int | None = None
@@ -140,31 +167,12 @@ class RangeOutcome:
 
 
 @dataclass(slots=True)
-class GapOutcome:
-    """What looking at bytes that no unit names came to."""
-
-    findings: bytes = b""
-    times: list[TimesSeen] = field(default_factory=list)
-    damaged: list[tuple[int, int]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class IndexOutcome:
-    """What checking one index segment came to. items: those that name a good message."""
+    """Outcome of the check of one index segment. `items`: number of items with an intact
+    message."""
 
     items: int = 0
     findings: bytes = b""
-
-
-def make_times_seen(segment: SegmentId, times: SegmentTimes) -> TimesSeen:
-    return TimesSeen(
-        int(segment.type),
-        segment.base_offset,
-        times.low,
-        times.high,
-        times.java_low,
-        times.java_high,
-    )
 
 
 def is_damage(finding: Finding) -> bool:

@@ -1,9 +1,6 @@
-"""Checks the messages of one range of a queue against the units that name them.
-
-A range needs nothing of its neighbours but the units next to it: what lies between two ranges is
-settled from their outcomes (`queue.Assembly`), so that a queue has the same findings however it was
-cut.
-"""
+"""Check of the messages of one range of a queue against their units. A range needs only the
+adjacent units of its neighbours. Bytes between two ranges are judged from the outcomes of both
+ranges (`queue.Assembly`), so the findings of a queue do not depend on how the queue is divided."""
 
 from __future__ import annotations
 
@@ -13,16 +10,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message import sysflag
 from tieredstore.message.columns.tags_codes import compute_tags_codes
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.layout import STORE_TIMESTAMP_POSITION
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
+from tieredstore.scan.catalogue import (
+    Interval,
+    QueueFiles,
+    SegmentExtent,
+    add_interval,
+    extent_at,
+    subtract_intervals,
+)
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, OnFinding, damage, note
-from tieredstore.scan.intervals import Interval, add_interval, subtract_intervals
 from tieredstore.scan.read.batch import Int64s, MessageBatch, UnitRun
 from tieredstore.scan.read.batches import (
     BATCH_BYTES,
@@ -31,13 +34,9 @@ from tieredstore.scan.read.batches import (
     read_checked_run,
     runs_of_units,
 )
-from tieredstore.scan.verify.gaps import QueueFindings
-from tieredstore.scan.verify.java_times import java_store_times
-from tieredstore.scan.verify.metadata import SegmentTimes
-from tieredstore.scan.verify.outcome import (
-    RangeOutcome,
-    TimeAt,
-)
+from tieredstore.scan.verify.gaps import MAX_RECORD_BYTES, QueueFindings
+from tieredstore.scan.verify.metadata import TimesComparison, java_store_times
+from tieredstore.scan.verify.outcome import RangeOutcome, TimeAt
 from tieredstore.scan.verify.topic_probes import make_probes
 from tieredstore.scan.verify.units import BadUnits, blocks, read_blocks
 
@@ -52,19 +51,16 @@ _KNOWN_SYS_FLAGS = (
     | sysflag.COMPRESSION_TYPE_MASK
 )
 CHECKED_SYS_FLAGS = ~_KNOWN_SYS_FLAGS | sysflag.COMPRESSED
-_MAX_RECORD_BYTES = 256 << 20
 Progress = Callable[[str, int], None]
-"""Called with a path and the bytes just done there."""
+"""Function that is called with a path and the bytes just checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRange:
-    """Units [from, until) of a queue, out of a span [span_start, span_end) without a hole.
-    Picklable.
-
-    expired_from: units [expired_from, from) name what has expired; they are looked at as well.
-    size_bytes: commit log bytes of the range, about. with_probes: whether it is to leave some.
-    """
+    """Units [from, until) of a queue, within a span [span_start, span_end) without a hole.
+    Picklable. `expired_from`: units [expired_from, from) refer to expired messages. They are
+    checked as well. `size_bytes`: approximate commit log bytes. `with_probes`: whether the check
+    also returns probes, from which topic ids are found (`topic_probes`)."""
 
     queue: QueueFiles
     from_offset: int
@@ -77,7 +73,7 @@ class VerifyRange:
 
 
 class RangeVerifier:
-    """One run over one range."""
+    """Verification of one range."""
 
     def __init__(self, provider: SegmentProvider, range: VerifyRange, progress: Progress) -> None:
         self._provider = provider
@@ -87,12 +83,12 @@ class RangeVerifier:
         self._found = QueueFindings(range.queue)
         self._outcome = RangeOutcome()
         self._loose: list[Interval] = []
-        """Bytes that the units behind the last good message name."""
+        """Bytes that the units after the last good message refer to."""
         self._previous: tuple[int, int] | None = None
-        """Queue offset of the last unit, and where its bytes end."""
+        """Queue offset of the last unit, and the end of its bytes."""
 
     def run(self) -> RangeOutcome:
-        """Check everything. Raises Unavailable."""
+        """Check the whole range. Raises Unavailable."""
         outcome, coverage = self._outcome, self._outcome.coverage
         with (
             QueueReader(self._provider, self._queue) as reader,
@@ -100,6 +96,7 @@ class RangeVerifier:
         ):
             self._check_expired(reader)
             self._look_back(reader)
+            recorded = TimesComparison(looker)
             for run, load in load_runs(
                 self._provider, reader, lambda tell: self._runs(reader, tell), self._found.add
             ):
@@ -110,6 +107,10 @@ class RangeVerifier:
                     outcome.messages += len(batch)
                     outcome.message_bytes += batch.stored_bytes
                     self._check_batch(reader, batch)
+                    # Wrong records of times: the messages are not damaged.
+                    if (segment := self._segment_of(batch)) is not None:
+                        for finding in recorded.check(batch, segment):
+                            self._found.box.add(finding.queue_offset or 0, finding)
                 del batch  # the next read may then have its memory
         if coverage.head_start is None:
             coverage.head = self._loose
@@ -121,7 +122,7 @@ class RangeVerifier:
     # Units
 
     def _check_expired(self, reader: QueueReader) -> None:
-        """Units in front of the first message that can be read name only what has expired."""
+        """Check that units before the first message refer only to expired messages."""
         log_start = self._queue.commit_log_min_offset
         start, end = self._range.expired_from, self._range.from_offset
         for low, units in read_blocks(reader, start, end, self._found.add, self._found.lose_units):
@@ -132,16 +133,16 @@ class RangeVerifier:
                     damage(
                         "unit-order",
                         "a unit among those of expired messages names a message that is there",
-                        segment=segment,
-                        position=at,
-                        queue_offset=low + i,
+                        segment,
+                        at,
+                        low + i,
                         expected=f"less than {log_start}",
-                        found=str(int(units["physical_offset"][i])),
+                        found=int(units["physical_offset"][i]),
                     )
                 )
 
     def _look_back(self, reader: QueueReader) -> None:
-        """The unit in front of the range, which another one checks."""
+        """Read the unit before the range, which another range checks."""
         before = self._range.from_offset - 1
         if before < self._range.span_start:
             return
@@ -164,7 +165,7 @@ class RangeVerifier:
                 bad.add(found, usable)
                 found = found.take(usable)
             yield from runs_of_units(reader.queue, found, BATCH_BYTES)
-        # Those that go on behind the range are told here.
+        # A run of bad units that continues behind the range is reported here.
         for low, count in blocks(self._range.until_offset, self._range.span_end):
             if not bad.is_open or bad.last != low - 1:
                 break
@@ -181,8 +182,8 @@ class RangeVerifier:
     # Places
 
     def _cover(self, reader: QueueReader, run: UnitRun, batch: MessageBatch | None) -> None:
-        """Note which bytes the units of a run name, and look at those between two good messages
-        that none names."""
+        """Record the bytes to which the units of a run refer, and check bytes without a unit
+        between good messages."""
         ends = run.offsets + run.sizes
         good: npt.NDArray[np.intp]
         if batch is None:
@@ -223,25 +224,21 @@ class RangeVerifier:
 
     def _look_between(self, reader: QueueReader, low: int, high: int, anchor: int) -> None:
         for start, end in subtract_intervals(low, high, self._loose):
-            self._found.look_at(reader, start, end, anchor)
+            self._found.check_unnamed(reader, start, end, anchor)
 
     def _check_overlap(self, reader: QueueReader, run: UnitRun, is_first_bad: bool) -> None:
-        """A run is cut where a unit names bytes of the one before. Where the message is the right
-        one, it was the one before that pointed too far."""
+        """Check units that refer to bytes of the previous unit. A run is cut before such a unit. If
+        the later message is right, the previous unit has a wrong position or size."""
         previous, offset = self._previous, int(run.queue_offsets[0])
         if previous is None or not is_first_bad or previous[0] != offset - 1:
             return
         if run.start < previous[1]:
             segment, at = reader.unit_place(offset)
+            text = "consume queue unit of bytes that belong to the message before"
+            expected = f"at least {previous[1]}"
             self._found.add(
                 damage(
-                    "unit-overlap",
-                    "consume queue unit of bytes that belong to the message before",
-                    segment=segment,
-                    position=at,
-                    queue_offset=offset,
-                    expected=f"at least {previous[1]}",
-                    found=str(run.start),
+                    "unit-overlap", text, segment, at, offset, expected=expected, found=run.start
                 )
             )
 
@@ -252,21 +249,14 @@ class RangeVerifier:
         times = java_times = columns.store_timestamps
         if not columns.is_v4:
             java_times = java_store_times(batch.buffer, columns.positions)
-        seen = SegmentTimes()
-        seen.add(times, java_times)
         segment = self._segment_of(batch)
         if segment is not None:
-            self._found.times_of(segment.id).merge(seen)
-        first, last = int(batch.queue_offsets[0]), int(batch.queue_offsets[-1])
+            self._found.times_of(segment.id).add(times, java_times)
         for extent in self._queue.consume_queue:
-            low, high = extent.base_offset // UNIT_SIZE, extent.end_offset // UNIT_SIZE
-            if first < high and last >= low:
-                of_extent = self._found.times_of(extent.id)
-                if first >= low and last < high:
-                    of_extent.merge(seen)
-                else:
-                    inside = (batch.queue_offsets >= low) & (batch.queue_offsets < high)
-                    of_extent.add(times[inside], java_times[inside])
+            borders = extent.base_offset // UNIT_SIZE, extent.end_offset // UNIT_SIZE
+            low, high = np.searchsorted(batch.queue_offsets, borders).tolist()
+            if low < high:
+                self._found.times_of(extent.id).add(times[low:high], java_times[low:high])
         if self._range.with_probes:
             self._outcome.probes += make_probes(
                 self._queue.topic, batch.buffer, batch.base_offset, columns, range(len(batch))
@@ -284,43 +274,36 @@ class RangeVerifier:
                 damage(
                     "unit-tags-code",
                     "tags code of the unit is not the hash of the message's TAGS",
-                    segment=segment,
-                    position=None if at is None else at + 12,
-                    queue_offset=queue_offset,
-                    expected=str(int(expected[row])),
-                    found=str(int(batch.tags_codes[row])),
+                    segment,
+                    None if at is None else at + 12,
+                    queue_offset,
+                    expected=int(expected[row]),
+                    found=int(batch.tags_codes[row]),
                 )
             )
 
     def _check_sys_flags(self, batch: MessageBatch) -> None:
-        flags = batch.columns.sys_flags
-        if not (flags & CHECKED_SYS_FLAGS).any():
+        sys_flags = batch.columns.sys_flags
+        if not (sys_flags & CHECKED_SYS_FLAGS).any():
             return
-        unknown = (flags & ~_KNOWN_SYS_FLAGS) != 0
-        compressed = (flags & sysflag.COMPRESSED) != 0
+        unknown = (sys_flags & ~_KNOWN_SYS_FLAGS) != 0
+        compressed = (sys_flags & sysflag.COMPRESSED) != 0
         for row in np.flatnonzero(unknown | compressed).tolist():
-            message = batch.message(row)
-            reason = ""
-            if unknown[row]:
-                reason = "unknown bits"
-            else:
+            message, reason = batch.message(row), "unknown bits"
+            if not unknown[row]:
                 try:
-                    message.decode_body(_MAX_RECORD_BYTES)
+                    message.decode_body(MAX_RECORD_BYTES)
+                    continue
                 except Corrupt as error:
-                    # Without the place in this buffer, which tells nobody anything.
+                    # The place in this buffer means nothing to a reader.
                     what = str(error).partition(": ")[2]
                     reason = f"the body does not decompress ({what})"
-            if reason:
-                self._found.add(
-                    damage(
-                        "record-sys-flag",
-                        f"sysFlag: {reason}",
-                        queue_offset=message.queue_offset,
-                        expected="the flags of this body",
-                        found=f"{message.sys_flag:#x}",
-                        **self._place(batch, row, 36),
-                    )
-                )
+            place, text = self._place(batch, row, 36), f"sysFlag: {reason}"
+            right, flags = "the flags of this body", f"{message.sys_flag:#x}"
+            offset = message.queue_offset
+            self._found.add(
+                damage("record-sys-flag", text, *place, offset, expected=right, found=flags)
+            )
 
     def _check_time_order(self, batch: MessageBatch) -> None:
         times, outcome = batch.columns.store_timestamps, self._outcome
@@ -346,27 +329,30 @@ class RangeVerifier:
             position + STORE_TIMESTAMP_POSITION,
         )
 
-    def _place(self, batch: MessageBatch, row: int, field_position: int) -> dict[str, object]:
+    def _place(
+        self, batch: MessageBatch, row: int, field_position: int
+    ) -> tuple[SegmentId | None, int | None]:
         extent = self._segment_of(batch)
         if extent is None:
-            return {}
+            return None, None
         position = batch.base_offset - extent.base_offset + int(batch.columns.positions[row])
-        return {"segment": extent.id, "position": position + field_position}
+        return extent.id, position + field_position
 
     def _segment_of(self, batch: MessageBatch) -> SegmentExtent | None:
         return extent_at(self._queue.commit_log, batch.base_offset)
 
 
 def time_order_finding(queue: QueueFiles, at: TimeAt, before_ms: int) -> Finding:
-    """Note that the message stored at `at` has a time before that of the message in front of it."""
+    """Return the finding that the message stored at `at` has an earlier time than the message
+    before it."""
     segment = extent_at(queue.commit_log, at.segment_base)
     return note(
         "store-time-order",
-        "store time is before that of the message in front; a clock that was set back, or a "
-        "damaged field",
-        segment=None if segment is None else segment.id,
-        position=at.position,
-        queue_offset=at.queue_offset,
+        "store time is before that of the message in front: a clock was set back, or the "
+        "field is damaged",
+        None if segment is None else segment.id,
+        at.position,
+        at.queue_offset,
         expected=f"at least {before_ms}",
-        found=str(at.store_time_ms),
+        found=at.store_time_ms,
     )

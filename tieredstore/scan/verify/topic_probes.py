@@ -1,9 +1,7 @@
-"""Keys of a few messages of each queue, by which index items tell the ids of topics.
-
-A tier without state does not say which topic has which id. To try each topic for each id would be
-quadratic, so messages that are checked anyway leave their keys and places here, and an item that
-has both settles its id.
-"""
+"""Keys of a few messages of each queue, from which index items reveal the ids of topics. Without a
+state directory, the topic ids of a tier are unknown. To try each topic for each id would take
+quadratic time. So each check of messages returns some keys and positions (probes). An index item
+with the key and position of a probe shows the id of the probe's topic."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from tieredstore.message.columns.records import RecordColumns, keys_to_index
 from tieredstore.message.hashes import tiered_key_hash_candidates
 
 Probe = tuple[int, int, int]
-"""Hash of a key, commit log offset and size of its message in bytes."""
+"""Hash of a key, and commit log offset and size of its message in bytes."""
 _A_BATCH = 4
 _ROW = np.dtype(
     [("hash", "<i4"), ("queue_id", "<i4"), ("offset", "<i8"), ("size", "<i4"), ("topic", "<i4")]
@@ -29,8 +27,8 @@ _PLACE = ("hash", "queue_id", "offset", "size")
 def make_probes(
     topic: str, buffer: memoryview, base_offset: int, columns: RecordColumns, rows: range
 ) -> Iterator[Probe]:
-    """Yield probes of some messages of a queue, which are these rows: its ends among them.
-    base_offset: of the buffer, in the queue's log."""
+    """Yield probes of some messages of a queue, given as rows. They include messages at both ends
+    of the queue. `base_offset`: offset of the buffer in the queue's log."""
     last = len(rows) - 1
     for step in sorted({last * step // (_A_BATCH - 1) for step in range(_A_BATCH)}):
         row = rows[step]
@@ -59,27 +57,38 @@ class TopicProbes:
         return cls(np.array(rows, dtype=_ROW).tobytes(), tuple(topics))
 
     def find_topics(self, items: npt.NDArray[np.void]) -> dict[int, str]:
-        """Find topic id -> topic, as far as these index items tell: the id that most items of a
-        topic's messages have. Where two have as many, it stays open."""
-        rows = np.frombuffer(self.rows, _ROW)
-        if not len(rows) or not len(items):
-            return {}
-        hashes = np.unique(rows["hash"])
-        found = items["hash"].astype(np.int32)
-        place = np.minimum(np.searchsorted(hashes, found), len(hashes) - 1)
-        hits = items[hashes[place] == found]
-        topic_of = dict(zip(rows[list(_PLACE)].tolist(), rows["topic"].tolist(), strict=True))
-        votes: Counter[tuple[int, int]] = Counter()
-        places = zip(*(hits[name].tolist() for name in _PLACE), strict=True)
-        for named, topic_id in zip(places, hits["topic_id"].tolist(), strict=True):
-            if (topic := topic_of.get(named)) is not None:
-                votes[topic, topic_id] += 1
-        ids: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for (topic, topic_id), count in votes.items():
+        """Find the topic of each topic id in these index items. The id of a topic is the id in most
+        items of its messages. A topic whose ids are tied is left out."""
+        votes = TopicVotes(self)
+        votes.add(items)
+        ids: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for (topic, topic_id), count in votes.counts.items():
             ids[topic].append((count, topic_id))
         chosen: dict[int, str] = {}
         for topic, counts in sorted(ids.items(), key=lambda pair: max(pair[1]), reverse=True):
             (most, topic_id), *others = sorted(counts, reverse=True)
             if not (others and others[0][0] == most):
-                chosen.setdefault(topic_id, self.topics[topic])
+                chosen.setdefault(topic_id, topic)
         return chosen
+
+
+class TopicVotes:
+    """Counter of the index items that match probes, by topic and topic id (`counts`)."""
+
+    def __init__(self, probes: TopicProbes) -> None:
+        rows = np.frombuffer(probes.rows, _ROW)
+        self._hashes = np.unique(rows["hash"])
+        names = (probes.topics[number] for number in rows["topic"].tolist())
+        self._topic_of = dict(zip(rows[list(_PLACE)].tolist(), names, strict=True))
+        self.counts: Counter[tuple[str, int]] = Counter()
+
+    def add(self, items: npt.NDArray[np.void]) -> None:
+        if not len(self._hashes):
+            return
+        found = items["hash"].astype(np.int32)
+        place = np.minimum(np.searchsorted(self._hashes, found), len(self._hashes) - 1)
+        hits = items[self._hashes[place] == found]
+        places = zip(*(hits[name].tolist() for name in _PLACE), strict=True)
+        for named, topic_id in zip(places, hits["topic_id"].tolist(), strict=True):
+            if (topic := self._topic_of.get(named)) is not None:
+                self.counts[topic, topic_id] += 1

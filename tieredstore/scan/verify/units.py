@@ -1,4 +1,4 @@
-"""Reads consume queue units for a verification, and gathers those that name nothing."""
+"""Reader of consume queue units for a verification, and collector of units without a record."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tieredstore.scan.read.batches import UNITS_PER_READ, make_unusable_finding,
 from tieredstore.scan.read.damaged_blocks import tell_blocks
 
 Lose: TypeAlias = Callable[[int, int], None]
-"""Told of messages that nobody can look at: first and last queue offset."""
+"""Function that receives messages that cannot be checked: first and last queue offset."""
 
 
 def read_blocks(
     reader: QueueReader, start: int, end: int, tell: OnFinding, lose: Lose
 ) -> Iterator[tuple[int, Units]]:
-    """Read units [start, end) in blocks, each with its first queue offset. What cannot be read is
-    told, and `lose` called with its first and last queue offset."""
+    """Read units [start, end) in blocks, each with its first queue offset. Unreadable units are
+    reported, and `lose` is called with their first and last queue offset."""
     for low, count in blocks(start, end):
         try:
             damaged: list[BlocksDamaged] = []
@@ -48,19 +48,14 @@ def _read_apart(
             yield low, reader.read_units(low, high - low)
         except Corrupt as error:
             lose(low, high - 1)
+            text = f"units {low} to {high - 1} cannot be read: {error}"
             tell(
-                damage(
-                    "units-missing",
-                    f"units {low} to {high - 1} cannot be read: {error}",
-                    segment=extent.id,
-                    position=low * UNIT_SIZE - extent.base_offset,
-                    queue_offset=low,
-                )
+                damage("units-missing", text, extent.id, low * UNIT_SIZE - extent.base_offset, low)
             )
 
 
 class BadUnits:
-    """Gathers units that name no whole record: one finding for each run of them."""
+    """Collector of units that refer to no whole record. Each run of such units is one finding."""
 
     def __init__(self, reader: QueueReader, tell: OnFinding, lose: Lose) -> None:
         self._reader = reader
@@ -71,11 +66,11 @@ class BadUnits:
 
     @property
     def is_open(self) -> bool:
-        """Whether a run is gathered that nobody was told of yet."""
+        """Whether a run of bad units is not reported yet."""
         return self._first is not None
 
     def begin_before(self, last: int) -> None:
-        """Note that units up to `last` are bad as well, and that somebody else tells of them."""
+        """Record that the units up to `last` are bad too. Another check reports these units."""
         self.last = last
 
     def add(self, units: UnitRun, usable: Bools) -> None:

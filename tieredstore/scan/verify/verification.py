@@ -1,14 +1,14 @@
-"""Checks every byte of a tier that its formats let one check, and reports all damage.
+"""Checks every byte of a tier that its formats allow to check, and reports all damage.
 
-For each queue: segments follow each other without hole or overlap; each consume queue unit names a
-whole record with its size, magic, queue offset, queue id, topic, physical offset, inner lengths and
-body CRC; its tags code fits the record's TAGS; bytes that no unit names are looked at; sizes and
-times in the metadata are those of the contents. Index segments: `index`. What RocketMQ's
-formats keep only once (flags, born time, hosts, other properties) is checked by checksums of
-blocks, where the provider keeps some beside the segments, and else not at all; `docs/cli.md` lists
-it.
+For each queue: segments follow each other without hole or overlap. Each consume queue unit refers
+to a whole record with its size, magic, queue offset, queue id, topic, physical offset, inner
+lengths and body CRC. Its tags code fits the record's TAGS. Bytes that no unit names are examined.
+Sizes and times in the metadata are those of the contents. Index segments: `index`. RocketMQ's
+formats keep flags, born time, hosts and other properties only once. These fields are checked by
+checksums of blocks if the provider keeps them, and otherwise not at all. `docs/cli.md` lists what
+is not checked.
 
-The work is cut into tasks that any process can do: `verify` does them here, a job elsewhere.
+The work is cut into tasks that any process can run: `verify` runs them here, and a job elsewhere.
 """
 
 from __future__ import annotations
@@ -16,21 +16,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
-from tieredstore.cycles import without_cycle_search
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Finding, OnFinding, damage, note, raise_on_damage
+from tieredstore.scan.read.damaged_blocks import BLOCK_KIND
 from tieredstore.scan.read.small_ranges import read_small_ahead
-from tieredstore.scan.verify.blocks import (
-    BLOCK_KIND,
-    BlocksOutcome,
-    VerifyBlocks,
-    check_segments_blocks,
-    has_block_checksums,
-)
+from tieredstore.scan.verify.blocks import BlocksOutcome, check_segments_blocks, has_block_checksums
 from tieredstore.scan.verify.gaps import VerifyGap, check_gap
 from tieredstore.scan.verify.index import (
     VerifyIndex,
@@ -54,26 +49,23 @@ from tieredstore.scan.verify.queue import (
     needs_planning,
     plan_queue,
 )
-from tieredstore.scan.verify.range import (
-    Progress,
-    RangeVerifier,
-    VerifyRange,
-)
+from tieredstore.scan.verify.range import Progress, RangeVerifier, VerifyRange
 from tieredstore.scan.verify.topic_probes import Probe, TopicProbes
+from tieredstore.server_process import without_cycle_search
 
 TASK_BYTES = 192 << 20
-"""Bytes of one task, about."""
+"""Approximate number of bytes that one task checks."""
 _MOST_ITEMS = 1000
 _READ_FAILURES = frozenset({"record-missing", "bytes-missing", "units-missing", "index-unreadable"})
 
-Item = TypeVar("Item", QueueFiles, VerifyRange, VerifyGap, VerifyIndex, VerifyBlocks)
+Item = TypeVar("Item", QueueFiles, VerifyRange, VerifyGap, VerifyIndex, SegmentExtent)
 Outcome = TypeVar("Outcome")
 
 
 @dataclass(slots=True)
 class VerifyReport:
-    """How much was checked and found good (messages, bytes, index items), and how much was not.
-    covered_bytes: of segments, those that have checksums; None where the provider keeps none."""
+    """Amounts of good data (messages, bytes, index items), and of data that were not good.
+    `covered_bytes`: segment bytes with checksums, None if the provider keeps no checksums."""
 
     queues: int = 0
     messages: int = 0
@@ -98,8 +90,8 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyTask:
-    """Pieces of a verification, all of one kind: QueueFiles, VerifyRange, VerifyGap, VerifyIndex or
-    VerifyBlocks. Picklable."""
+    """Pieces of one type: QueueFiles, VerifyRange, VerifyGap, VerifyIndex, SegmentExtent.
+    Picklable."""
 
     key: str
     size_bytes: int
@@ -107,20 +99,16 @@ class VerifyTask:
 
 
 Work = Callable[[SegmentProvider, VerifyTask, Progress], list[Any]]
-"""Does a task: an outcome for each of its items."""
+"""Function that runs a task and returns an outcome for each of its items."""
 
 
 class Stages(Protocol):
-    """Has tasks done."""
+    """Executor of tasks."""
 
     def __call__(
         self, stage: str, work: Work, tasks: Sequence[VerifyTask], kind: Any
     ) -> Iterable[list[Any]]:
-        """What `work` gives for each task, in their order. kind: the type of an outcome."""
-
-
-def _ignore(path: str, count_bytes: int) -> None:
-    del path, count_bytes
+        """Yield the outcomes of `work` for each task, in order. `kind`: the type of an outcome."""
 
 
 def verify(
@@ -130,16 +118,16 @@ def verify(
     *,
     queues: list[QueueFiles] | None = None,
     with_index: bool = True,
-    progress: Progress = _ignore,
+    progress: Progress = lambda _path, _count: None,
     task_bytes: int = TASK_BYTES,
 ) -> VerifyReport:
-    """Check `queues` (all by default) and the index segments. Findings go to `on_finding` in the
-    order of the catalogue, each queue's and file's once it is done. progress: told a queue's path
-    and bytes, over a network by several threads. Raises Unavailable."""
+    """Check `queues` (all by default) and the index segments. Findings are passed to `on_finding`
+    in catalogue order, when a queue or file is done. `progress`: receives a queue's path and bytes,
+    over a network from several threads. Raises Unavailable."""
 
     def run_here(
-        stage: str, work: Work, tasks: Sequence[VerifyTask], kind: Any
-    ) -> Iterable[list[Any]]:
+        stage: str, work: Work, tasks: Sequence[VerifyTask], kind: object
+    ) -> Iterable[list[object]]:
         del stage, kind
         return [work(provider, task, progress) for task in tasks]
 
@@ -149,11 +137,9 @@ def verify(
 
 
 class Verification:
-    """One verification, whose tasks `stages` has done.
-
-    provider: for what is asked here, between the stages. now: the tier as it is by then, asked
-    for where bytes cannot be read: they may have expired meanwhile.
-    """
+    """One verification, whose tasks `stages` runs. `provider`: for requests between the stages.
+    `now`: returns a new listing of the tier. The function is called if bytes cannot be read,
+    because they may have expired."""
 
     def __init__(
         self,
@@ -178,7 +164,8 @@ class Verification:
         queues: list[QueueFiles] | None = None,
         with_index: bool = True,
     ) -> VerifyReport:
-        """Verify the tier. Findings go to `on_finding`, in a stable order. Raises Unavailable."""
+        """Verify the tier. Findings are passed to `on_finding`, in a stable order. Raises
+        Unavailable."""
         result = VerifyReport()
         catalogue = self._catalogue
         chosen = list(catalogue.queues) if queues is None else queues
@@ -255,7 +242,7 @@ class Verification:
         )
         for assembly in assemblies:
             for _ in assembly.gaps:
-                assembly.add_gap(next(gaps))
+                assembly.take(next(gaps))
         return assemblies
 
     def _plans(self, queues: list[QueueFiles]) -> list[QueuePlan]:
@@ -291,8 +278,8 @@ class Verification:
         return self._map(
             "checksums",
             check_blocks,
-            [VerifyBlocks(extent) for extent in extents if extent.listing is not None],
-            lambda one: (str(one.extent.id), one.extent.size_bytes),
+            [extent for extent in extents if extent.listing is not None],
+            lambda one: (str(one.id), one.size_bytes),
             BlocksOutcome,
         )
 
@@ -304,7 +291,8 @@ class Verification:
         describe: Callable[[Item], tuple[str, int]],
         kind: type[Outcome],
     ) -> Iterator[Outcome]:
-        """Small pieces are done together. An outcome for each item, in their order."""
+        """Run `work` for each item, with small items together. Returns the outcomes in item
+        order."""
         tasks: list[VerifyTask] = []
         group: list[Item] = []
         total, key = 0, ""
@@ -321,11 +309,11 @@ class Verification:
         for outcomes in self._stages(stage, work, tasks, list[kind]) if tasks else ():  # type: ignore[valid-type]
             yield from outcomes
 
-    # What has expired meanwhile
+    # Segments that expired in the meantime
 
     def _leave_out_gone(self, found: Iterable[Anchored]) -> Iterator[Anchored]:
-        """The findings, but for those of segments that have expired since the listing: a note for
-        each."""
+        """Yield the findings, with a note in place of each finding about a segment that has expired
+        since the listing."""
         told: set[SegmentId] = set()
         for one in found:
             segment = one.finding.segment
@@ -337,46 +325,56 @@ class Verification:
                 yield one
             elif segment not in told:
                 told.add(segment)
-                expired = note(
-                    "segment-expired",
-                    "the segment has expired since the verification began",
-                    segment=segment,
-                )
-                yield Anchored(one.anchor, expired)
+                text = "the segment has expired since the verification began"
+                yield Anchored(one.anchor, note("segment-expired", text, segment))
 
     def _find_gone_segments(self) -> frozenset[SegmentId]:
-        """Segments that were listed, and that neither listing nor metadata has any more; without
-        metadata, only those that later ones of their file outlive."""
+        """Return the listed segments that have expired: they are missing in the present listing and
+        metadata. Without metadata, only segments before all others of their file count."""
         if self._now is None:
             return frozenset()
         if self._gone is None:
             now = self._now()
-            left = {extent.id for extents in _files_of(now) for extent in extents}
+            left = {
+                extent.id for extents in chain.from_iterable(_files_of(now)) for extent in extents
+            }
+            has_metadata = now.metadata is not None
             self._gone = frozenset(
-                extent.id
-                for extents in _files_of(self._catalogue)
-                for number, extent in enumerate(extents)
-                if extent.listing is not None
-                and extent.id not in left
-                and (
-                    now.metadata is not None or any(later.id in left for later in extents[number:])
+                chain.from_iterable(
+                    _find_expired(files, left, has_metadata) for files in _files_of(self._catalogue)
                 )
             )
         return self._gone
 
 
+def _find_expired(
+    files: tuple[tuple[SegmentExtent, ...], ...], left: set[SegmentId], has_metadata: bool
+) -> Iterator[SegmentId]:
+    """Yield the listed segments of a queue's files that no longer exist. Without metadata, only
+    deletions in the order of expiry count: from the front, and a whole consume queue before the
+    last segment of its commit log."""
+    must_begin = False
+    for extents in files:
+        is_left = [extent.id in left for extent in extents]
+        has_left = any(is_left)
+        front = is_left.index(True) if has_left else 0 if must_begin else len(extents)
+        must_begin = has_left
+        for extent in extents if has_metadata else extents[:front]:
+            if extent.listing is not None and extent.id not in left:
+                yield extent.id
+
+
 def list_extents(queues: Iterable[QueueFiles]) -> Iterator[SegmentExtent]:
     """List the segments of some queues."""
-    for queue in queues:
-        yield from queue.commit_log
-        yield from queue.consume_queue
+    return chain.from_iterable((*queue.commit_log, *queue.consume_queue) for queue in queues)
 
 
-def _files_of(catalogue: TierCatalogue) -> Iterator[tuple[SegmentExtent, ...]]:
+def _files_of(catalogue: TierCatalogue) -> Iterator[tuple[tuple[SegmentExtent, ...], ...]]:
+    """Yield the consume queue and commit log of each queue, then each index."""
     for queue in catalogue.queues:
-        yield queue.commit_log
-        yield queue.consume_queue
-    yield from catalogue.indexes.values()
+        yield queue.consume_queue, queue.commit_log
+    for index in catalogue.indexes.values():
+        yield (index,)
 
 
 def plan_queues(
@@ -413,7 +411,7 @@ def _map_small(
     size_of: Callable[[Item], int],
     check: Callable[[Item], Outcome],
 ) -> list[Outcome]:
-    """Check each item; over a network, several small ones together."""
+    """Check each item. Over a network, several small items are checked together."""
 
     def read(item: Item, tell: OnFinding) -> Generator[Outcome]:
         del tell  # outcomes have their findings
@@ -436,7 +434,7 @@ def check_blocks(
 
 
 def _check_tables(catalogue: TierCatalogue, queues: list[QueueFiles]) -> Iterator[Finding]:
-    """Topics and queues of the tier have their entries in the metadata."""
+    """Yield findings about topics and queues of the tier without metadata entries."""
     topics, known = catalogue.topics, catalogue.known_queues
     if topics is None or known is None:
         return
@@ -449,14 +447,9 @@ def _check_tables(catalogue: TierCatalogue, queues: list[QueueFiles]) -> Iterato
                 f"topics {other!r} and {topic.topic!r} have the same topic id {topic.topic_id}",
             )
     for queue in queues:
+        text = f"{queue.path}: the metadata has segments of"
         if queue.topic not in topics:
-            yield damage(
-                "metadata-topic-missing",
-                f"{queue.path}: the metadata has segments of topic {queue.topic!r}, but no such "
-                "topic",
-            )
+            text = f"{text} topic {queue.topic!r}, but no such topic"
+            yield damage("metadata-topic-missing", text)
         elif (queue.topic, queue.queue_id) not in known:
-            yield damage(
-                "metadata-queue-missing",
-                f"{queue.path}: the metadata has segments of the queue, but no such queue",
-            )
+            yield damage("metadata-queue-missing", f"{text} the queue, but no such queue")

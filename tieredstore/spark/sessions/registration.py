@@ -1,4 +1,4 @@
-"""The data source in a session, in one call."""
+"""Registration of the data source in a session, in one call."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def enable(spark: SparkSession) -> None:
     """Make `spark.read.format("rocketmq_tiered")` work in a session.
 
-    The session may be one of Spark Connect. The package is sent to where tasks run, the source
-    registered, and filters are pushed down. Settings of S3A in the session, which the source does
-    not use, are named in a warning.
+    The session may be a Spark Connect session. The package is sent to the executors, the source is
+    registered, and filters are pushed down. A warning names settings of S3A in the session, which
+    the source does not use.
     """
     from tieredstore.spark.options import warn_of_ignored_hadoop_settings
     from tieredstore.spark.source import RocketmqTieredDataSource

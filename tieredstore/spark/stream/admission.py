@@ -1,4 +1,4 @@
-"""How much of a backlog one micro-batch takes: every queue has its turn."""
+"""Admission: the part of a backlog that one micro-batch reads. Queues take turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ K = TypeVar("K")
 
 @dataclass(slots=True)
 class Backlog:
-    """Messages [start, end) of a queue that a batch may take."""
+    """Messages [start, end) of a queue that a batch may read."""
 
     view: QueueView
     start: int
@@ -28,12 +28,10 @@ class Backlog:
 
 
 def shares(wanted: Mapping[K, int], least: Mapping[K, int], most: int) -> dict[K, int]:
-    """Cut what the keys want to parts, together at most `most`.
-
-    In the order of `wanted`, each key gets its least for as long as that fits; the first always
-    does, so that one thing that is larger than the limit stops nothing. What is then left goes to
-    these keys in proportion to what each still wants. Keys that get nothing are not in the result.
-    """
+    """Divide `most` among the keys. In the order of `wanted`, each key gets its minimum while the
+    sum is within `most`. The first key always gets its minimum, so that one message above the limit
+    does not block the stream. The rest is divided among these keys in proportion to their remaining
+    wants. Keys without a share are not in the result."""
     found: dict[K, int] = {}
     left = most
     for key in wanted:
@@ -55,7 +53,7 @@ def shares(wanted: Mapping[K, int], least: Mapping[K, int], most: int) -> dict[K
 
 
 def rotate(keys: Sequence[QueueKey], place: QueueKey | None) -> list[QueueKey]:
-    """Return sorted keys, those from `place` on first."""
+    """Return the sorted keys, rotated so that the keys from `place` on are first."""
     first = 0 if place is None else bisect.bisect_left(keys, place)
     return [*keys[first:], *keys[:first]]
 
@@ -67,11 +65,9 @@ def admit_messages(
     most_messages: int | None,
     most_bytes: int | None,
 ) -> tuple[dict[QueueKey, int], QueueKey | None]:
-    """Find how far each queue goes in a batch, and the queue that comes first in the next one.
-
-    Where a limit does not reach for all queues that have a backlog, they take turns in the order of
-    their names: one with a backlog is served within as many batches as turns are needed for all.
-    """
+    """Return the end of each queue in a batch, and the first queue of the next batch. If a limit is
+    too small for all queues with a backlog, the queues take turns in the order of their names. Each
+    queue is served within as many batches as one round needs."""
     ends = {key: one.start for key, one in backlogs.items()}
     waiting = sorted(key for key, one in backlogs.items() if one.end > one.start)
     served = rotate(waiting, place)
@@ -93,12 +89,13 @@ def admit_messages(
 def _fit_bytes(
     backlogs: Mapping[QueueKey, Backlog], goals: Mapping[QueueKey, int], most_bytes: int
 ) -> dict[QueueKey, int]:
-    """How far each queue goes towards its goal; those that have no turn are left out. Over a
-    network, several queues are measured together."""
+    """Return the end of each queue in the batch, as near to its goal as the limit of bytes allows.
+    Queues that are not served in this batch are left out. Over a network, several queues are
+    measured together."""
     provider = backlogs[next(iter(goals))].view.provider
 
     def measure(key: QueueKey) -> tuple[int, int]:
-        """Commit log bytes of the first message, and of all up to the goal."""
+        """Return the commit log bytes of the first message, and of all messages up to the goal."""
         view, start = backlogs[key].view, backlogs[key].start
         first = view.log_bytes(start, view.end_of(start, 1))
         return first, max(view.log_bytes(start, goals[key]), first)

@@ -1,21 +1,22 @@
-"""A stream's offset, as Spark keeps it in checkpoint and progress.
+"""Offset of a stream, as JSON that Spark stores in the checkpoint and shows in the progress.
 
     {"@brokers": ["broker-a"], "@next": ["orders", "broker-a", 1], "orders": "112.x9Kf2 4.Ab3dE"}
 
-A topic has its queues from 0 on, each with its offset and the mark of the message in front of it:
-by that a topic that was made again is told from one that went on. What differs is written out:
+The text of a topic lists its queues from queue 0 on. Each queue has its offset, and the mark of the
+message before the offset. The mark tells a recreated topic from the original one. Other cases:
 
 | text | means |
 |---|---|
-| `3=112` | queue 3, where another one would follow |
-| `112+x9Kf2` | the mark is of the message at the offset: there was none in front of it |
-| `112-4.x9Kf2` | the mark is of the message 4 in front of it: those nearer could not be read |
-| `112.x9Kf2<100` | the queue is new in this batch, which takes it from offset 100 on |
-| `#7` | from here on the topic has the id 7 in the metadata; `#`: no id is known |
-| `1/112.x9Kf2` | queues of broker 1 of `@brokers`, counted from 0; `;` is between two brokers |
+| `3=112` | the offset of queue 3, if the queue before it in the text is not queue 2 |
+| `112+x9Kf2` | the mark of message 112 itself, because no message is before it |
+| `112-4.x9Kf2` | the mark of message 108, because messages 109 to 111 could not be read |
+| `112.x9Kf2<100` | the queue is new in this batch, which begins at the queue's offset 100 |
+| `#7` | the queues after this text have topic id 7 in the metadata. `#`: the id is unknown |
+| `1/112.x9Kf2` | queues of broker 1 of `@brokers`, counted from 0. `;` separates two brokers |
 
-`@next` is the queue that comes first when a limit does not reach for all. Older versions wrote
-objects by topic, broker and queue, with `@incarnations` and `@begins` beside them: these are read.
+`@next` is the queue that the next batch reads first, if the limit of a batch left queues unread.
+Older versions wrote objects by topic, broker and queue, with `@incarnations` and `@begins` beside
+them. These are still read.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tieredstore.timestamps import format_time
 
 BROKERS, NEXT = "@brokers", "@next"
 INCARNATIONS, BEGINS = "@incarnations", "@begins"
-"""Of older versions: what queues are known by, and where new ones begin."""
+"""Keys of older versions in the JSON: identities of queues, and start offsets of new queues."""
 _WHAT = "the checkpoint's offset"
 _MARK_BITS = 30
 _MARK_CHARS = 5
@@ -44,12 +45,10 @@ _QUEUE = re.compile(r"(?:(\d+)=)?(\d+)(?:(-\d+\.|[.+])([A-Za-z0-9_-]{5}))?(?:<(\
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """By what a queue is known again.
-
-    topic_id: the topic's in the metadata. message: queue offset of a message in front of the
-    position, or there. mark: 30 bits of its store time, stored size and body CRC. described: these,
-    for people, where the message was read and not only its mark. None where unknown.
-    """
+    """Identity of a queue. `topic_id`: the topic's id in the metadata. `message`: queue offset of a
+    message before the position, or at it. `mark`: 30 bits that are computed from this message's
+    store time, stored size and body CRC. `described`: these three values as text for logs and
+    errors, if the message itself was read. Unknown fields are None."""
 
     topic_id: int | None = None
     message: int | None = None
@@ -60,7 +59,7 @@ class Incarnation:
     def of_message(
         cls, topic_id: int | None, message: int, stored_ms: int, size: int, body_crc: int
     ) -> Incarnation:
-        """Make that of a queue with this message."""
+        """Return the identity of a queue that has a message with the given values."""
         mark = zlib.crc32(f"{stored_ms} {size} {body_crc}".encode()) & ((1 << _MARK_BITS) - 1)
         described = f"stored {format_time(stored_ms)} ({size} bytes, CRC {body_crc})"
         return cls(topic_id, message, mark, described)
@@ -73,7 +72,8 @@ class Incarnation:
         return ", ".join(parts) or "nothing known of it"
 
     def contradicts(self, other: Incarnation) -> bool:
-        """Tell whether both cannot be of one queue. What only one of them knows says nothing."""
+        """Return whether two identities cannot belong to one queue, by the values that both
+        have."""
         if None not in (self.topic_id, other.topic_id) and self.topic_id != other.topic_id:
             return True
         return self.message == other.message is not None and self.mark != other.mark
@@ -81,7 +81,7 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A queue offset, and the queue that it was taken from."""
+    """Position in a queue: its offset, and the identity of the queue."""
 
     offset: int
     incarnation: Incarnation = field(default_factory=Incarnation)
@@ -89,17 +89,19 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where a stream is. begins: where the queues begin that the batch up to here has first.
-    place: the queue that the next batch serves first; None for the first by name."""
+    """Position of a stream. `begins`: start offsets of the queues that are new in the batch up to
+    this position. `place`: the queue that the next batch serves first, or None for the first queue
+    by name."""
 
     positions: Mapping[QueueKey, Position]
     begins: Mapping[QueueKey, int] = field(default_factory=dict)
     place: QueueKey | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what Spark writes as JSON; equal offsets give equal names in the same order."""
+        """Return the JSON that Spark writes. Equal offsets have equal JSON, with names in the same
+        order."""
         brokers = sorted({broker for _, broker, _ in self.positions})
-        found: dict[str, Any] = {BROKERS: brokers}
+        found: dict[str, object] = {BROKERS: brokers}
         if self.place is not None:
             found[NEXT] = list(self.place)
         for topic, keys in groupby(sorted(self.positions), key=lambda key: key[0]):
@@ -137,7 +139,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, offset: Mapping[str, Any]) -> StreamOffset:
-        """Make it of what `to_json` gave, now or in an older version. Raises Invalid for others."""
+        """Parse the result of `to_json`, also from older versions. Raises Invalid."""
         if BROKERS not in offset:
             return cls(_read_old_positions(offset), dict(_leaves(offset.get(BEGINS, {}))))
         brokers, place = offset[BROKERS], offset.get(NEXT)
@@ -152,13 +154,17 @@ class StreamOffset:
                             positions[key] = position
                             if begin is not None:
                                 begins[key] = begin
-            return cls(positions, begins, None if place is None else _queue_key(place))
+            if place is not None:
+                topic, broker, queue_id = place
+                place = str(topic), str(broker), int(queue_id)
+            return cls(positions, begins, place)
         except (ValueError, TypeError, AttributeError, LookupError) as error:
             raise Invalid(f"{_WHAT}: not one that this version wrote ({error!r})") from error
 
 
 def parse_starting_offsets(text: str, option: str) -> dict[QueueKey, int]:
-    """Parse an option's JSON: as users write it, or a stream's own offset. Raises Invalid."""
+    """Parse an option's JSON: offsets as users write them, or a stream's own offset. Raises
+    Invalid."""
     found = parse_object(text, option)
     if BROKERS not in found and INCARNATIONS not in found:
         return parse_offsets(text, option)
@@ -192,30 +198,22 @@ def _read_queues(words: Iterable[str]) -> Iterator[tuple[int, Position, int | No
         known = Incarnation(topic_id)
         if mark is not None:
             distance = {"+": 0, ".": 1}[sign] if len(sign) == 1 else int(sign[1:-1])
-            known = Incarnation(topic_id, offset - distance, _read_mark(mark))
+            whole = base64.urlsafe_b64decode(mark.ljust(8, "A"))
+            bits = int.from_bytes(whole, "big") >> 18
+            known = Incarnation(topic_id, offset - distance, bits)
         yield queue_id, Position(offset, known), None if begin is None else int(begin)
 
 
-def _queue_key(place: list[Any]) -> QueueKey:
-    topic, broker, queue_id = place
-    return str(topic), str(broker), int(queue_id)
-
-
 def _show_mark(mark: int) -> str:
-    """Five characters of six bits each."""
+    """Encode a mark as five characters of six bits each."""
     whole = base64.urlsafe_b64encode((mark << 18).to_bytes(6, "big")).decode()
     return whole[:_MARK_CHARS]
-
-
-def _read_mark(text: str) -> int:
-    whole = base64.urlsafe_b64decode(text.ljust(8, "A"))
-    return int.from_bytes(whole, "big") >> 18
 
 
 # Offsets of older versions
 
 
-def _leaves(offset: Mapping[str, Any]) -> list[tuple[QueueKey, int]]:
+def _leaves(offset: Mapping[str, object]) -> list[tuple[QueueKey, int]]:
     return leaves_of(offset, _WHAT, besides=(INCARNATIONS, BEGINS))
 
 

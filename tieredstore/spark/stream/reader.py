@@ -1,17 +1,18 @@
-"""Streaming reads: micro-batches up to what is committed, each message once."""
+"""Streaming reads: micro-batches of committed messages. Each message is read once."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.errors import Invalid
+from tieredstore.errors import Corrupt, Expired, Invalid
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.plan import ScanBounds, ScanRange, needs_reads, plan_queue
@@ -47,7 +48,7 @@ else:
         )
 
         HAS_ADMISSION_CONTROL = True
-    except ImportError:  # Spark 4.1 takes whatever there is into one batch
+    except ImportError:  # Spark 4.1 takes the whole backlog into one batch
         SupportsTriggerAvailableNow = object
         HAS_ADMISSION_CONTROL = False
 
@@ -56,43 +57,40 @@ R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 _LATEST = Bound(LATEST, {})
+_REPETITIONS = 2
+"""Maximum number of repetitions of a step whose segments were deleted."""
 
 
 class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in one process of the driver for as long as the query; a copy of it without a
-    connection reads in the executors."""
+    """Stream reader in a process of the driver. Copies without a connection read in the
+    executors."""
 
     def __init__(
         self, options: SourceOptions, shape: Shape, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        """Raises Invalid for options that a stream does not take."""
+        """Store the options. Raises Invalid for options that streams do not support."""
         refuse(options, BATCH_ONLY, "a stream has no end")
         if not HAS_ADMISSION_CONTROL:
-            refuse(
-                options,
-                STREAM_ONLY,
-                "needs Spark 4.2: older ones would end an AvailableNow query after one such batch",
+            text = (
+                "needs Spark 4.2: older ones would end an AvailableNow query after one such batch"
             )
+            refuse(options, STREAM_ONLY, text)
         self._options = options
         self._clock = clock
-        self._reader = PartitionReader(
-            options.tier(),
-            shape,
-            options.read,
-            options.fail_on_data_loss,
-            options.skip_corrupt,
-            options.corrupt_report_path,
-        )
+        self._reader = PartitionReader.of(options, shape)
         self._view: TierView | None = None
         self._target: dict[QueueKey, int] | None = None
         self._seen_ends: dict[QueueKey, int] = {}
         self._told_gone: set[QueueKey] = set()
         self._batch_ms: int | None = None
 
-    # What Spark asks, in a process of the driver
+    # Calls of Spark, in a process of the driver
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a query begins that has no checkpoint. Raises Invalid, Unavailable."""
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802
+        """Return the start of a query without a checkpoint. Raises Invalid, Unavailable."""
+        return self._with_present_segments(self._find_initial)
+
+    def _find_initial(self) -> dict[str, object]:
         bound = self._options.starting or _LATEST
         # Spark asks twice
         views = self._look(strict=True, hears_first=bound.default == EARLIEST)
@@ -115,20 +113,26 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note what is committed now: that is what the query reads."""
-        self._target = {key: view.end for key, view in self._look(now=True).items()}
+        """Store the committed end, up to which the query reads."""
+        views = self._with_present_segments(lambda: self._look(now=True))
+        self._target = {key: view.end for key, view in views.items()}
 
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return what was committed when the tier was last listed, for the progress report."""
+    def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
+        """Return the end that was committed at the last listing, for the progress report."""
         views = self._tier().last_seen
         return StreamOffset({key: Position(view.end) for key, view in views.items()}).to_json()
 
     def latestOffset(  # noqa: N802
-        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
-    ) -> dict[str, Any]:
-        """Return the end of the next batch: `start` itself where there is nothing to read. Without
-        `start` (Spark 4.1): of all that is committed. Raises Invalid for lost data and for a topic
-        that was made again, Unavailable."""
+        self, start: dict[str, object] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, object]:
+        """Return the end of the next batch, or `start` itself if no messages are unread. Without
+        `start` (Spark 4.1), return the committed end. Raises Invalid for lost data and for a
+        recreated topic, Unavailable."""
+        return self._with_present_segments(lambda: self._find_latest(start, limit))
+
+    def _find_latest(
+        self, start: dict[str, object] | None, limit: ReadLimit | None
+    ) -> dict[str, object]:
         begin = StreamOffset.from_json(start or {})
         views = self._look() if self._target is None else self._tier().last_seen
         self._check_gone(begin.positions, views)
@@ -142,7 +146,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             most_messages=None if takes_all else self._options.max_offsets_per_trigger,
             most_bytes=None if takes_all else self._options.max_bytes_per_trigger,
         )
-        found = dict(begin.positions)  # a queue that is gone keeps its place
+        found = dict(begin.positions)  # a deleted queue keeps its position
         moved = {
             key: end for key, end in ends.items() if key not in found or found[key].offset != end
         }
@@ -160,9 +164,12 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_ms = self._clock.monotonic_ms()
         return StreamOffset(found, new, place).to_json()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the batch [start, end), which Spark may ask for again after a restart. Raises as
-        `latestOffset` does."""
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
+        """Return the partitions of the batch [start, end). After a restart the call may be
+        repeated. Raises the errors of `latestOffset`."""
+        return self._with_present_segments(lambda: self._plan(start, end))
+
+    def _plan(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         finish = StreamOffset.from_json(end)
         begin = {key: Position(first) for key, first in finish.begins.items()}
         begin.update(StreamOffset.from_json(start).positions)
@@ -187,39 +194,50 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         planned = self._map_ahead(plan_one, list(wanted), waits=waits)
         ranges = list(chain.from_iterable(planned))
-        found: list[InputPartition] = []
-        found += partitions_of(
-            ranges,
-            partition_bytes=self._options.max_partition_bytes,
-            min_partitions=self._options.min_partitions,
-            max_messages=self._options.max_records_per_partition,
-        )
-        return found
+        return [
+            *partitions_of(
+                ranges,
+                partition_bytes=self._options.max_partition_bytes,
+                min_partitions=self._options.min_partitions,
+                max_messages=self._options.max_records_per_partition,
+            )
+        ]
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: nothing is kept outside of Spark's checkpoint."""
+    def commit(self, end: dict[str, object]) -> None:
+        """No-op: Spark's checkpoint has the whole state."""
 
     def stop(self) -> None:
         if self._view is not None:
             self._view.close()
             self._view = None
 
-    # What executors do
+    # Calls of executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a partition. Raises Corrupt, Invalid for lost data, Unavailable."""
         assert isinstance(partition, TieredPartition)
         yield from self._reader.batches(partition)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_view": None}
 
     # Steps
 
+    def _with_present_segments(self, step: Callable[[], T]) -> T:
+        """Run a step. If segments are deleted during the step, or were since the last listing, list
+        again and repeat it, so that the loss is found. Raises the errors of the step."""
+        for _ in range(_REPETITIONS):
+            try:
+                return step()
+            except (Expired, Corrupt):
+                with suppress(Expired, Corrupt):
+                    self._look(now=True)
+        return step()
+
     def _map_ahead(
         self, function: Callable[[T], R], items: Sequence[T], *, waits: Callable[[T], bool]
     ) -> Iterator[R]:
-        """What `function` makes of each item; over a network, of several that wait at once."""
+        """Yield the result for each item. Over a network, items are processed concurrently."""
         return map_ahead(self._tier().provider, function, items, waits=waits)
 
     def _tier(self) -> TierView:
@@ -254,7 +272,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise Invalid(
                     f"startingOffsets: {show_queue(key)}: offset {wanted} is out of range: the "
                     f"queue "
-                    f"has [{least}, {most}); failOnDataLoss=false takes what is there"
+                    f"has [{least}, {most}). failOnDataLoss=false reads the existing ones"
                 )
             _log.warning("failOnDataLoss=false: %s: no offset %d", show_queue(key), wanted)
             return least if wanted < least else most
@@ -267,27 +285,24 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Position(offset, view.incarnation(offset))
 
     def _check_start(self, key: QueueKey, view: QueueView, position: Position) -> int:
-        """Where to go on in a queue: at the position, or, of what is left, at its first message."""
+        """Return the offset at which to continue: the position, or the first existing message after
+        it."""
         now = view.incarnation_like(position.incarnation)
         if position.incarnation.contradicts(now):
-            raise Invalid(
+            text = (
                 f"{show_queue(key)}: the topic was made again since offset {position.offset} was "
                 f"taken: "
-                f"then {position.incarnation}; now {now}. Begin anew with another checkpoint",
-                topic=key[0],
-                queue_id=key[2],
-                offset=position.offset,
+                f"then {position.incarnation}; now {now}. Begin anew with another checkpoint"
             )
+            raise Invalid(text, topic=key[0], queue_id=key[2], offset=position.offset)
         if view.end < position.offset:
-            raise Invalid(
+            text = (
                 f"{show_queue(key)}: the topic was made again, or lost its end: the stream is at "
                 f"offset "
                 f"{position.offset} ({position.incarnation}), the queue is committed up to offset "
-                f"{view.end} ({view.incarnation(view.end)})",
-                topic=key[0],
-                queue_id=key[2],
-                offset=position.offset,
+                f"{view.end} ({view.incarnation(view.end)})"
             )
+            raise Invalid(text, topic=key[0], queue_id=key[2], offset=position.offset)
         if position.offset >= view.least:
             return position.offset
         if self._options.fail_on_data_loss:
@@ -297,7 +312,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _backlogs(
         self, positions: Mapping[QueueKey, Position], views: Mapping[QueueKey, QueueView]
     ) -> dict[QueueKey, Backlog]:
-        """What each queue has that was not read, up to the target of AvailableNow."""
+        """Return the unread messages of each queue, up to the target of AvailableNow."""
         found: dict[QueueKey, Backlog] = {}
         self._listen(positions, views)
         for key, view in views.items():
@@ -313,7 +328,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _listen(
         self, positions: Mapping[QueueKey, Position], views: Mapping[QueueKey, QueueView]
     ) -> None:
-        """Read together what the queues are compared by with the positions."""
+        """Read the messages that identify the queues, concurrently for all queues."""
         waiting = [
             (view, positions[key].incarnation)
             for key, view in views.items()
@@ -324,7 +339,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pass
 
     def _waits_for_more(self, backlogs: Mapping[QueueKey, Backlog]) -> bool:
-        """Whether there is less than a batch shall have, and it may still wait."""
+        """Return whether a batch is smaller than requested and may wait for more messages."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or self._batch_ms is None:
             return False
@@ -336,12 +351,11 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_gone(
         self, positions: Mapping[QueueKey, Position], views: Mapping[QueueKey, QueueView]
     ) -> None:
-        """Fail or warn where messages that were not read went with their queue or their topic.
-
-        A queue that this reader has seen to its end only keeps its place, for it may have expired;
-        and so does one of a topic that still has others, or that the metadata still have. Of a
-        topic that is gone since an earlier run nobody knows whether it had more.
-        """
+        """Fail or warn if unread messages were deleted with their queue or their topic. A queue
+        that this reader has read to its end keeps its position, because it may have expired. A
+        queue also keeps its position if its topic has other queues, or is still in the metadata.
+        For a topic that was deleted since an earlier run, nothing shows whether it had more
+        messages."""
         catalogue = self._tier().catalogue
         if catalogue is None:
             return
@@ -361,15 +375,15 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ranges(
         self, key: QueueKey, view: QueueView | None, begin: Position | None, end: Position
     ) -> Iterator[ScanRange]:
-        """Ranges of [begin, end) of one queue; one that has no begin is new, and starts with its
-        first message."""
+        """Yield ranges of [begin, end) of one queue. `begin`: None for a new queue."""
         if begin is not None and begin.offset >= end.offset:
             return
         if view is None:
             if begin is not None or end.incarnation.message is not None:
                 self._report_gone(key, 0 if begin is None else begin.offset, end.offset)
             return
-        self._check_end(key, view, end)
+        if end.offset >= view.least:  # A replanned batch needs the queue that it was planned from.
+            self._check_start(key, view, end)
         low = view.least if begin is None else self._check_start(key, view, begin)
         if begin is not None and low > begin.offset:
             warn_of_loss(view.queue, begin.offset, min(low, end.offset))
@@ -378,19 +392,14 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bounds = ScanBounds(low, end.offset, range_bytes=most, narrow=True)
             yield from plan_queue(reader, bounds)
 
-    def _check_end(self, key: QueueKey, view: QueueView, end: Position) -> None:
-        """A batch that is planned again must find the queue that it was planned from."""
-        if end.offset >= view.least:
-            self._check_start(key, view, end)
-
     def _report_gone(self, key: QueueKey, first: int, until: int | None) -> None:
-        """until: where the messages ended, None where that is not known."""
+        """Report lost messages. `until`: end of the lost messages, or None if unknown."""
         message = f"{show_queue(key)}: wanted offset {first}, but the queue is gone from the tier"
         count = "messages behind it may not have been read"
         if until is not None:
             count = f"{until - first} messages were not read"
         if self._options.fail_on_data_loss:
             raise Invalid(
-                f"{message}: {count}; failOnDataLoss=false goes on without it", topic=key[0]
+                f"{message}: {count}. failOnDataLoss=false continues without it", topic=key[0]
             )
         _log.warning("failOnDataLoss=false: %s: %s", message, count)

@@ -1,51 +1,47 @@
-"""A tier as a running stream looks at it, again and again: what changed is read, what did not is
-remembered."""
+"""View of a tier for a running stream. Each refresh reads only changes, and the rest is cached."""
 
 from __future__ import annotations
 
 import bisect
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.scan.ahead import map_ahead
-from tieredstore.scan.catalogue import (
-    Listings,
-    QueueFiles,
-    TierCatalogue,
-    catalogue_of,
-    gather,
-    list_tier,
-)
+from tieredstore.scan.catalogue import Interval, QueueFiles, TierCatalogue
+from tieredstore.scan.expired import expiry_told, open_queue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
 from tieredstore.scan.holes import find_lost_units
-from tieredstore.scan.intervals import Interval
+from tieredstore.scan.listing import Listings, catalogue_of, gather, list_tier
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.segments.tail import Proof, find_committed_end
+from tieredstore.scan.read.tail import Proof, find_committed_end, read_message
 from tieredstore.spark.offsets import QueueKey
 from tieredstore.spark.selection import key_of
 from tieredstore.spark.stream.checkpoint import Incarnation
-from tieredstore.spark.stream.incarnation import incarnation_of, witnesses_of
 
 _log = logging.getLogger(__name__)
+_DISTANCES = 1, 0, *(2**power for power in range(1, 24))
 _PAGE_OBJECTS = 1000
-"""Objects that one request of a listing tells."""
+"""Number of objects in one page of a listing."""
 _FEW_LISTINGS = 16
-"""Topics that are listed by themselves, however small the tier."""
+"""Number of topics up to which topics are listed one by one, even if a listing of the whole tier
+takes fewer requests."""
 _SLOW_LOOK_MS = 10_000
-"""A look that takes longer counts for as long again: the next one would list all those pages for
-what came in the meantime alone."""
+"""Duration in ms above which a refresh is slow. After a slow refresh, the next refresh waits for as
+long as the slow one took. Otherwise the stream would list all pages for a few new objects."""
 _WHOLE_INTERVALS = 30
-"""So often a stream of named topics lists the whole tier: there may be new brokers."""
+"""Number of refreshes after which a stream of named topics lists the whole tier, to find new
+brokers."""
 
 
 @dataclass(slots=True)
 class QueueView:
-    """One queue at one moment: messages [least, end) are there, and committed, but for holes; lost:
-    those of which the units are lost, which a batch must not pass in silence."""
+    """One queue at one moment. Messages [least, end) exist and are committed, except in holes.
+    `lost`: ranges whose units are lost, which a batch must report."""
 
     provider: SegmentProvider
     queue: QueueFiles
@@ -55,13 +51,18 @@ class QueueView:
     lost: Sequence[Interval] = ()
     _witnesses: dict[int, Incarnation] = field(default_factory=dict)
 
-    def open(self) -> QueueReader:
-        """Open a reader of the queue, for the caller to close."""
-        return QueueReader(self.provider, self.queue, self.least)
+    @contextmanager
+    def open(self) -> Iterator[QueueReader]:
+        """Open a reader of the queue, whose segments may be deleted since it was listed."""
+        with (
+            expiry_told(self.provider, self.queue),
+            QueueReader(self.provider, self.queue, self.least) as reader,
+        ):
+            yield reader
 
     def incarnation(self, offset: int) -> Incarnation:
-        """Find what the queue is known by at a position. Looks at few messages, however many
-        are."""
+        """Return the queue's identity at a position. The call reads few messages, for queues of any
+        size."""
         for witness in witnesses_of(offset, self.least, self.end):
             found = self._hear(witness)
             if found.message is not None:
@@ -69,38 +70,40 @@ class QueueView:
         return Incarnation(self.topic_id)
 
     def incarnation_like(self, then: Incarnation) -> Incarnation:
-        """Return what the same message says now, as far as it is still there."""
+        """Return the queue's identity with the present mark of the message that `then` names. If
+        the message no longer exists, the identity has no mark."""
         witness = then.message
         if witness is None or not self.least <= witness < self.end:
             return Incarnation(self.topic_id)
         return self._hear(witness)
 
     def has_heard(self, then: Incarnation) -> bool:
-        """Tell whether `incarnation_like` has nothing to read."""
+        """Return whether `incarnation_like` would need no read."""
         witness = then.message
         return witness is None or witness in self._witnesses or witness >= self.end
 
     def is_known_at(self, offset: int) -> bool:
-        """Tell whether `incarnation` has nothing to read, mostly."""
+        """Return whether `incarnation` is likely to need no read."""
         return next(witnesses_of(offset, self.least, self.end), None) in self._witnesses
 
     def _hear(self, witness: int) -> Incarnation:
-        """What a message says, read once."""
+        """Return the incarnation of the queue with the mark of one message. Each message is read
+        once."""
         if witness not in self._witnesses:
             with self.open() as reader:
                 self._witnesses[witness] = incarnation_of(reader, witness, self.topic_id)
         return self._witnesses[witness]
 
     def first_at(self, offset: int) -> int:
-        """Return the first queue offset at or behind `offset` that is not in a hole."""
+        """Return the first queue offset at or after `offset` that is not in a hole."""
         return next((first for first, _ in self._spans(offset, self.end)), self.end)
 
     def count_messages(self, start: int, end: int) -> int:
-        """Count the messages [start, end), without holes."""
+        """Return the number of messages in [start, end). Holes do not count."""
         return sum(last - first for first, last in self._spans(start, end))
 
     def end_of(self, start: int, count: int) -> int:
-        """Return the end of the first `count` messages at or behind `start`."""
+        """Return the end of the first `count` messages at or after `start`."""
         for first, last in self._spans(start, self.end):
             if count <= last - first:
                 return first + count
@@ -108,13 +111,14 @@ class QueueView:
         return self.end
 
     def log_bytes(self, start: int, end: int) -> int:
-        """Commit log bytes of messages [start, end)."""
+        """Return the number of bytes that messages [start, end) occupy in the commit log. A lost
+        message counts as one byte."""
         with self.open() as reader:
             return sum(self._log_bytes(reader, *span) for span in self._spans(start, end))
 
     def end_within(self, start: int, end: int, size_bytes: int) -> int:
-        """Find the largest end of [start, end) whose messages are so many commit log bytes at most.
-        One message is always within."""
+        """Return the largest end in [start, end) whose messages fit these bytes. At least one
+        message is included."""
         found, least = start, self.end_of(start, 1)
         with self.open() as reader:
             for first, last in self._spans(start, end):
@@ -129,7 +133,7 @@ class QueueView:
         return max(found, least)
 
     def _spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The runs of queue offsets of [start, end) that are there, or lost."""
+        """Yield the runs of queue offsets in [start, end) that exist or are lost."""
         for first, last in sorted([*self.queue.unit_spans(), *self.lost]):
             low, high = max(first, start, self.least), min(last, end, self.end)
             if low < high:
@@ -139,20 +143,18 @@ class QueueView:
         return any(low <= offset < high for low, high in self.lost)
 
     def _log_bytes(self, reader: QueueReader, start: int, end: int) -> int:
-        """Commit log bytes of a run; of one that is lost or damaged, no less than its messages."""
+        """Return the commit log bytes of a run, at least its number of messages."""
         if self._is_lost(start):
             return end - start
         return max(_end_of(reader)(end - 1) - _find_start(reader, start), end - start)
 
 
 class TierView:
-    """A connection to a tier, and what was seen through it last.
-
-    check_bodies: whether a message whose body has another CRC counts as not there. topics: those
-    that the stream names; None where any may be its. interval_ms: the tier is listed once in it at
-    most, but for a topic that grew between the last two looks, which is listed by itself. A look
-    that takes 10 s or more is followed by one after the same time, at the earliest.
-    """
+    """Connection to a tier, and the results of the last refresh. `check_bodies`: whether a message
+    with a wrong body CRC counts as missing. `topics`: topics that the stream names, or None if any
+    topic may match. `interval_ms`: minimum time between two listings of the tier. A topic that grew
+    between the last two refreshes is listed individually in the meantime. A refresh of 10 s or more
+    delays the next refresh by the same time."""
 
     def __init__(
         self,
@@ -168,7 +170,7 @@ class TierView:
         self._topics = None if topics is None else frozenset(topics)
         self._interval_ms = interval_ms
         self._clock = clock
-        self._provider = location.connect()
+        self.provider = location.connect()
         self._told: set[str] = set()
         self._listed_ms: int | None = None
         self._slow_until_ms = 0
@@ -186,11 +188,9 @@ class TierView:
         now: bool = False,
         hears_first: bool = False,
     ) -> dict[QueueKey, QueueView]:
-        """View the queues that `select` chooses and that have units.
-
-        known: ends that were proven before. now: whatever the interval says. hears_first: what
-        queues that are new are known by at their begin is asked next. Raises Corrupt, Unavailable.
-        """
+        """Return the queues that `select` accepts and that have units. `known`: ends that were
+        proven before. `now`: ignore the interval. `hears_first`: the caller will request the
+        identity of new queues at their start. Raises Corrupt, Unavailable."""
         is_first, now_ms = self._listed_ms is None, self._clock.monotonic_ms()
         is_due = self._is_due(self._listed_ms, self._interval_ms)
         lists_all = now or (is_due and now_ms >= self._slow_until_ms)
@@ -218,12 +218,8 @@ class TierView:
             self._slow_until_ms = ended_ms + (ended_ms - now_ms)
         return found
 
-    @property
-    def provider(self) -> SegmentProvider:
-        return self._provider
-
     def close(self) -> None:
-        self._provider.close()
+        self.provider.close()
 
     # Listings
 
@@ -238,22 +234,22 @@ class TierView:
 
     def _list_whole(self) -> TierCatalogue:
         now_ms = self._clock.monotonic_ms()
-        listings = list_tier(self._provider, self._location.broker)
+        listings = list_tier(self.provider, self._location.broker)
         self._listed_whole_ms = now_ms
         self._whole_pages = 1 + sum(one.objects for one in listings.values()) // _PAGE_OBJECTS
         return self._load_catalogue(listings)
 
     def _list_topics(self, topics: Collection[str]) -> TierCatalogue:
-        """The catalogue with these topics as they are now, at least."""
+        """Return a catalogue in which at least the given topics are current."""
         before = self.catalogue
         assert before is not None
         brokers = before.brokers if self._location.broker is None else [self._location.broker]
         if len(brokers) * len(topics) > max(self._whole_pages, _FEW_LISTINGS):
-            return self._list_whole()  # takes fewer requests
+            return self._list_whole()  # needs fewer requests
         listings: Listings = {}
         folders = [f"{broker}/{topic}" for broker in brokers for topic in sorted(topics)]
         for some in map_ahead(
-            self._provider, lambda folder: list_tier(self._provider, folder), folders
+            self.provider, lambda folder: list_tier(self.provider, folder), folders
         ):
             listings.update(some)
         found = self._load_catalogue(listings, topics)
@@ -263,15 +259,14 @@ class TierView:
     def _load_catalogue(
         self, listings: Listings, topics: Collection[str] | None = None
     ) -> TierCatalogue:
-        """What was listed, with the metadata as they are now. Damage that they show is told once,
-        as a warning."""
+        """Return the listing with current metadata. Damage of the metadata is logged once."""
         metadata = self._location.metadata()
         try:
-            facts = gather(self._provider, listings, metadata, self._location.broker, topics)
+            facts = gather(self.provider, listings, metadata, self._location.broker, topics)
         finally:
             if metadata is not None:
                 metadata.close()
-        catalogue = catalogue_of(self._provider.url, facts, listings)
+        catalogue = catalogue_of(self.provider.url, facts, listings)
         for finding in catalogue.findings:
             text = str(finding)
             if finding.severity is Severity.DAMAGE and text not in self._told:
@@ -294,25 +289,25 @@ class TierView:
         def view(queue: QueueFiles) -> QueueView:
             key = key_of(queue)
             before = self.last_seen.get(key)
-            if before is not None and before.queue == queue:
+            if before is not None and before.queue == queue and before.queue.stamps == queue.stamps:
                 return before
             floor = known.get(key, 0 if before is None else before.end)
             return self._view(queue, ids.get(queue.topic), floor, hears_first=hears_first)
 
-        # One without units was announced, or expired: where it begins is not known yet.
+        # One without units was registered or has expired: its begin is not known yet.
         there = [queue for queue in queues if queue.has_units]
-        return dict(zip(map(key_of, there), map_ahead(self._provider, view, there), strict=True))
+        return dict(zip(map(key_of, there), map_ahead(self.provider, view, there), strict=True))
 
     def _view(
         self, queue: QueueFiles, topic_id: int | None, known_end: int, *, hears_first: bool
     ) -> QueueView:
-        with QueueReader(self._provider, queue) as reader:
+        with open_queue(self.provider, queue) as reader:
             least = reader.min_offset()
             proof = Proof.BODY if self._check_bodies else Proof.RECORD
             end = find_committed_end(reader, proof, floor=known_end, lists_again=False)
             lost = find_lost_units(reader)
-            # What it is compared by next: the last message, which was just read, and the one up to
-            # which the stream came.
+            # The messages of the next comparison: the last one, which was just read, and the one
+            # before the stream's position.
             heard = {end - 1, known_end - 1} if end > known_end else set()
             heard |= {least} if hears_first else set()
             witnesses = {
@@ -321,7 +316,7 @@ class TierView:
                 if least <= witness < end
             }
         least = min(least, end)
-        return QueueView(self._provider, queue, topic_id, least, end, lost, witnesses)
+        return QueueView(self.provider, queue, topic_id, least, end, lost, witnesses)
 
 
 def _find_start(reader: QueueReader, offset: int) -> int:
@@ -334,3 +329,23 @@ def _end_of(reader: QueueReader) -> Callable[[int], int]:
         return int(unit["physical_offset"]) + int(unit["size"])
 
     return find_end
+
+
+def witnesses_of(offset: int, least: int, end: int) -> Iterator[int]:
+    """Yield the messages of [least, end) that identify a queue at a position, best first: the
+    message before the position, the message at it, and if both are damaged, some earlier
+    messages."""
+    for distance in _DISTANCES:
+        if least <= offset - distance < end:
+            yield offset - distance
+
+
+def incarnation_of(reader: QueueReader, witness: int, topic_id: int | None) -> Incarnation:
+    """Return the queue's incarnation: the topic id with the mark of message `witness`, or only the
+    topic id if that message cannot be read."""
+    message = read_message(reader, witness)
+    if message is None:
+        return Incarnation(topic_id)
+    return Incarnation.of_message(
+        topic_id, witness, message.store_timestamp_ms, message.size, message.body_crc
+    )

@@ -1,1 +1,1 @@
-"""Plants damage in a copy of a tier, so that one can see whether it is found."""
+"""Damage for a copy of a tier, to test its detection."""

@@ -1,4 +1,4 @@
-"""A tier in memory, to be damaged: see `corruption`."""
+"""A tier in memory that tests can damage (see `corruption`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TABLES = {
 
 @dataclass(frozen=True, slots=True)
 class StoredAt:
-    """A message of a tier: where its record and its unit are (byte positions in their segments)."""
+    """Message of a tier: positions of its record and its unit (bytes in their segments)."""
 
     path: str
     queue_offset: int
@@ -41,17 +41,17 @@ class StoredAt:
 
 @dataclass(slots=True)
 class TierImage:
-    """The contents of a tier and of its metadata, to be changed at will."""
+    """Contents of a tier and of its metadata, freely modifiable."""
 
     segments: dict[SegmentId, bytearray]
     entries: dict[SegmentId, FileSegmentMetadata]
     topics: dict[str, TopicMetadata]
     queues: list[tuple[str, str, int]]
-    """(broker, topic, queue id) of each queue that the metadata knows."""
+    """(broker, topic, queue id) of each queue in the metadata."""
 
     @classmethod
     def read(cls, provider: SegmentProvider, metadata: MetadataStore) -> TierImage:
-        """Read a tier and its metadata, which is loaded here. Raises Unavailable, Corrupt."""
+        """Load the metadata of a tier, and read the tier. Raises Unavailable, Corrupt."""
         segments = {}
         for listing in provider.list():
             segment = provider.open(listing.id, listing)
@@ -78,8 +78,8 @@ class TierImage:
         )
 
     def write(self, provider: SegmentProvider, state: Path) -> None:
-        """Write into an empty tier, and into a state directory, made where it is missing. Raises
-        Unavailable."""
+        """Write the image into an empty tier, and into a state directory, which is created if
+        missing. Raises Unavailable."""
         for one, data in self.segments.items():
             segment = provider.open(one)
             result = segment.write(0, [data])
@@ -91,7 +91,7 @@ class TierImage:
         path.write_bytes(self.metadata_json())
 
     def metadata_json(self) -> bytes:
-        """Return the metadata as brokers keep it (`docs/formats/metadata.md`)."""
+        """Return the metadata in the format of brokers (`docs/formats/metadata.md`)."""
         tables: dict[str, dict[str, dict[str, object]]] = {
             name: {} for name in (*_TABLES.values(), "queueMetadataTable")
         }
@@ -128,12 +128,12 @@ class TierImage:
         return orjson.dumps({**tables, "topicMetadataTable": topics, "topicSerialNumber": serial})
 
     def list_segments(self, path: str, type: FileSegmentType) -> list[SegmentId]:
-        """Return the segments of one file, by base offset."""
+        """Return the segments of one file, in order of base offset."""
         found = (one for one in self.segments if one.path == path and one.type is type)
         return sorted(found, key=lambda one: one.base_offset)
 
     def messages(self, path: str) -> list[StoredAt]:
-        """Return the messages of a sound queue that have not expired."""
+        """Return the unexpired messages of an intact queue."""
         logs = self.list_segments(path, LOG)
         found = []
         for units in self.list_segments(path, UNITS):

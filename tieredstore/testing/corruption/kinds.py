@@ -1,4 +1,4 @@
-"""The kinds of damage that `corruption` plants: one function each."""
+"""Kinds of damage that `corruption` plants, with one function for each kind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _make_planted(
 
 
 def _header_field(kind: str, finding: str, field: int, size: int) -> Callable[[Places], Planted]:
-    """A byte of a field of the record's header."""
+    """Return a kind of damage that changes one byte in a given field of the record's header."""
 
     def plant(places: Places) -> Planted:
         message = places.message()
@@ -64,7 +64,7 @@ def _body_bit(places: Places) -> Planted:
 
 
 def _property_at(places: Places, message: StoredAt, name: bytes) -> tuple[int, bytes] | None:
-    """Where a value is in the commit log segment, and the value."""
+    """Return the position of a property's value in the commit log segment, and the value."""
     record = places.record(message)
     value = find_property(record.properties_bytes, name)
     if value is None or not value.isalnum():
@@ -227,7 +227,7 @@ def _unit_elsewhere(places: Places) -> Planted:
 
 
 def _of_other(kind: str, message: StoredAt, other: StoredAt) -> Planted:
-    """The unit of a message names the place of another one."""
+    """Point the unit of a message at another record."""
     is_sized = message.size == other.size or kind == "units-swapped"
     finding, field = ("record-queue-offset", 20) if is_sized else ("record-size", 0)
     at = other.position + field
@@ -343,7 +343,7 @@ def _metadata_time(places: Places) -> Planted:
 
 def _metadata_lacks(places: Places) -> Planted:
     def is_known_from_zero(segment: SegmentId) -> bool:
-        # Without the only segment, nobody knows where the expired messages end.
+        # Without the only segment, the end of the expired messages is unknown.
         return places.image.list_segments(segment.path, LOG)[0].base_offset == 0
 
     segment = places.segment(LOG, is_known_from_zero)
@@ -419,4 +419,4 @@ KINDS: Final[dict[str, Callable[[Places], Planted]]] = {
     "topic-id": _topic_id,
     "stray-segment": _stray_segment,
 }
-"""Kind -> what plants it."""
+"""Functions that plant damage, by kind."""

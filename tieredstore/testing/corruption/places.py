@@ -1,4 +1,4 @@
-"""Where damage is planted, and what is planted there: see `corruption`."""
+"""Positions and descriptions of planted damage: see `corruption`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tieredstore.testing.corruption.image import INDEX, StoredAt, TierImage
 
 @dataclass(frozen=True, slots=True)
 class ItemAt:
-    """An item of an index segment, and the message that it names, if that is in the tier."""
+    """Item of an index segment, and its message if the message is in the tier."""
 
     segment: SegmentId
     position: int
@@ -34,11 +34,9 @@ class ItemAt:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """One piece of damage and the finding that tells of it.
-
-    finding: its kind; segment, position, queue_offset: its place (None where it has none). also:
-    kinds of findings that may follow from it, about the messages `offsets` of the queue `path`.
-    """
+    """Planted damage and the finding that reports it. `finding`: kind of the finding. `segment`,
+    `position`, `queue_offset`: position of the damage, or None if not applicable. `also`: kinds of
+    further findings that the damage may cause, about the messages `offsets` of the queue `path`."""
 
     kind: str
     finding: str
@@ -52,11 +50,9 @@ class Planted:
 
 @dataclass(slots=True)
 class Places:
-    """Chooses places in an image that is sound when this is made; the same seed, the same places.
-
-    No two pieces of damage meet: a message is damaged once, and damage that touches whole segments
-    has a queue or an index segment of its own.
-    """
+    """Chooser of positions in an initially intact image. The same seed gives the same positions.
+    Damages do not overlap. A message is damaged once. Damage to a whole segment has its own queue
+    or index segment."""
 
     image: TierImage
     seed: int
@@ -65,9 +61,10 @@ class Places:
     messages: dict[str, list[StoredAt]] = field(init=False)
     items: list[ItemAt] = field(init=False)
     _whole: set[str | SegmentId] = field(default_factory=set)
-    """Queues and index segments that one piece of damage has for itself."""
+    """Queues and index segments reserved for one damage."""
     _needed: set[SegmentId] = field(default_factory=set)
-    """Index segments without which a piece of damage elsewhere is not found."""
+    """Index segments that must stay intact, because a test finds damage elsewhere with their
+    help."""
     _touched: set[tuple[str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -106,7 +103,7 @@ class Places:
     # Places
 
     def message(self, wanted: Callable[[StoredAt], bool] = lambda _: True) -> StoredAt:
-        """Choose a message that no damage touches, and neither the ones beside it."""
+        """Choose an undamaged message whose neighbours are undamaged."""
         found = [
             one
             for path, messages in self.messages.items()
@@ -122,11 +119,11 @@ class Places:
         return chosen
 
     def record(self, message: StoredAt) -> StoredMessage:
-        """Return the message as it was."""
+        """Return the original record of a message."""
         return decode_record(self._sound[message.log], message.position)
 
     def need(self, one: SegmentId) -> None:
-        """Leave an index segment as it is from now on."""
+        """Protect an index segment from later damage."""
         self._needed.add(one)
 
     def touch(self, message: StoredAt) -> None:
@@ -135,7 +132,8 @@ class Places:
     def segment(
         self, type: FileSegmentType, wanted: Callable[[SegmentId], bool] = lambda _: True
     ) -> SegmentId:
-        """Choose a segment, whose queue (or which itself, of an index) nothing else damages."""
+        """Choose a segment. No other damage is in its queue (for an index segment: in the segment
+        itself)."""
         used = {path for path, _ in self._touched} | self._whole | self._needed
         found = [
             one
@@ -152,7 +150,7 @@ class Places:
         return chosen
 
     def item(self, wanted: Callable[[ItemAt], bool] = lambda _: True) -> ItemAt:
-        """Choose an item of a sound message, in an index segment that nothing else damages."""
+        """Choose an item of an intact message, in an index segment without other damage."""
         found = [
             item
             for item in self.items
@@ -171,11 +169,11 @@ class Places:
         return chosen
 
     def flip(self, one: SegmentId, position: int, mask: int = 0) -> None:
-        """Change bits of one byte, one of them by chance."""
+        """Change the bits of `mask` in one byte, or one random bit."""
         self.image.segments[one][position] ^= mask or 1 << self._random.randrange(8)
 
     def is_whole(self, place: str | SegmentId) -> bool:
-        """Tell whether a piece of damage has that queue or index segment for itself."""
+        """Return whether that queue or index segment is reserved for one damage."""
         return place in self._whole
 
     def sample(self, names: list[str], count: int) -> list[str]:
@@ -185,7 +183,7 @@ class Places:
         return self._random.randrange(low, high)
 
     def neighbour(self, message: StoredAt, distance: int) -> StoredAt | None:
-        """Find another message of the queue, in the same commit log segment."""
+        """Find another message of the same queue, in the same commit log segment."""
         for other in self.messages[message.path]:
             if other.queue_offset == message.queue_offset + distance:
                 return other if other.log == message.log else None

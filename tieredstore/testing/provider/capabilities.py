@@ -1,4 +1,5 @@
-"""The provider contract for providers that can more: write bytes again, or tell a lost race."""
+"""Provider contracts for the optional capabilities: to rewrite bytes, to write two segments in one
+call, or to detect a lost race."""
 
 from __future__ import annotations
 
@@ -24,13 +25,14 @@ from tieredstore.testing.provider.samples import content, segment_id, write_whol
 
 
 class RewritableProviderContract(ProviderContract):
-    """Bytes at a position may be written again; the segment then ends behind them."""
+    """Contract of providers that can rewrite bytes at a position. The segment then ends after these
+    bytes."""
 
     rewritable: ClassVar[bool] = True
 
     def test_a_torn_write_is_repaired_in_place(self, provider: SegmentProvider) -> None:
         segment = write_whole(provider.open(segment_id()), content(100))
-        write_whole(segment, b"\xff" * 77, 100)  # more than what comes instead
+        write_whole(segment, b"\xff" * 77, 100)  # More than the bytes that replace them.
         write_whole(segment, content(50, 9), 100)
         assert segment.size() == 150
         assert bytes(segment.read(0, 150)) == content(100) + content(50, 9)
@@ -41,7 +43,8 @@ class RewritableProviderContract(ProviderContract):
 
 
 class PairedProviderContract(ProviderContract):
-    """A commit log segment and one of its queue's consume queue are written at once."""
+    """Contract of providers that write a commit log segment and its consume queue segment in one
+    call."""
 
     paired: ClassVar[bool] = True
 
@@ -130,7 +133,7 @@ class PairedProviderContract(ProviderContract):
         units_position: int,
         added: bytes,
     ) -> None:
-        """Write both, by two writes where it takes two."""
+        """Write both segments, in two writes if necessary."""
         first, second = log.write_with(position, [data], Companion(units, units_position, [added]))
         assert first == Written(position + len(data))
         if second is None:
@@ -139,7 +142,7 @@ class PairedProviderContract(ProviderContract):
 
 
 class ConditionalProviderContract(ProviderContract):
-    """A write that loses a race is told so and overwrites nothing."""
+    """Contract of providers that detect a lost race, and then overwrite nothing."""
 
     conditional: ClassVar[bool] = True
 

@@ -1,5 +1,5 @@
-"""What every segment provider must hold. In the tests of a provider, subclass the kit for what it
-can (`tieredstore.testing.provider.capabilities`), or this one when it can neither:
+"""Contract of every segment provider. In the tests of a provider, subclass the kit for its
+capabilities (`tieredstore.testing.provider.capabilities`), or this kit if it has none:
 
     class TestMyProvider(ConditionalProviderContract):
         @pytest.fixture
@@ -31,8 +31,10 @@ from tieredstore.contracts.segment import (
     WriterRecord,
     Written,
 )
+from tieredstore.contracts.tier_identity import IdentifiedTier, StartedEpoch, WriterKind, WriterMark
+from tieredstore.contracts.time_records import TimesName, TimesPlace
 from tieredstore.contracts.wrapping import find_layer
-from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
+from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, Unavailable
 from tieredstore.testing.provider.samples import (
     UNUSABLE_PATHS,
     UNUSABLE_TOPICS,
@@ -46,22 +48,23 @@ from tieredstore.testing.provider.segment_model import check_against_model
 
 
 class ProviderContract:
-    """The contract of `tieredstore.contracts.segment`, as promises."""
+    """Tests of the contract of `tieredstore.contracts.segment`."""
 
     rewritable: ClassVar[bool] = False
     conditional: ClassVar[bool] = False
     paired: ClassVar[bool] = False
     listing_count: ClassVar[int] = 1_100
-    """Segments in the test of a long listing: more than one page of an object store."""
+    """Number of segments in the test of a long listing. It should exceed one page of an object
+    store."""
     state_machine_examples: ClassVar[int] = 30
 
     @pytest.fixture
     def provider(self) -> SegmentProvider:
-        """Make an empty tier."""
+        """Return an empty tier."""
         raise NotImplementedError
 
     def reopen(self, provider: Any) -> SegmentProvider:
-        """Make another provider object on the same tier, as another process would open it."""
+        """Return another provider object on the same tier, as another process would open it."""
         raise NotImplementedError
 
     def test_the_kit_is_the_one_for_its_capabilities(self, provider: SegmentProvider) -> None:
@@ -405,7 +408,7 @@ class ProviderContract:
             first.release()
         else:
             second.confirm()
-            for ask in (first.confirm, first.check):  # what was seen once is known
+            for ask in (first.confirm, first.check):  # Known after the first read.
                 with pytest.raises(Fenced):
                     ask()
             first.release()
@@ -439,6 +442,59 @@ class ProviderContract:
         again.check()
         again.release()
 
+    def test_a_tier_keeps_its_identity_and_tells_its_writers(
+        self, provider: SegmentProvider
+    ) -> None:
+        place = find_layer(provider, IdentifiedTier)
+        if place is None:
+            pytest.skip("an option: this provider keeps no identity")
+        assert place.read_mark("broker-a", 0).identity is None
+        first = WriterMark("one", "token-1", WriterKind.STORE, "store-1", after=0)
+        provider.acquire_writer("broker-a", record=MemoryRecord(first)).release()
+        again = self.reopen(provider)
+        with pytest.raises(Busy):  # It has not compared itself with the first.
+            again.acquire_writer("broker-a", record=MemoryRecord(first))
+        second = WriterMark("one", "token-2", WriterKind.JOB, after=1)
+        again.acquire_writer("broker-a", record=MemoryRecord(second)).release()
+        found = find_layer(again, IdentifiedTier)
+        assert found is not None
+        told = found.read_mark("broker-a", 1)
+        assert (told.identity, told.number, told.is_empty) == ("one", 2, False)
+        marks = {number: mark for number, mark in told.writers.items() if mark is not None}
+        assert {number: mark.token for number, mark in marks.items()} == {
+            1: "token-1",
+            2: "token-2",
+        }
+        assert [marks[number].kind for number in (1, 2)] == [WriterKind.STORE, WriterKind.JOB]
+        assert marks[1].store == "store-1"
+        assert found.read_mark("broker-b", 0).identity is None
+        assert list(found.list_brokers()) == ["broker-a"]
+
+    def test_a_store_counts_once_it_has_compared_itself(self, provider: SegmentProvider) -> None:
+        place = find_layer(provider, IdentifiedTier)
+        if place is None:
+            pytest.skip("an option: this provider keeps no identity")
+        kinds = []
+        for number, compares in ((1, True), (2, False), (3, True)):
+            token = f"token-{number}"
+            mark = WriterMark("one", token, WriterKind.STARTING, "store-1", number - 1)
+            epoch = provider.acquire_writer("broker-a", record=MemoryRecord(mark))
+            started = find_layer(epoch, StartedEpoch)
+            assert started is not None
+            if compares:
+                started.become_store()
+            epoch.release()
+            told = place.read_mark("broker-a", 1).writers[number]
+            assert told is not None
+            assert told.token == token
+            kinds.append(told.kind)
+        assert kinds == [WriterKind.STORE, WriterKind.STARTING, WriterKind.STORE]
+        found = self.reopen(provider)
+        place = find_layer(found, IdentifiedTier)
+        assert place is not None
+        marks = place.read_mark("broker-a", 1).writers
+        assert [mark.kind for _, mark in sorted(marks.items()) if mark is not None] == kinds
+
     def test_i02_unusable_broker_names_are_refused(self, provider: SegmentProvider) -> None:
         for name in UNUSABLE_TOPICS:
             with pytest.raises(Invalid):
@@ -448,6 +504,33 @@ class ProviderContract:
         epoch = provider.acquire_writer("broker-a")
         assert list(provider.list()) == []
         epoch.release()
+
+    def test_recorded_times_are_kept_beside_the_segments(self, provider: SegmentProvider) -> None:
+        """Check that recorded times are not listed as segments, and that recording changes no
+        segment."""
+        place = find_layer(provider, TimesPlace)
+        if place is None:
+            pytest.skip("an option: this provider keeps no times")
+        path, other = "broker-a/orders/0", "broker-a/12/7"
+        names = [TimesName(0, 10), TimesName(0, 900), TimesName(1 << 40, 5)]
+        assert place.list_times(path) == []
+        assert place.read_times(path, names[0]) is None
+        for name in reversed(names):
+            place.write_times(path, name, str(name).encode())
+        place.write_times(path, names[0], b"another")
+        place.write_times(other, names[0], b"of another queue")
+        assert list(place.list_times(path)) == names
+        assert [place.read_times(path, name) for name in names] == [
+            str(name).encode() for name in names
+        ]
+        assert sorted(place.list_timed_paths("broker-a")) == sorted([path, other])
+        assert place.list_timed_paths("broker-b") == []
+        assert list(provider.list()) == []
+        place.delete_times(path, names[:2])
+        place.delete_times(path, names[:2])
+        assert list(place.list_times(path)) == names[2:]
+        with pytest.raises(Invalid):
+            place.list_times("broker-a/../0")
 
     def test_backups_are_kept_beside_the_segments(self, provider: SegmentProvider) -> None:
         place = find_layer(provider, BackupPlace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, Written
+from tieredstore.contracts.tier_identity import WriterMark
 from tieredstore.message.names import DLQ_PREFIX, INDEX_TOPIC, LMQ_PREFIX, RETRY_PREFIX
 
 COMMIT_LOG = FileSegmentType.COMMIT_LOG
@@ -20,7 +21,7 @@ USABLE_TOPICS = (
     "a b",
     "a%2Fb",
     "Тема",
-    "ТopicTest",  # the first letter is Cyrillic
+    "ТopicTest",  # The first letter is Cyrillic.
     "x" * 255,
 )
 UNUSABLE_TOPICS = (
@@ -43,10 +44,11 @@ UNUSABLE_PATHS = ("", "b", "b/t", "b/t/0/0", "b/t/x", "b/t/-1", "b/t/01", "b/t/�
 
 
 class MemoryRecord:
-    """An EpochRecord that a test keeps: of a state directory that nobody else holds."""
+    """An EpochRecord in memory, as of a state directory with a single holder."""
 
-    def __init__(self) -> None:
+    def __init__(self, mark: WriterMark | None = None) -> None:
         self._claims: list[str] = []
+        self.mark = mark
 
     def load(self) -> Sequence[str]:
         """Return the claims."""
@@ -58,16 +60,15 @@ class MemoryRecord:
 
 
 def segment_id(
-    path: str = "broker-a/TopicTest/0",
-    type: FileSegmentType = COMMIT_LOG,
-    base_offset: int = 0,
+    path: str = "broker-a/TopicTest/0", type: FileSegmentType = COMMIT_LOG, base_offset: int = 0
 ) -> SegmentId:
     return SegmentId(path, type, base_offset)
 
 
 def content(length: int, seed: int = 0) -> bytes:
-    """Make bytes that are never zero and differ from place to place."""
-    return bytes((position * 7 + seed) % 255 + 1 for position in range(length))
+    """Return bytes that are never zero and differ at each position."""
+    cycle = bytes((position * 7 + seed) % 255 + 1 for position in range(255))
+    return (cycle * (length // 255 + 1))[:length]
 
 
 def write_whole(segment: FileSegment, data: bytes, position: int = 0) -> FileSegment:

@@ -1,10 +1,9 @@
-"""A stateful model of a segment: a bytearray. Hypothesis compares a provider with it."""
+"""Stateful model of a segment: a bytearray. Hypothesis compares a provider with the model."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,12 +28,12 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Corrupt, Invalid
 
 _buffers = st.lists(st.binary(max_size=40), max_size=4)
-Reopen = Callable[[Any], SegmentProvider]
-"""Opens the tier of a provider as another process would."""
+Reopen = Callable[[object], SegmentProvider]
+"""Function that opens the tier of a provider again, as another process would."""
 
 
 class SegmentMachine(RuleBasedStateMachine):
-    """One segment, a bytearray that it must agree with, and the calls that change both."""
+    """State machine of one segment: a bytearray as the model, and the calls that change both."""
 
     def __init__(self, provider: SegmentProvider, reopen: Reopen, id: SegmentId) -> None:
         super().__init__()
@@ -137,8 +136,8 @@ class SegmentMachine(RuleBasedStateMachine):
 def check_against_model(
     provider: SegmentProvider, reopen: Reopen, *, max_examples: int = 50
 ) -> None:
-    """Run sequences of calls; each example uses a segment of its own. AssertionError with the
-    shortest sequence that disagrees."""
+    """Run sequences of calls on a provider and on the model, and compare the results. Each example
+    uses its own segment. Raises AssertionError with the shortest sequence that disagrees."""
     numbers = itertools.count()
 
     class Machine(SegmentMachine):

@@ -1,1 +1,1 @@
-"""Reads of what is in the tier: by offset through the read-ahead cache, by key, by time."""
+"""Reads of the tier: by offset through the read-ahead cache, by key, by time."""

@@ -1,21 +1,19 @@
-"""Brings blocks from the tier into the read-ahead cache: one fetch at a time for an offset,
-whoever waits for it."""
+"""Fetches blocks from the tier into the read-ahead cache. One fetch serves all callers that wait
+for the same offset."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.errors import Busy, TieredStoreError
-from tieredstore.tier.fetch.block_reading import count_reaching, read_named
-from tieredstore.tier.fetch.flights import NO_LIMIT, Fetch, Flight, SingleFlight
-from tieredstore.tier.fetch.places import Places
+from tieredstore.errors import Busy, Corrupt, TieredStoreError
+from tieredstore.tier.fetch.block_reading import count_reaching, read_block, read_named
+from tieredstore.tier.fetch.in_flight import NO_LIMIT, Fetch, Flight, Places, SingleFlight
 from tieredstore.tier.fetch.read_ahead import Block
-from tieredstore.tier.joined_reading import join_readings
-from tieredstore.tier.reading import Reading, Steps, Wait, run, time_steps
+from tieredstore.tier.fetch.read_ahead_stream import BlockPlanner
+from tieredstore.tier.reading import Reading, Steps, Wait, join_readings, run, time_steps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from tieredstore.clock import Clock
     from tieredstore.config import StoreConfig
     from tieredstore.contracts.dispatch_source import QueueKey
+    from tieredstore.contracts.message_store import GetRequest
     from tieredstore.metrics import Metrics
     from tieredstore.tier.fetch.read_ahead import ReadAheadCache
     from tieredstore.tier.flat.message_file import FlatMessageFile
@@ -32,27 +31,28 @@ BAD_MESSAGES = "rocketmq_tiered_store_x_bad_messages_total"
 READ_ERRORS = "rocketmq_tiered_store_x_read_errors_total"
 
 READS_AROUND: Final = 32
-"""Most reads around the cache at a time: each brings what one get may answer."""
+"""Maximum number of concurrent uncached reads. Each of them may hold the messages of a whole
+get."""
 
 SLOW_MS: Final = 5
-"""Where what was not at hand took so long, it pays to fetch the next blocks before they are asked
-for. What is done with the bytes does not count: nobody would do it sooner."""
+"""Duration in ms above which a read counts as slow, so that the next blocks are fetched ahead of
+readers. The processing of the bytes does not count, because fetching ahead does not shorten the
+processing."""
 
 _log = logging.getLogger(__name__)
 
 
 def report_failure(metrics: Metrics, key: QueueKey, offset: int, error: TieredStoreError) -> None:
-    """Count and log a read that failed and whose error ends here."""
+    """Count and log a failed read whose error is not raised further."""
     kind = type(error).__name__
     metrics.count(READ_ERRORS, topic=key.topic, kind=kind)
     _log.warning("%s/%d: read at %d failed: %s: %s", *key, offset, kind, error)
 
 
 class BlockFetcher:
-    """Thread-safe. Coroutines and threads share fetches; `ahead` runs those ahead of readers, whose
-    reads of one step are done side by side in `executor`. A failed fetch is counted and logged, and
-    answered with None.
-    """
+    """Fetches blocks. Thread-safe. Coroutines and threads share fetches. `ahead`: executor that
+    fetches blocks ahead of readers. `executor`: runs the reads of one step in parallel. A failed
+    fetch is counted and logged, and its result is None."""
 
     def __init__(
         self,
@@ -70,51 +70,60 @@ class BlockFetcher:
         self._executor = executor
         self._ahead = ahead
         self.flights = SingleFlight()
-        self._planning = threading.Lock()  # what is planned is on its way before the next plan
+        self.planner = BlockPlanner(config, cache, self.flights)
+        self._planning = threading.Lock()  # a planned fetch is in flight before the next plan
         self._around = Places(READS_AROUND)
-        # Bounds what waits in the executor's queue.
+        # Bounds the executor's queue.
         self._pending = threading.BoundedSemaphore(config.max_pending_limit)
 
     def fetch(
-        self, file: FlatMessageFile, key: QueueKey, offset: int, plan: Callable[[], Fetch]
+        self, file: FlatMessageFile, request: GetRequest, maximum: int
     ) -> Steps[Block | None]:
-        """Fetch a block that holds `offset`: the one that is on its way, else what `plan` says."""
+        """Fetch a block that contains the first message of a get. `maximum`: end of the queue."""
         while True:
-            with self._planning:
-                flight = self.flights.find(key, offset, file)
-                if flight is None:
-                    block = self._find_landed(file, key, offset)
-                    if block is not None:
-                        return block
-                    fetch = plan()
-                    if fetch.keep:
-                        flight = self._join(fetch)
-            if flight is None:
-                return (yield from self._read_around(fetch))
-            if flight.lead():
-                landed = yield from self._lead(flight)
+            source = self._plan(file, request, maximum)
+            if isinstance(source, Block):
+                return source
+            if isinstance(source, Fetch):
+                return (yield from self._read_around(source, request))
+            if source.lead():
+                landed = yield from self._lead(source)
             else:
                 try:
-                    landed = yield Wait(flight.wait, flight.wait_async)
+                    landed = yield Wait(source.wait, source.wait_async)
                 except Busy:
-                    return (yield from self._read_around(plan()))
+                    fetch = self.planner.plan_get(file, request, maximum)
+                    return (yield from self._read_around(fetch, request))
+            if isinstance(landed, Corrupt):
+                return (yield from self._read_in_front(file, request))
             if isinstance(landed, TieredStoreError):
                 return None
-            if landed is not None and landed.start <= offset < landed.end:
+            if landed is not None and landed.start <= request.offset < landed.end:
                 return landed
 
-    def _find_landed(self, file: FlatMessageFile, key: QueueKey, offset: int) -> Block | None:
-        """A block that has come since the reader looked into the cache: it is there before its
-        flight ends."""
-        if not self._config.read_ahead_cache_enable:
-            return None
-        return self._cache.find_before(key, offset + 1, file)
+    def _plan(
+        self, file: FlatMessageFile, request: GetRequest, maximum: int
+    ) -> Block | Flight | Fetch:
+        """Choose how to get a block: from an in-flight fetch, from the cache (which may have
+        changed since the reader's first lookup), or by an uncached fetch."""
+        key, offset = request.key, request.offset
+        with self._planning:
+            flight = self.flights.find(key, offset, file)
+            if flight is not None:
+                return flight
+            if self._config.read_ahead_cache_enable:
+                block = self._cache.find_before(key, offset + 1, file)
+                if block is not None:
+                    return block
+            fetch = self.planner.plan_get(file, request, maximum)
+            return self._join(fetch) if fetch.room_bytes > 0 else fetch
 
-    def fetch_ahead(self, fetches: Iterator[Fetch]) -> None:
-        """Fetch into the cache in the background what a reader will want next. Nothing is done
-        without an executor for it; then nothing is planned either."""
+    def fetch_ahead(self, file: FlatMessageFile, block: Block, maximum: int) -> None:
+        """Fetch the blocks that the reader of a block needs next into the cache, in the background.
+        No-op without an executor for this."""
         if self._ahead is None:
             return
+        fetches = self.planner.plan_ahead(file, block, maximum)
         while True:
             with self._planning:
                 fetch = next(fetches, None)
@@ -125,7 +134,7 @@ class BlockFetcher:
                 continue
             try:
                 self._ahead.submit(self._fly, flight)
-            except RuntimeError:  # shut down meanwhile
+            except RuntimeError:  # shut down in between
                 if flight.lead():
                     self._end(fetch, has_come=False)
                     self.flights.land(flight, None)
@@ -160,15 +169,40 @@ class BlockFetcher:
         if not has_come and fetch.trail is not None:
             fetch.trail.give_up(fetch)
 
-    def _read_around(self, fetch: Fetch) -> Steps[Block | None]:
-        """Read a block that is not kept: a few at a time, since no cache bounds them."""
+    def _read_around(self, fetch: Fetch, request: GetRequest) -> Steps[Block | None]:
+        """Read a block without caching it. Only a few such reads run at a time, because the cache
+        does not bound their memory."""
         place = yield from self._around.enter()
         try:
             return (yield from self._read(fetch))
+        except Corrupt:
+            pass
         except TieredStoreError:
             return None
         finally:
             place.leave()
+        return (yield from self._read_in_front(fetch.file, request))
+
+    def _read_in_front(self, file: FlatMessageFile, request: GetRequest) -> Steps[Block | None]:
+        """Read the messages of a get that precede lost bytes, without caching them. Tries half as
+        many messages each time. Returns None if the first message is lost."""
+        count = request.max_count
+        while count:
+            place = yield from self._around.enter()
+            try:
+                return (
+                    yield from read_block(
+                        *(file, request.offset, count, request.limit_bytes),
+                        check_bodies=self._config.crc_check_enable,
+                    )
+                )
+            except Corrupt:
+                count //= 2
+            except TieredStoreError:
+                return None
+            finally:
+                place.leave()
+        return None
 
     def _read(self, fetch: Fetch) -> Steps[Block]:
         is_pending = False
@@ -192,7 +226,7 @@ class BlockFetcher:
         return True
 
     def _read_block(self, fetch: Fetch) -> Reading[Block]:
-        """Read units and messages: two steps, or one where the units are known."""
+        """Read units and messages in two steps, or in one step if the units are known."""
         file, start, units = fetch.file, fetch.start, fetch.units
         if units is None:
             surplus = fetch.further[1] if fetch.further is not None else 0
@@ -214,7 +248,8 @@ class BlockFetcher:
     def _read_both(
         self, fetch: Fetch, units: npt.NDArray[np.void], further: tuple[int, int]
     ) -> Reading[tuple[Block, npt.NDArray[np.void]]]:
-        """The block of known units, and further units, which may fail."""
+        """Read the block of known units, and further units. The read of the further units may
+        fail."""
         readings: list[Reading[Any]] = [
             self._read_named(fetch, units),
             fetch.file.read_units(*further),
@@ -230,7 +265,7 @@ class BlockFetcher:
             fetch.start,
             units,
             fetch.size_bytes,
-            room_bytes=fetch.room_bytes if fetch.keep else NO_LIMIT,
+            room_bytes=fetch.room_bytes or NO_LIMIT,
             check_bodies=self._config.crc_check_enable,
         )
 

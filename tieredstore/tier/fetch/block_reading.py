@@ -1,15 +1,17 @@
-"""Reads a block of messages from a queue in the tier: consume queue units, then what they name.
-
-One bad unit or record costs that message only: every message keeps the queue offset of its own
-unit, and what cannot be used is left out and counted (`docs/formats/consume-queue.md`).
-"""
+"""Reads a block of messages from a queue in the tier: first consume queue units, then the records
+that they locate. A bad unit or record affects only its own message. Every message keeps the queue
+offset of its unit. Unusable units and records are omitted and counted
+(`docs/formats/consume-queue.md`)."""
 
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import accumulate, repeat
+from operator import ne
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +23,31 @@ from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.columns.split import split_messages
 from tieredstore.message.consume_queue import UNKNOWN_TAGS_CODE
 from tieredstore.message.hashes import tags_code
-from tieredstore.message.layout import CODA_SIZE, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION
+from tieredstore.message.layout import (
+    CODA_SIZE,
+    MAGICS,
+    MIN_RECORD_SIZE,
+    QUEUE_ID_POSITION,
+    QUEUE_OFFSET_POSITION,
+)
+from tieredstore.message.record import StoredMessage
 from tieredstore.tier.fetch.read_ahead import MESSAGE_OVERHEAD_BYTES, Block
-from tieredstore.tier.fetch.readable_queue import ReadableQueue
-from tieredstore.tier.fetch.small_block import SMALL_BLOCK_MESSAGES, read_small_block
-from tieredstore.tier.joined_reading import join_readings
+from tieredstore.tier.reading import join_readings
 
 if TYPE_CHECKING:
-    from tieredstore.message.record import StoredMessage
+    from tieredstore.tier.flat.message_file import FlatMessageFile
     from tieredstore.tier.reading import Reading
 
 GAP_BYTES = 1 << 20
-"""Bytes between two messages that are read along rather than read around: an upload that was
-repeated after a crash leaves its first copy between them."""
+"""Maximum number of unneeded bytes between two messages that one read includes. Such bytes are the
+first copy of an upload that was repeated after a crash."""
+
+SMALL_BLOCK_MESSAGES: Final = 64
+"""Maximum size of blocks that are read without columns, because arrays are slower for few
+messages."""
+
+_HEAD: Final = struct.Struct(">iI4xi4xq")
+"""Size, magic, queue id and queue offset of a record."""
 
 _NO_LIMIT = 2**63 - 1
 _log = logging.getLogger(__name__)
@@ -42,16 +56,24 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Units (rows) whose records lie close together in [start, end) of the commit log."""
+    """Units (rows) whose records are close together in [start, end) of the commit log."""
 
     rows: Longs
     start: int
     end: int
 
 
+class _Wanted(NamedTuple):
+    """Units of a queue. The first has queue offset `start`."""
+
+    file: FlatMessageFile
+    key: QueueKey
+    start: int
+    units: npt.NDArray[np.void]
+
+
 class _Found(NamedTuple):
-    """Messages of some rows, the rows, their sizes, and the size of the bytes that they are views
-    of."""
+    """Messages, their rows and sizes, and the size in bytes of the buffers that contain them."""
 
     messages: list[StoredMessage]
     rows: Longs
@@ -60,7 +82,7 @@ class _Found(NamedTuple):
 
 
 def read_block(
-    file: ReadableQueue,
+    file: FlatMessageFile,
     start: int,
     count: int,
     limit_bytes: int,
@@ -68,8 +90,8 @@ def read_block(
     room_bytes: int = _NO_LIMIT,
     check_bodies: bool = False,
 ) -> Reading[Block]:
-    """Read the messages with queue offsets from `start` on, at most `count` of them: their units,
-    then what these name, as `read_named` does."""
+    """Read at most `count` messages from queue offset `start`: first their units, then the records,
+    as in `read_named`."""
     units = yield from file.read_units(start, count)
     block = yield from read_named(
         file, start, units, limit_bytes, room_bytes=room_bytes, check_bodies=check_bodies
@@ -78,7 +100,7 @@ def read_block(
 
 
 def read_named(
-    file: ReadableQueue,
+    file: FlatMessageFile,
     start: int,
     units: npt.NDArray[np.void],
     limit_bytes: int,
@@ -86,18 +108,19 @@ def read_named(
     room_bytes: int = _NO_LIMIT,
     check_bodies: bool = False,
 ) -> Reading[Block]:
-    """Read the messages of `units`, the first of which is of queue offset `start`.
+    """Read the messages of `units`, the first of which has queue offset `start`.
 
-    Ends before the message with which they would span more than `limit_bytes` of commit log, or
-    the block weigh more than `room_bytes`, but holds one at least. The block is empty where there
-    is a hole; it then reaches to its end. check_bodies: leave out messages whose body does not
-    have its CRC. Raises Unavailable, and Corrupt when the bytes of a whole range are missing.
+    The block ends before the message with which its messages would span more than `limit_bytes` of
+    the commit log, or weigh more than `room_bytes`. It has at least one message. Without units,
+    `start` is in a hole: the block has no message, and reaches to the end of the hole.
+    `check_bodies`: leave out messages whose body does not match its CRC. Raises Unavailable, and
+    Corrupt when the bytes of a whole range are missing.
     """
     key = QueueKey(file.topic, file.queue_id)
     if not len(units):
         return _hole(file, key, start)
     if len(units) <= SMALL_BLOCK_MESSAGES and not check_bodies:
-        block = yield from read_small_block(file, key, start, units, limit_bytes, room_bytes)
+        block = yield from _read_small(file, key, start, units, limit_bytes, room_bytes)
         if block is not None:
             return block
     offsets = units["physical_offset"].astype(np.int64)
@@ -108,15 +131,56 @@ def read_named(
         runs = [_Run(np.arange(count), int(offsets[0]), int(ends[count - 1]))]
     else:
         runs, count = _runs(file, offsets, sizes, min(limit_bytes, room_bytes))
-    found = yield from _read_runs(file, key, start, units, runs)
+    found = yield from _read_runs(_Wanted(file, key, start, units), runs)
     if check_bodies:
-        found = [_drop_bad_bodies(part) for part in found]
+        found = [_keep(part, list(map(_has_good_body, part.messages))) for part in found]
     return _block(file, key, start, start + count, found)
 
 
+def _read_small(
+    file: FlatMessageFile,
+    key: QueueKey,
+    start: int,
+    units: npt.NDArray[np.void],
+    limit_bytes: int,
+    room_bytes: int,
+) -> Reading[Block | None]:
+    """Read the messages of `units`. The first has queue offset `start`. Returns None in all unusual
+    cases: records that are not adjacent, limits that are reached, invalid records, records of both
+    formats. `read_named` then handles them. Raises the errors of the reads."""
+    offsets, sizes, tags_codes = zip(*units.tolist(), strict=True)
+    count, begin = len(offsets), offsets[0]
+    *positions, length = accumulate(sizes, initial=0)
+    if (
+        min(sizes) < MIN_RECORD_SIZE
+        or any(map(ne, offsets, accumulate(sizes, initial=begin)))
+        or begin < file.commit_log_min_offset
+        or begin + length > file.commit_log_commit_offset
+        or length > limit_bytes
+        or length + MESSAGE_OVERHEAD_BYTES * (count + 1) > room_bytes
+        or UNKNOWN_TAGS_CODE in tags_codes
+    ):
+        return None
+    try:
+        buffer = yield from file.read_commit_log(begin, length)
+    except BlocksDamaged:
+        return None
+    if len(buffer) < length:
+        return None
+    unpack_head = _HEAD.unpack_from
+    heads = [unpack_head(buffer, position) for position in positions]
+    magic, stop = heads[0][1], start + count
+    expected = zip(sizes, repeat(magic), repeat(key.queue_id), range(start, stop), strict=False)
+    if magic not in MAGICS or heads != list(expected):
+        return None
+    messages = list(map(StoredMessage, repeat(buffer), positions, sizes, tags_codes))
+    ends = [*positions[1:], length]
+    return Block(file, key, start, stop, messages, range(start, stop), ends, length)
+
+
 def find_fitting(units: npt.NDArray[np.void], limit_bytes: int, room_bytes: int) -> tuple[int, int]:
-    """Find how many units a block takes, one at least, and what it will weigh, where the records
-    follow one another."""
+    """Return the number of units in a block (at least one), and the weight of the block. The
+    records must be adjacent."""
     spans = units["physical_offset"].astype(np.int64) + units["size"] - units["physical_offset"][0]
     weights = spans + MESSAGE_OVERHEAD_BYTES * np.arange(2, len(spans) + 2)
     count = min(_count_fitting(spans, limit_bytes), _count_fitting(weights, room_bytes))
@@ -124,8 +188,9 @@ def find_fitting(units: npt.NDArray[np.void], limit_bytes: int, room_bytes: int)
 
 
 def count_reaching(units: npt.NDArray[np.void], enough_bytes: int, limit_bytes: int) -> int:
-    """Count the units up to and with the one whose message reaches so many bytes; all of them
-    where none does. Sizes that no read brings, since they pass `limit_bytes`, do not count."""
+    """Return how many of the units are needed until their messages have `enough_bytes`, or the
+    number of all units if these have fewer bytes. A message above `limit_bytes`, which no read
+    returns, adds no bytes."""
     if len(units) <= SMALL_BLOCK_MESSAGES:
         total = 0
         for count, size in enumerate(units["size"].tolist(), 1):
@@ -142,7 +207,7 @@ def _count_fitting(sums: Longs, limit: int) -> int:
     return max(int(np.searchsorted(sums, limit, side="right")), 1)
 
 
-def _hole(file: ReadableQueue, key: QueueKey, start: int) -> Block:
+def _hole(file: FlatMessageFile, key: QueueKey, start: int) -> Block:
     end = file.next_valid_offset(start)
     if end <= start:
         raise Corrupt(
@@ -155,8 +220,8 @@ def _hole(file: ReadableQueue, key: QueueKey, start: int) -> Block:
     return Block(file, key, start, end, [], [], [], 0)
 
 
-def _are_in_order(file: ReadableQueue, offsets: Longs, sizes: Longs, ends: Longs) -> bool:
-    """Whether the records follow one another inside the commit log, as good ones do."""
+def _are_in_order(file: FlatMessageFile, offsets: Longs, sizes: Longs, ends: Longs) -> bool:
+    """Return whether the records are adjacent and inside the commit log, as valid records are."""
     return bool(
         offsets[0] >= file.commit_log_min_offset
         and offsets.max() <= file.commit_log_commit_offset
@@ -168,10 +233,10 @@ def _are_in_order(file: ReadableQueue, offsets: Longs, sizes: Longs, ends: Longs
 
 
 def _runs(
-    file: ReadableQueue, offsets: Longs, sizes: Longs, limit_bytes: int
+    file: FlatMessageFile, offsets: Longs, sizes: Longs, limit_bytes: int
 ) -> tuple[list[_Run], int]:
-    """Runs of the units that lead into the commit log, and how many units they and the unusable
-    ones between them are."""
+    """Return the runs of units that point into the commit log, and the number of units in the runs
+    and of unusable units between them."""
     low, high = file.commit_log_min_offset, file.commit_log_commit_offset
     usable = (offsets >= low) & (sizes > 0) & (sizes <= high - offsets)
     runs: list[_Run] = []
@@ -198,14 +263,8 @@ def _run(rows: list[int], start: int, end: int) -> list[_Run]:
     return [_Run(np.array(rows, dtype=np.int64), start, end)] if rows else []
 
 
-def _read_runs(
-    file: ReadableQueue,
-    key: QueueKey,
-    start: int,
-    units: npt.NDArray[np.void],
-    runs: Sequence[_Run],
-) -> Reading[list[_Found]]:
-    outcomes = yield from join_readings([_read_run(file, key, start, units, run) for run in runs])
+def _read_runs(wanted: _Wanted, runs: Sequence[_Run]) -> Reading[list[_Found]]:
+    outcomes = yield from join_readings([_read_run(wanted, run) for run in runs])
     found: list[_Found] = []
     for outcome in outcomes:
         if isinstance(outcome, TieredStoreError):
@@ -213,18 +272,17 @@ def _read_runs(
             if len(runs) == 1 or isinstance(outcome, Unavailable):
                 raise outcome
         else:
-            found.append(outcome)
+            found += outcome
     return found
 
 
-def _read_run(
-    file: ReadableQueue, key: QueueKey, start: int, units: npt.NDArray[np.void], run: _Run
-) -> Reading[_Found]:
+def _read_run(wanted: _Wanted, run: _Run) -> Reading[list[_Found]]:
+    file, key, start, units = wanted
     length = run.end - run.start
     try:
         buffer = yield from file.read_commit_log(run.start, length)
     except BlocksDamaged as error:
-        return (yield from _read_around(file, key, start, units, run, error))
+        return (yield from _read_around(wanted, run, error))
     if len(buffer) < length:
         raise Corrupt(
             f"{key.topic}/{key.queue_id}: commit log at {run.start}: expected {length} bytes, "
@@ -240,50 +298,33 @@ def _read_run(
         try:
             buffer = yield from file.read_commit_log(run.start, length + CODA_SIZE)
         except BlocksDamaged as error:
-            return (yield from _read_around(file, key, start, units, run, error))
+            return (yield from _read_around(wanted, run, error))
         split = split_messages(chosen, buffer, buffer_offset=run.start)
     rows, messages, named = run.rows[split.indexes], split.messages, chosen[split.indexes]
     sizes = named["size"].astype(np.int64)
     own = _is_own(key, start + rows, messages, buffer, named["physical_offset"] - run.start)
-    if not own.all():
-        messages = [message for message, ok in zip(messages, own.tolist(), strict=True) if ok]
-        rows, sizes = rows[own], sizes[own]
+    found = _keep(_Found(messages, rows, sizes, len(buffer)), own)
     if (named["tags_code"] == UNKNOWN_TAGS_CODE).any():
-        for message in messages:
+        for message in found.messages:
             message.tags_code = tags_code(message.tags)
-    return _Found(messages, rows, sizes, len(buffer))
+    return [found]
 
 
-def _read_around(
-    file: ReadableQueue,
-    key: QueueKey,
-    start: int,
-    units: npt.NDArray[np.void],
-    run: _Run,
-    error: BlocksDamaged,
-) -> Reading[_Found]:
-    """The messages of a run that lie outside of damaged blocks. Nobody can tell which of the others
-    are as they were."""
-    _log.warning("%s/%d: messages are left out: %s", *key, error)
+def _read_around(wanted: _Wanted, run: _Run, error: BlocksDamaged) -> Reading[list[_Found]]:
+    """Read the messages of a run outside of damaged blocks. Messages inside them may be damaged, so
+    none of them is returned."""
+    _log.warning("%s/%d: messages are left out: %s", *wanted.key, error)
+    units = wanted.units
     offsets = units["physical_offset"][run.rows].astype(np.int64)
     ends = offsets + units["size"][run.rows]
-    found = _Found([], np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+    found: list[_Found] = []
     kept = np.flatnonzero(~find_overlaps([error], offsets, ends + CODA_SIZE))
     apart = np.diff(kept) > 1
     apart |= find_overlaps([error], ends[kept[:-1]], offsets[kept[1:]])
     for part in np.split(kept, np.flatnonzero(apart) + 1) if len(kept) else []:
         piece = _Run(run.rows[part], int(offsets[part[0]]), int(ends[part[-1]]))
-        found = _join_found(found, (yield from _read_run(file, key, start, units, piece)))
+        found += yield from _read_run(wanted, piece)
     return found
-
-
-def _join_found(one: _Found, other: _Found) -> _Found:
-    return _Found(
-        one.messages + other.messages,
-        np.concatenate([one.rows, other.rows]),
-        np.concatenate([one.sizes, other.sizes]),
-        one.buffer_bytes + other.buffer_bytes,
-    )
 
 
 def _is_own(
@@ -293,10 +334,8 @@ def _is_own(
     buffer: memoryview,
     positions: Longs,
 ) -> npt.NDArray[np.bool_]:
-    """Whether each record says that it is the message of its unit: queue id and queue offset.
-
-    positions: where the units point; a record behind a coda is 16 bytes further.
-    """
+    """Return, for each record, whether it has the queue id and queue offset of its unit.
+    `positions`: from the units. A record after a coda begins 16 bytes later."""
     if not len(messages):
         return np.zeros(0, dtype=np.bool_)
     own: npt.NDArray[np.bool_] = (
@@ -313,12 +352,8 @@ def _is_own(
     )
 
 
-def _drop_bad_bodies(found: _Found) -> _Found:
-    return _keep(found, [_has_good_body(message) for message in found.messages])
-
-
-def _keep(found: _Found, is_good: list[bool]) -> _Found:
-    good = np.array(is_good, dtype=np.bool_)
+def _keep(found: _Found, is_good: npt.ArrayLike) -> _Found:
+    good = np.asarray(is_good, dtype=np.bool_)
     if good.all():
         return found
     messages = [message for message, ok in zip(found.messages, good.tolist(), strict=True) if ok]
@@ -333,23 +368,18 @@ def _has_good_body(message: StoredMessage) -> bool:
     return True
 
 
-def _block(file: ReadableQueue, key: QueueKey, start: int, end: int, found: list[_Found]) -> Block:
+def _block(
+    file: FlatMessageFile, key: QueueKey, start: int, end: int, found: list[_Found]
+) -> Block:
     if len(found) == 1:
         messages, rows, sizes, buffer_bytes = found[0]
     else:
-        triples = sorted(
-            (
-                triple
-                for part in found
-                for triple in zip(
-                    part.rows.tolist(), part.messages, part.sizes.tolist(), strict=True
-                )
-            ),
-            key=lambda triple: triple[0],
-        )
-        messages = [message for _, message, _ in triples]
-        rows = np.array([row for row, _, _ in triples], dtype=np.int64)
-        sizes = np.array([size for _, _, size in triples], dtype=np.int64)
+        rows = np.concatenate([part.rows for part in found] or [np.zeros(0, np.int64)])
+        order = np.argsort(rows)
+        unordered = [message for part in found for message in part.messages]
+        messages = [unordered[index] for index in order.tolist()]
+        sizes = np.concatenate([part.sizes for part in found] or [rows])[order]
+        rows = rows[order]
         buffer_bytes = sum(part.buffer_bytes for part in found)
     is_dense = len(messages) == end - start
     offsets: Sequence[int] = range(start, end) if is_dense else (rows + start).tolist()

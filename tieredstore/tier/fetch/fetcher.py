@@ -1,4 +1,4 @@
-"""MessageStoreFetcher: reads of what is in the tier, through the read-ahead cache."""
+"""Reads of the tier through the read-ahead cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.metrics import LATENCY_BUCKETS_MS
 from tieredstore.tier.fetch.block_fetcher import BlockFetcher, report_failure
 from tieredstore.tier.fetch.memory_limit import usable_memory_bytes
-from tieredstore.tier.fetch.planning import BlockPlanner
 from tieredstore.tier.fetch.queries import query_message
 from tieredstore.tier.fetch.read_ahead import Block, ReadAheadCache
 from tieredstore.tier.reading import Reading, Steps, run, run_async
@@ -42,19 +41,17 @@ if TYPE_CHECKING:
     from tieredstore.tier.policy.topic_filter import TopicFilter
 
 API_LATENCY = "rocketmq_tiered_store_api_latency"
-_LOOKED_AT = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
+LOOKED_AT = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
 
 _log = logging.getLogger(__name__)
 
 
 class MessageStoreFetcher(MessageReader):
-    """Gets, time searches and key queries over the tier alone. Thread-safe.
-
-    Each read exists once, as a generator; the blocking calls and the coroutines drive the same
-    one. `index` may be None where nobody asks by key. `executor` runs what coroutines would block
-    on (None: the event loop's own) and reads that go out together; `ahead` reads what comes next
-    for sequential readers (None: nobody does).
-    """
+    """Gets, time searches and key queries on the tier only. Thread-safe. Each read is implemented
+    once, as a generator, for both blocking calls and coroutines. `index`: None disables key
+    queries. `executor`: runs the blocking parts of coroutines (None: the event loop's own
+    executor), and concurrent reads. `ahead`: executor that reads ahead for sequential readers
+    (None: no read-ahead)."""
 
     def __init__(
         self,
@@ -80,41 +77,36 @@ class MessageStoreFetcher(MessageReader):
         )
         self.cache = ReadAheadCache(limit_bytes, config.read_ahead_cache_expire_duration_ms, clock)
         self._blocks = BlockFetcher(config, self.cache, clock, metrics, executor, ahead)
-        self._planner = BlockPlanner(config, self.cache, self._blocks.flights)
-        # Bytes of an object store are never rewritten; each read of it waits for a network.
+        # Bytes of an object store are never rewritten, and each read of them waits for a network.
         self._reads_wait = not flat_files.provider.capabilities.rewritable
 
     # Messages
 
     def get(self, request: GetRequest) -> GetMessageResult:
-        """Get messages from a queue offset on that the filter wants.
-
-        OFFSET_FOUND_NULL means that the backend failed: ask again. Raises Invalid for a count
-        below 1, nothing else.
-        """
+        """Get the messages from a queue offset that the filter accepts. OFFSET_FOUND_NULL means
+        that the backend failed and the caller should retry. Raises Invalid for a count below 1, and
+        no other error."""
         return run(self.get_in_steps(request), self._executor)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
-        """Get as `get` does, without blocking the event loop."""
+        """Get messages like `get`, without blocking the event loop."""
         return await run_async(self.get_in_steps(request), self._executor)
 
     def get_in_steps(self, request: GetRequest) -> Steps[GetMessageResult]:
-        """Get as `get` does, for a caller that drives the steps itself."""
+        """Get messages like `get`, as steps that the caller runs."""
         if request.max_count < 1:
             raise Invalid(
                 f"{request.topic}/{request.queue_id}: get of {request.max_count} messages"
             )
-        begin = time.perf_counter()
-        try:
+        with self._time_operation("get_message", request.topic, group=request.group):
             result = yield from self._get(request)
-        finally:
-            self._observe(begin, "get_message", request.topic, group=request.group)
         if self._config.record_get_message_result:
             _log_result(request, result)
         return result
 
     def _get(self, request: GetRequest, *, goes_on: bool = True) -> Steps[GetMessageResult]:
-        """goes_on: behind the cached blocks too, which are taken no further than one window."""
+        """Get messages as steps. `goes_on`: continue after the cached blocks, by at most one
+        window."""
         key, offset = request.key, request.offset
         file = self._flat_files.get(*key)
         if file is None:
@@ -122,26 +114,25 @@ class MessageStoreFetcher(MessageReader):
         try:
             minimum = yield from file.min_offset()
         except TieredStoreError as error:
-            self._note_failure(key, offset, error)
+            report_failure(self._metrics, key, offset, error)
             return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, offset)
         maximum = file.consume_queue_commit_offset
         refusal = _refuse(offset, minimum, maximum)
         if refusal is not None:
             status, following = refusal
             return GetMessageResult(status, following, minimum, maximum)
-        block = self._find_cached(file, key, offset)
+        uses_cache = self._config.read_ahead_cache_enable
+        block = self.cache.find(key, offset, file) if uses_cache else None
         is_cached = block is not None
         if block is None:
-            block = yield from self._blocks.fetch(
-                file, key, offset, lambda: self._planner.plan_get(file, request, maximum)
-            )
+            block = yield from self._blocks.fetch(file, request, maximum)
             if block is None:
                 return GetMessageResult(
                     GetMessageStatus.OFFSET_FOUND_NULL, offset, minimum, maximum
                 )
         result, last = self._collect(request, block, minimum, maximum)
         if self._reads_wait or last.was_waited_for:
-            self._blocks.fetch_ahead(self._planner.plan_ahead(file, last, maximum))
+            self._blocks.fetch_ahead(file, last, maximum)
         window_end = offset + self._config.read_ahead_message_count_threshold
         if (
             is_cached
@@ -152,8 +143,8 @@ class MessageStoreFetcher(MessageReader):
         return result
 
     def _complete(self, request: GetRequest, result: GetMessageResult) -> Steps[None]:
-        """Add to the answer of the cached blocks what one fetch finds behind them; without it a
-        small block would make each get that begins in it short."""
+        """Add one fetch to the answer from cached blocks. Otherwise each get that begins in a small
+        block would return few messages."""
         wanted = request.max_count - len(result.messages)
         size_bytes, limit_bytes = result.size_bytes, request.limit_bytes
         enough_bytes = min(self._config.max_transfer_bytes_in_memory, limit_bytes)
@@ -168,8 +159,8 @@ class MessageStoreFetcher(MessageReader):
             ),
             goes_on=False,
         )
-        if rest.status not in _LOOKED_AT:
-            return  # it expired meanwhile: the next get says so, and who else may have it
+        if rest.status not in LOOKED_AT:
+            return  # it has expired: the next get reports that, and the other store
         following = max(rest.next_begin_offset, result.next_begin_offset)
         for message in rest.messages:
             is_first = not result.messages
@@ -183,16 +174,11 @@ class MessageStoreFetcher(MessageReader):
             result.status = GetMessageStatus.FOUND
         result.next_begin_offset = following
 
-    def _find_cached(self, file: FlatMessageFile, key: QueueKey, offset: int) -> Block | None:
-        if not self._config.read_ahead_cache_enable:
-            return None
-        return self.cache.find(key, offset, file)
-
     def _collect(
         self, request: GetRequest, block: Block, minimum: int, maximum: int
     ) -> tuple[GetMessageResult, Block]:
-        """Answer from a block and the cached ones behind it, within one window of offsets. Returns
-        the last one of them too."""
+        """Return an answer from a block and the cached blocks after it, within one window of
+        offsets, and the last of these blocks."""
         offset, max_count, limit_bytes = request.offset, request.max_count, request.limit_bytes
         window_end = offset + self._config.read_ahead_message_count_threshold
         max_bytes = min(self._config.max_transfer_bytes_in_memory, limit_bytes)
@@ -225,9 +211,6 @@ class MessageStoreFetcher(MessageReader):
         status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, following, minimum, maximum, messages), block
 
-    def _note_failure(self, key: QueueKey, offset: int, error: TieredStoreError) -> None:
-        report_failure(self._metrics, key, offset, error)
-
     # Times
 
     def offset_by_time(
@@ -237,9 +220,9 @@ class MessageStoreFetcher(MessageReader):
         timestamp_ms: int,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
-        """Find the queue offset for a time. LOWER: first offset at or after the time, else the end;
-        UPPER: last one at or before it, else the minimum. -1 for a queue that the tier does not
-        have. Raises Unavailable, Corrupt."""
+        """Return the queue offset for a time. LOWER: the first offset at or after the time,
+        otherwise the end. UPPER: the last offset at or before the time, otherwise the minimum. -1
+        for a queue that is not in the tier. Raises Unavailable, Corrupt."""
         with self._time_operation("get_offset_by_time", topic):
             file = self._flat_files.get(topic, queue_id)
             if file is None or not file.is_initialised:
@@ -247,8 +230,8 @@ class MessageStoreFetcher(MessageReader):
             return run(file.offset_by_time(timestamp_ms, boundary))
 
     def time_side(self, topic: str, queue_id: int) -> TimeSide | None:
-        """Make the queue's messages in the tier searchable by time; None when there are none. Calls
-        of the result raise Unavailable and Corrupt."""
+        """Return the tier's side of a search by time over a queue, or None if the tier has no
+        messages of the queue. Calls of the result raise Unavailable and Corrupt."""
         file = self._flat_files.get(topic, queue_id)
         if file is None or not file.is_initialised:
             return None
@@ -264,54 +247,51 @@ class MessageStoreFetcher(MessageReader):
         )
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Read the store time of a message, epoch ms; -1 when it is not in the tier or cannot be
-        read."""
+        """Return the store time of a message, epoch ms, or -1 if the message is not in the tier or
+        cannot be read."""
         with self._time_operation("get_time_by_offset", topic):
             file = self._flat_files.get(topic, queue_id)
-            if file is None:
-                return -1
-            try:
-                if file.consume_queue_min_offset <= offset < file.consume_queue_commit_offset:
-                    return run(file.store_timestamp_at(offset))
-            except TieredStoreError as error:
-                self._note_failure(QueueKey(topic, queue_id), offset, error)
-            return -1
+            return -1 if file is None else self._read_time(file, offset, unreadable=-1)
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Read the store time of the first message of a queue in the tier, epoch ms; -1 without
-        one."""
+        """Return the store time of the first message of a queue in the tier, epoch ms. -1 for an
+        empty queue."""
         with self._time_operation("get_earliest_message_time", topic):
             file = self._flat_files.get(topic, queue_id)
             if file is None:
                 return -1
-            try:
-                minimum = file.consume_queue_min_offset
-                if minimum < file.consume_queue_commit_offset:
-                    return run(file.store_timestamp_at(minimum))
-            except TieredStoreError as error:
-                self._note_failure(QueueKey(topic, queue_id), -1, error)
-                return file.min_store_timestamp_ms
-            return -1
+            return self._read_time(file, None, unreadable=file.min_store_timestamp_ms)
+
+    def _read_time(self, file: FlatMessageFile, offset: int | None, *, unreadable: int) -> int:
+        """Return the store time of the message at an offset, -1 without a message there. An offset
+        of None means the first message. `unreadable`: result if the time cannot be read."""
+        try:
+            minimum = file.consume_queue_min_offset
+            at = minimum if offset is None else offset
+            if minimum <= at < file.consume_queue_commit_offset:
+                return run(file.store_timestamp_at(at))
+        except TieredStoreError as error:
+            at = -1 if offset is None else offset
+            report_failure(self._metrics, QueueKey(file.topic, file.queue_id), at, error)
+            return unreadable
+        return -1
 
     # Keys
 
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Find messages of a topic with a key or UNIQ_KEY, store time within [begin, end], by queue
-        and offset. Each has the key: what only has its hash is left out. Raises Unavailable,
+        """Return messages of a topic with a key or UNIQ_KEY and a store time within [begin, end],
+        by queue and offset. Messages with only the hash of the key are omitted. Raises Unavailable,
         Corrupt."""
-        begin = time.perf_counter()
-        try:
+        with self._time_operation("query_message", topic):
             reading = self.query_reading(topic, key, max_count, begin_ms, end_ms)
             return run(reading, self._executor)
-        finally:
-            self._observe(begin, "query_message", topic)
 
     async def query_message_async(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Find messages as `query_message` does, without blocking the event loop."""
+        """Query messages like `query_message`, without blocking the event loop."""
         with self._time_operation("query_message", topic):
             reading = self.query_reading(topic, key, max_count, begin_ms, end_ms)
             return await run_async(reading, self._executor)
@@ -319,7 +299,7 @@ class MessageStoreFetcher(MessageReader):
     def query_reading(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> Reading[list[StoredMessage]]:
-        """Find messages as `query_message` does, for a caller that drives the reads itself."""
+        """Query messages like `query_message`, as reads that the caller runs."""
         if self._index is None or self._topic_filter.is_filtered(topic):
             return _read_nothing()
         return query_message(
@@ -334,17 +314,9 @@ class MessageStoreFetcher(MessageReader):
         try:
             yield
         finally:
-            self._observe(begin, operation, topic, **labels)
-
-    def _observe(self, begin: float, operation: str, topic: str, **labels: object) -> None:
-        self._metrics.observe(
-            API_LATENCY,
-            (time.perf_counter() - begin) * 1000,
-            LATENCY_BUCKETS_MS,
-            operation=operation,
-            topic=topic,
-            **labels,
-        )
+            elapsed_ms = (time.perf_counter() - begin) * 1000
+            labels |= {"operation": operation, "topic": topic}
+            self._metrics.observe(API_LATENCY, elapsed_ms, LATENCY_BUCKETS_MS, **labels)
 
 
 def _log_result(request: GetRequest, result: GetMessageResult) -> None:
@@ -363,7 +335,8 @@ def _log_result(request: GetRequest, result: GetMessageResult) -> None:
 
 
 def _refuse(offset: int, minimum: int, maximum: int) -> tuple[GetMessageStatus, int] | None:
-    """Status and next offset of a get outside [minimum, maximum); None inside."""
+    """Return status and next offset for a get whose offset is outside [minimum, maximum). None if
+    the offset is inside."""
     if maximum <= 0:
         return GetMessageStatus.NO_MESSAGE_IN_QUEUE, offset
     if offset < minimum:

@@ -1,4 +1,4 @@
-"""How much memory this process may use: its control group's limit, else the machine's."""
+"""Memory limit of this process: the limit of its control group, or the memory of the machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def _machine_bytes() -> int:
 
 
 def _cgroup_limits_bytes(files: tuple[Path, ...] = _CGROUP_LIMIT_FILES) -> list[int]:
-    """Limits that are set; without one, version 2 says `max` and version 1 a huge number."""
+    """Return the limits of the control group. Without a limit, version 2 of control groups has
+    `max`, and version 1 has a huge number."""
     limits = []
     for file in files:
         try:

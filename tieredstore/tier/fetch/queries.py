@@ -1,59 +1,37 @@
-"""Queries by key: what the index finds, read, and held against what was asked for.
-
-The index knows hashes and seconds only, and may outlive the messages that it names: each hit is
-read, and counts when topic, queue, key, store time and its own place are the ones asked for
-(`docs/formats/tiered-index.md`).
-"""
+"""Queries by key: messages found by the index are read and compared with the query. The index has
+only hashes and seconds, and may have entries of deleted messages. A message is returned only if its
+topic, queue, key, store time and position match (`docs/formats/tiered-index.md`)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.message.record import StoredMessage, decode_record
-from tieredstore.tier.joined_reading import join_readings
+from tieredstore.tier.reading import join_readings
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
+    from tieredstore.tier.flat.file_store import FlatFileStore
     from tieredstore.tier.flat.message_file import FlatMessageFile
-    from tieredstore.tier.index.item import IndexItem
+    from tieredstore.tier.index.index_file import IndexItem
+    from tieredstore.tier.index.service import IndexStoreService
     from tieredstore.tier.reading import Reading
 
 MAX_RESULTS = 16_384
-"""Most messages of one query, and most index items that it looks at in a round."""
+"""Maximum number of messages per query, and of index items that are examined per round."""
 
 COALESCE_GAP_BYTES = 64 << 10
-"""Messages no further apart than this are read in one piece."""
+"""Maximum distance of messages that are read in one request."""
 
 COALESCE_LIMIT_BYTES = 4 << 20
-"""A piece ends before it becomes larger than this (a single message may be)."""
+"""Maximum size of a piece, bytes. A single message may be larger."""
 
 _log = logging.getLogger(__name__)
-
-
-class KeyIndex(Protocol):
-    """What a query asks of the index."""
-
-    def query(
-        self,
-        topic: str,
-        key: str,
-        max_count: int,
-        begin_ms: int,
-        end_ms: int,
-        *,
-        topic_id: int | None = None,
-    ) -> Reading[list[IndexItem]]: ...
-
-
-class Queues(Protocol):
-    """What a query asks of the flat files."""
-
-    def get(self, topic: str, queue_id: int) -> FlatMessageFile | None: ...
 
 
 class _Wanted(NamedTuple):
@@ -73,20 +51,18 @@ class _Wanted(NamedTuple):
 
 
 def query_message(
-    index: KeyIndex,
+    index: IndexStoreService,
     metadata: MetadataStore,
-    queues: Queues,
+    queues: FlatFileStore,
     topic: str,
     key: str,
     max_count: int,
     begin_ms: int,
     end_ms: int,
 ) -> Reading[list[StoredMessage]]:
-    """Find messages of a topic with a key or UNIQ_KEY, store time within [begin, end], at most
-    `max_count` (and `MAX_RESULTS`), ordered by queue and offset.
-
-    Raises Unavailable when a read fails; what is gone, expired or not the key's is left out.
-    """
+    """Return messages of a topic with a key or UNIQ_KEY and a store time within [begin, end], at
+    most `max_count` (and `MAX_RESULTS`), ordered by queue and offset. Messages that were deleted,
+    expired, or have another key are omitted. Raises Unavailable if a read fails."""
     entry = metadata.topic(topic)
     if entry is None or max_count < 1 or begin_ms > end_ms:
         return []
@@ -119,7 +95,8 @@ def query_message(
 
 
 class _Piece(msgspec.Struct):
-    """Items of one queue whose records lie in [start, end) of its commit log."""
+    """Index items of one queue whose records lie in [start, end) of its commit log, and are read
+    together."""
 
     file: FlatMessageFile
     start: int
@@ -130,14 +107,14 @@ class _Piece(msgspec.Struct):
 def _read_at_hand(
     pieces: list[_Piece], wanted: _Wanted, read: dict[tuple[int, int], StoredMessage]
 ) -> list[_Piece]:
-    """Add to `read` the messages of what is at hand that are what is wanted; returns the pieces of
-    which that cannot be said."""
+    """Add those requested messages to `read` that can be read without blocking. Returns the pieces
+    that must still be read."""
     others: list[_Piece] = []
     for piece in pieces:
         try:
             data = piece.file.read_commit_log_nowait(piece.start, piece.end - piece.start)
         except TieredStoreError:
-            data = None  # who waits for it says what it means
+            data = None  # the waiting caller handles it
         if data is None:
             others.append(piece)
         else:
@@ -148,7 +125,6 @@ def _read_at_hand(
 def _read_pieces(
     topic: str, pieces: list[_Piece], wanted: _Wanted, read: dict[tuple[int, int], StoredMessage]
 ) -> Reading[None]:
-    """Add to `read` the messages of the pieces that are what is wanted."""
     while pieces:
         outcomes = yield from join_readings(
             [piece.file.read_commit_log(piece.start, piece.end - piece.start) for piece in pieces]
@@ -162,7 +138,7 @@ def _read_pieces(
             elif len(piece.items) > 1:
                 again += _split_piece(piece)
             else:
-                # Expired meanwhile, or damaged: no reason to hide the other hits.
+                # Expired by now, or damaged: no reason to hide the other hits.
                 _log.warning("%s: a hit of a key query cannot be read: %s", topic, outcome)
         pieces = again
 
@@ -179,8 +155,8 @@ def _accept_messages(
     wanted: _Wanted,
     read: dict[tuple[int, int], StoredMessage],
 ) -> None:
-    """Add to `read` what is wanted, unless readers of the queue may not see it: it is not committed
-    whole."""
+    """Add the requested messages to `read`, except messages that are not fully committed, which
+    readers of the queue do not see."""
     end = piece.file.consume_queue_commit_offset
     for item in piece.items:
         try:
@@ -191,9 +167,9 @@ def _accept_messages(
             read[item.queue_id, item.offset] = message
 
 
-def _find_pieces(queues: Queues, topic: str, items: Iterable[IndexItem]) -> list[_Piece]:
-    """The reads that bring all items of a topic, adjacent ones together; items outside of what
-    their queue holds are left out."""
+def _find_pieces(queues: FlatFileStore, topic: str, items: Iterable[IndexItem]) -> list[_Piece]:
+    """Return the reads for all items of a topic, with adjacent items combined. Items outside of
+    their queue's data are omitted."""
     pieces: list[_Piece] = []
     queue_id, file, low, high = -1, None, 0, 0
     for item in sorted(items):

@@ -1,8 +1,7 @@
-"""The read-ahead cache: blocks of consecutive messages, weighed by bytes, expiring after access.
-
-A block is what one backend read gave. Readers are answered from the block itself, so a block that
-is too large for the cache, or evicted at once, still answers the read that fetched it.
-"""
+"""Read-ahead cache: blocks of consecutive messages, limited by bytes, which expire after their last
+access. A block is the result of one backend read. Readers are answered from the block itself, so a
+block that is too large for the cache, or evicted immediately, still answers the read that fetched
+it."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ if TYPE_CHECKING:
     from tieredstore.contracts.dispatch_source import QueueKey
     from tieredstore.contracts.message_store import MessageFilter
     from tieredstore.message.record import StoredMessage
-    from tieredstore.tier.fetch.trail import Trail
+    from tieredstore.tier.fetch.read_ahead_stream import Trail
 
 MESSAGE_OVERHEAD_BYTES = 200
-"""What the objects around one message of a block weigh beside its bytes."""
+"""Memory of the objects around one message of a block, in addition to its bytes."""
 
 FILL_RATIO = 0.8
-"""Share of the limit that blocks may take which nobody has read to their end yet."""
+"""Maximum share of the limit for blocks that no reader has finished."""
 
 
 class Taken(NamedTuple):
-    """Messages taken from a block, where to go on, and what they weigh in bytes."""
+    """Messages taken from a block, the next offset, and the size of the messages in bytes."""
 
     messages: Sequence[StoredMessage]
     next_offset: int
@@ -37,14 +36,12 @@ class Taken(NamedTuple):
 
 
 class Block:
-    """The messages of one queue with queue offsets in [start, end).
-
-    `offsets[i]` is the queue offset of `messages[i]`, ascending; `ends[i]` the sum of the sizes of
-    the messages up to and with `i`, bytes. bad_count: units of the range whose record was unusable;
-    other offsets without a message lie in a hole. owner: the object that the bytes were read from;
-    a queue that was deleted and made again has another one. trail: what the block belongs to;
-    was_waited_for: whether it took its time to come.
-    """
+    """Messages of one queue with queue offsets in [start, end). `offsets[i]`: queue offset of
+    `messages[i]`, ascending. `ends[i]`: total size of the messages up to and including `i`, bytes.
+    `bad_count`: units of the range with an unusable record. Other offsets without a message are in
+    a hole. `owner`: queue object from which the bytes were read. A recreated queue has another
+    owner. `trail`: read-ahead stream of the block. `was_waited_for`: whether a reader had to wait
+    for the block."""
 
     __slots__ = (
         "_ends",
@@ -90,7 +87,7 @@ class Block:
 
     @property
     def unread(self) -> int:
-        """Messages (and holes) behind the furthest one that a reader has taken or passed."""
+        """Number of queue offsets after the last offset that a reader has reached."""
         return self.end - self.read_to
 
     def take(
@@ -100,11 +97,9 @@ class Block:
         max_bytes: int,
         message_filter: MessageFilter | None = None,
     ) -> Taken:
-        """Take up to `max_count` messages from `offset` on that the filter wants.
-
-        Ends after the message that reaches `max_bytes`, so there is at least one. Without a limit
-        reached, `next_offset` is the end of the block: what the filter refused is passed.
-        """
+        """Return up to `max_count` messages from `offset` that the filter accepts. The result ends
+        with the message that reaches `max_bytes`, so at least one message is returned. If no limit
+        is reached, `next_offset` is the end of the block, because rejected messages are skipped."""
         first = bisect_left(self.offsets, offset)
         if message_filter is None:
             taken = self._take_all(first, max_count, max_bytes)
@@ -146,11 +141,9 @@ _CacheKey = tuple["QueueKey", int]
 
 
 class _ExpiringLru(cachetools.Cache[_CacheKey, Block]):
-    """What was read to its end goes first, then what was used least recently; `expire` removes what
-    was not accessed for `expire_ms`.
-
-    Access order is expiry order, so expired entries are always at the old end.
-    """
+    """Cache that evicts finished blocks first, then the least recently used blocks. `expire`
+    removes blocks without an access for `expire_ms`. Entries are in the order of their last access,
+    so the expired ones are always first."""
 
     def __init__(
         self, limit_bytes: int, expire_ms: int, clock: Clock, on_removed: Callable[[Block], None]
@@ -179,14 +172,14 @@ class _ExpiringLru(cachetools.Cache[_CacheKey, Block]):
         self._on_removed(block)
 
     def popitem(self) -> tuple[_CacheKey, Block]:
-        """Remove and return the entry that goes first."""
+        """Remove and return the next entry to evict."""
         key = next(iter(self._spent or self._accessed_ms))
         block = super().__getitem__(key)
         del self[key]
         return key, block
 
     def let_go(self, key: _CacheKey) -> None:
-        """Note that an entry was read to its end: it goes before all that was not."""
+        """Mark an entry as finished, so that it is evicted before unfinished entries."""
         if key in self._accessed_ms:
             self._spent.setdefault(key)
 
@@ -204,7 +197,8 @@ class _ExpiringLru(cachetools.Cache[_CacheKey, Block]):
 
 
 class CacheStats(NamedTuple):
-    """Counters since the start. Accesses and hits count reads; the others count messages."""
+    """Counters of the cache since its start. Accesses and hits count reads, the other counters
+    count messages."""
 
     accesses: int
     hits: int
@@ -213,7 +207,7 @@ class CacheStats(NamedTuple):
 
 
 class ReadAheadCache:
-    """Blocks by queue and offset, at most `limit_bytes` of them. Thread-safe."""
+    """Cache of blocks by queue and offset, at most `limit_bytes` in total. Thread-safe."""
 
     def __init__(self, limit_bytes: int, expire_ms: int, clock: Clock) -> None:
         self._limit_bytes = limit_bytes
@@ -224,7 +218,7 @@ class ReadAheadCache:
         self._accesses = self._hits = self._fetched = self._wasted = 0
 
     def find(self, key: QueueKey, offset: int, owner: object) -> Block | None:
-        """Find the block of that owner that holds `offset`; counted as an access."""
+        """Return the block of an owner that contains `offset`. Counts as an access."""
         with self._lock:
             self._blocks.expire()
             self._accesses += 1
@@ -233,26 +227,26 @@ class ReadAheadCache:
             return block
 
     def find_before(self, key: QueueKey, offset: int, owner: object) -> Block | None:
-        """Find the block of that owner that ends at `offset`, or holds the one before it; not
-        counted as an access."""
+        """Return the block of an owner that ends at `offset` or contains the previous offset. Does
+        not count as an access."""
         with self._lock:
             return self._find(key, offset - 1, owner)
 
     def find_end(self, key: QueueKey, offset: int, owner: object) -> int:
-        """Find the offset behind the blocks that hold `offset` and follow one another; `offset`
-        itself when none does. Not counted as an access."""
+        """Return the end of the adjacent blocks that begin with the block of `offset`. Returns
+        `offset` if no block contains it. Does not count as an access."""
         with self._lock:
             while (block := self._find(key, offset, owner)) is not None:
                 offset = block.end
             return offset
 
     def find_next(self, block: Block) -> Block | None:
-        """Find the block that begins where this one ends; not counted as an access."""
+        """Return the block that begins where this block ends. Does not count as an access."""
         with self._lock:
             return self._find(block.key, block.end, block.owner)
 
     def put(self, block: Block) -> bool:
-        """Keep a block; false when it is larger than the whole cache."""
+        """Cache a block. Returns False if the block is larger than the whole cache."""
         cache_key = (block.key, block.start)
         with self._lock:
             self._blocks.expire()
@@ -268,43 +262,42 @@ class ReadAheadCache:
             return True
 
     def read_to_end(self, block: Block) -> None:
-        """Note that a reader has read this block to its end: it may go without loss."""
+        """Record that a reader has finished this block, so that it can be evicted without loss."""
         with self._lock:
             if block.counted_unread:
                 self._uncount_unread(block)
                 self._blocks.let_go((block.key, block.start))
 
     def next_start(self, key: QueueKey, offset: int) -> int | None:
-        """Start of the first cached block behind `offset`, so that a fetch ends where it begins."""
+        """Return the start of the first cached block after `offset`, so that a fetch can end
+        there."""
         with self._lock:
             starts = self._starts.get(key, [])
             index = bisect_right(starts, offset)
             return starts[index] if index < len(starts) else None
 
     def room_bytes(self) -> int:
-        """Compute the weight that may be added before unread blocks take more than `FILL_RATIO` of
-        the limit.
-
-        Blocks read to their end do not count: evicting them costs their reader nothing. Those on
-        their way count with what was reserved for them.
-        """
+        """Return the weight that may be added before unread blocks exceed `FILL_RATIO` of the
+        limit. Finished blocks are not counted, because their readers no longer need them. In-flight
+        blocks count with their reservation."""
         with self._lock:
             self._blocks.expire()
             return int(self._limit_bytes * FILL_RATIO) - self._unread_bytes - self._reserved_bytes
 
     def reserve(self, weight: int) -> None:
-        """Set room aside for a block that is on its way; a negative weight gives it back."""
+        """Reserve space for an in-flight block. A negative weight releases it."""
         with self._lock:
             self._reserved_bytes += weight
 
     def drop(self, key: QueueKey) -> None:
-        """Forget all blocks of a queue."""
+        """Remove all blocks of a queue."""
         with self._lock:
             for start in list(self._starts.get(key, ())):
                 del self._blocks[key, start]
 
     def expire(self) -> None:
-        """Let go of what was not read lately, also while nobody reads."""
+        """Remove blocks that were not accessed for the expiry time. This works even if there are no
+        readers."""
         with self._lock:
             self._blocks.expire()
 

@@ -1,7 +1,7 @@
-"""FlatAppendFile: an ordered list of segments of one type, written at its end.
+"""An ordered list of segments of one type, which grows at its end.
 
-Offsets are bytes of the whole file; a segment's base offset is the file offset of its first byte.
-Layout and names: `docs/formats/tier-layout.md`; metadata: `docs/formats/metadata.md`.
+Offsets are bytes of the whole file. A segment's base offset is the file offset of its first byte.
+Layout and names: `docs/formats/tier-layout.md`. `metadata`: `docs/formats/metadata.md`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, STATUS_DELETED, MetadataStore
 from tieredstore.contracts.segment import (
     Buffer,
     FileSegment,
@@ -33,20 +33,18 @@ from tieredstore.tier.flat.appender import (
 )
 from tieredstore.tier.flat.confirmation import Confirmation
 from tieredstore.tier.flat.deletion import Deletions, mark_deleted
-from tieredstore.tier.flat.opening import open_segments
-from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment
-from tieredstore.tier.flat.segments import FlatSegments
+from tieredstore.tier.flat.segments import FlatSegment, FlatSegments, open_segments
 
 DEFAULTS: Final = StoreConfig()
 _MAX_GIVEN_UP = 4
-"""Segments that one commit gives up because of foreign or lost bytes, before it leaves it for
-later."""
+"""Maximum number of segments that one commit ends because of foreign or lost bytes. The rest of the
+commit is left for later."""
 _log = logging.getLogger(__name__)
 
 
 def find_most_pending(config: StoreConfig, preferred_bytes: int) -> int:
-    """Find how many messages may be appended before they are committed, where a provider prefers
-    writes of that size (0: none)."""
+    """Return the number of messages that may be appended before a commit, for a provider that
+    prefers writes of a given size (0: no preference)."""
     if not preferred_bytes:
         return config.max_group_commit_count
     # One write of that size must fit, however small the messages are.
@@ -55,22 +53,17 @@ def find_most_pending(config: StoreConfig, preferred_bytes: int) -> int:
 
 
 def _trust() -> None:
-    """Nobody else can have the right to write: nothing is to be confirmed."""
+    """No-op: no other process can own the epoch, so no check is needed."""
 
 
 class FlatAppendFile(FlatSegments):
-    """Segments by ascending base offset; only the last one is written.
-
-    Bytes are appended (in memory), then stored (in the segment), then committed: they count for
-    readers, metadata and everybody else. confirmation: what moves the commit offset behind what is
-    stored; shared by files that do so together. deletions: those of the whole broker.
-
-    is_listed_whole: a listing made with the right to write showed no segment that the metadata
-    does not know, so a new one is surely absent and need not be asked for.
-
-    Appends, commits, rolls and expiry are serialised by a lock (`lock`, to share one); readers
-    take none: they see the list and the commit positions of the moment.
-    """
+    """Segments by ascending base offset. Only the last segment is written. Bytes are appended (in
+    memory), then stored (in the segment), then committed, which makes them visible to readers and
+    metadata. `confirmation`: commits the stored bytes, shared by files that commit together.
+    `deletions`: deletions of the whole broker. `is_listed_whole`: a listing by the epoch's owner
+    showed no segment that the metadata lacks, so a new segment is certainly absent and needs no
+    check. `lock`: serialises appends, commits, rolls and expiry. The lock may be shared with other
+    files. Readers take no lock: they see the current list and commit positions."""
 
     __slots__ = (
         "_appender",
@@ -128,14 +121,14 @@ class FlatAppendFile(FlatSegments):
 
     @property
     def is_rewritable(self) -> bool:
-        """Whether a write may be there in part: `Capabilities.rewritable`."""
+        """Whether a write may leave a part of its bytes: `Capabilities.rewritable`."""
         return self._provider.capabilities.rewritable
 
     # Where it ends
 
     @property
     def append_offset(self) -> int:
-        """Offset behind the last appended byte, 0 without segments."""
+        """Offset after the last appended byte, 0 without segments."""
         segments, appender = self._segments, self._appender
         if not segments:
             return 0
@@ -145,7 +138,7 @@ class FlatAppendFile(FlatSegments):
 
     @property
     def stored_offset(self) -> int:
-        """Offset behind the last stored byte, 0 without segments."""
+        """Offset after the last stored byte, 0 without segments."""
         segments, appender = self._segments, self._appender
         if not segments or appender is None:
             return self.commit_offset
@@ -154,13 +147,11 @@ class FlatAppendFile(FlatSegments):
     # Opening
 
     def recover(self, listings: Mapping[SegmentId, SegmentListing] | None = None) -> None:
-        """Take the segments of the metadata, with what the backend really holds of them.
-
-        The real size of the last segment wins over the metadata. The others end where the next
-        one begins; where they do not reach it, at the recorded size or the real one, whichever is
-        smaller. `listings` (all segments of the path, at least) saves asking for sizes. Writes
-        nothing. Raises Unavailable, and Corrupt on a bad base.
-        """
+        """Load the segments of the metadata, with their real sizes in the backend. For the last
+        segment the real size takes precedence over the metadata. Any other segment ends where the
+        next begins. A segment that does not reach that offset ends at the smaller of recorded and
+        real size. `listings` (at least all segments of the path) avoids requests for sizes. Writes
+        nothing. Raises Unavailable, and Corrupt for an invalid base offset."""
         segments = open_segments(
             self.path, self.type, self._provider, self._metadata, listings, self.unit_bytes
         )
@@ -169,8 +160,8 @@ class FlatAppendFile(FlatSegments):
             self._appender = None
 
     def cut(self, offset: int) -> None:
-        """Cut the file after `recover`: only the bytes below `offset`, within the last segment,
-        count. What lies behind is written over, or compared with, by the next commit."""
+        """Cut the file after `recover`, so that only the bytes below `offset` count. `offset` must
+        be in the last segment. The next commit overwrites or compares the bytes after it."""
         with self._lock:
             last = self._segments[-1]
             if not last.base_offset <= offset <= last.end_offset:
@@ -184,11 +175,9 @@ class FlatAppendFile(FlatSegments):
             self._appender = None
 
     def init_offset(self, offset: int) -> None:
-        """Make the first segment at `offset`; nothing when there is one already.
-
-        Raises Corrupt when metadata or backend have bytes there that this file did not open,
-        Unavailable when that cannot be found out.
-        """
+        """Create the first segment at `offset`. No-op if a segment exists. Raises Corrupt if the
+        metadata or the backend has bytes at `offset` that this file did not open, Unavailable if
+        this cannot be determined."""
         with self._lock:
             if self._segments:
                 return
@@ -198,7 +187,7 @@ class FlatAppendFile(FlatSegments):
                 if entry.size:
                     raise Corrupt(
                         f"{entry.id}: the metadata has {entry.size} bytes of a queue that it does "
-                        "not list; rebuild the metadata before writing",
+                        "not list. Rebuild the metadata before writing",
                         path=self.path,
                     )
                 self._metadata.delete_segment(entry.id)  # of an attempt that failed
@@ -206,15 +195,15 @@ class FlatAppendFile(FlatSegments):
             self._appender = None
 
     def undo_init(self) -> None:
-        """Forget a lone segment that got nothing; its entry may stay in the metadata."""
+        """Remove the only segment, which has no content. Its entry may stay in the metadata."""
         with self._lock:
             if len(self._segments) == 1 and self.append_offset == self._segments[0].base_offset:
                 self._segments = ()
                 self._appender = None
 
     def _create(self, offset: int) -> FlatSegment:
-        """Announce a new, empty segment in the metadata. Raises Busy while a former one of that
-        name is being deleted."""
+        """Register a new, empty segment in the metadata. Raises Busy while an earlier segment of
+        that name is being deleted."""
         new_id = SegmentId(self.path, self.type, offset)
         with self._deletions.hold(new_id):
             return self._create_held(new_id)
@@ -230,7 +219,7 @@ class FlatAppendFile(FlatSegments):
             elif (size := file.size()) > 0:
                 raise Corrupt(
                     f"{new_id}: the tier {self._provider.url} holds {size} bytes that the metadata "
-                    "does not know of; rebuild the metadata before writing",
+                    "does not know of. Rebuild the metadata before writing",
                     path=self.path,
                     offset=new_id.base_offset,
                 )
@@ -242,7 +231,7 @@ class FlatAppendFile(FlatSegments):
 
     @property
     def appender(self) -> SegmentAppender | None:
-        """What writes to the last segment; None where nothing was appended."""
+        """Appender of the last segment. None if nothing was appended."""
         return self._appender
 
     @property
@@ -256,7 +245,7 @@ class FlatAppendFile(FlatSegments):
         return not self._segments or self.find_writer().append_position == 0
 
     def find_writer(self) -> SegmentAppender:
-        """Return what appends to the last segment, with the limits of now. Raises Invalid without
+        """Return the appender of the last segment, with the current limits. Raises Invalid without
         segments."""
         appender = self._appender
         if appender is None:
@@ -277,7 +266,6 @@ class FlatAppendFile(FlatSegments):
         return appender
 
     def _find_max_size_bytes(self) -> int:
-        """How long a new segment may get."""
         return self._config.commit_log_max_size_bytes
 
     def _find_max_pending_count(self) -> int:
@@ -304,23 +292,23 @@ class FlatAppendFile(FlatSegments):
             return result
 
     def commit(self) -> bool:
-        """Write what was appended, and count it as committed with what the files beside this one
-        have stored. False when another commit is running or the file is closed; errors as
-        `store` and `Confirmation.commit_stored`."""
+        """Store the appended bytes, and commit them with the stored bytes of the files that share
+        the confirmation. Return False if another commit is running or the file is closed. Raises
+        the errors of `store` and `Confirmation.commit_stored`."""
         if not self.store():
             return False
         self._confirmation.commit_stored()
         return True
 
     def store(self, companion: FlatAppendFile | None = None, *, may_wait: bool = False) -> bool:
-        """Write what was appended. False when another call is running or the file is closed;
-        errors as `SegmentAppender.store`. companion: a file whose bytes must not be stored before
-        these; where the provider is paired they are stored by the last write. may_wait: as
+        """Store the appended bytes. Returns False if another call is running or the file is closed.
+        Raises the errors of `SegmentAppender.store`. `companion`: a file whose bytes must not be
+        stored before these. A paired provider stores both with the last write. `may_wait`: as in
         `SegmentAppender.store`.
 
-        Bytes that nobody with the right to write put behind the last stored ones stay there,
-        out of use: the segment ends before them and the next one begins. So it does where stored
-        bytes were lost: reading those raises Corrupt, and what is new is not lost with them.
+        If a segment has bytes after the last stored ones that no owner of the epoch wrote, they
+        stay unused: the segment ends before them, and a new segment begins. This also happens if
+        stored bytes were lost. Reading the lost bytes raises Corrupt, but new bytes are safe.
         """
         other = companion if self._provider.capabilities.paired else None
         for _ in range(_MAX_GIVEN_UP):
@@ -336,22 +324,22 @@ class FlatAppendFile(FlatSegments):
                 self._check_replaceable(error)
                 problem: TieredStoreError = error
             except SegmentDamaged as error:
-                _log.error("%s; a new segment goes on behind what was stored", error)
+                _log.error("%s. A new segment continues behind the stored bytes", error)
                 problem = error
             self._go_on_in_new_segment(appender)
-        raise Unavailable(f"{problem}; so it was {_MAX_GIVEN_UP} times", path=self.path)
+        raise Unavailable(f"{problem}, {_MAX_GIVEN_UP} times", path=self.path)
 
     def _check_replaceable(self, error: TailDiffers) -> None:
         if error.stale or self._tail_from_before:
             return
         if self._provider.capabilities.conditional:
-            # Whoever it was, the next write is told.
+            # Whichever writer it was, the next write reports it.
             raise Unavailable(str(error), offset=error.offset, path=error.path) from error
         raise error
 
     def settle(self, offset: int) -> None:
-        """Count as committed, and record, what is stored below `offset`; for `Confirmation`. What
-        cannot be recorded is not committed."""
+        """Commit and record the bytes stored below `offset`. Called by `Confirmation`. Bytes that
+        cannot be recorded are not committed."""
         with self._lock:
             appender = self._appender
             if appender is None or offset <= self.commit_offset:
@@ -369,9 +357,9 @@ class FlatAppendFile(FlatSegments):
                 self._pending_begin_ms = self._pending_end_ms = NEVER_WRITTEN_MS
 
     def _go_on_in_new_segment(self, appender: SegmentAppender) -> None:
-        """The last segment takes no more bytes, on a provider that cannot write any again: somebody
-        left some behind the last valid ones, or valid ones were lost. It ends behind what was
-        stored, and a new one goes on there."""
+        """End the last segment and continue in a new one, on a provider that cannot rewrite. The
+        last segment has foreign bytes after its valid ones, or has lost valid bytes. The last
+        segment ends after the stored bytes, where the new segment begins."""
         with self._lock:
             self._confirmation.commit_stored()  # this segment gets nothing more
             last = self._segments[-1]
@@ -389,14 +377,15 @@ class FlatAppendFile(FlatSegments):
                 writer.append(view, count)
 
     def trim(self) -> None:
-        """Cut off, where the provider can, what may be behind the last stored byte. Raises
+        """If the provider supports it, cut off any bytes after the last stored byte. Raises
         Unavailable."""
         if self._segments:
             self.find_writer().trim()
 
     def rollback(self, offset: int | None = None) -> None:
-        """Forget what is appended and not stored; with an offset below the stored one, also what
-        is stored behind it in the last segment (it is written again, or compared)."""
+        """Drop the bytes that are appended but not stored. If the given offset is below the stored
+        offset, the stored bytes after it in the last segment are dropped, too. The next commit
+        writes them again, or compares them."""
         with self._lock:
             appender = self._appender
             if appender is None and offset is None:
@@ -406,31 +395,34 @@ class FlatAppendFile(FlatSegments):
             appender, last = self.find_writer(), self._segments[-1]
             appender.rollback(None if offset is None else offset - last.base_offset)
             last.commit_position = min(last.commit_position, appender.stored_position)
-            # What is behind may be ours, given up: other messages can come in its place.
+            # The bytes behind it may be ours, given up. Other messages can replace them.
             self._tail_from_before = True
             if last.commit_position == appender.stored_position:
                 self._pending_begin_ms = self._pending_end_ms = NEVER_WRITTEN_MS
 
     def roll(self, offset: int | None = None) -> None:
-        """Begin a new segment at `offset` (default: the append offset), announced in the metadata
-        before it gets a byte. Everything appended must be committed: raises Busy otherwise, and
-        Invalid for an offset below the append offset. An empty last segment is replaced."""
+        """Begin a new segment at `offset` (default: the append offset). The segment is registered
+        in the metadata before its first byte is written. All appended bytes must be committed.
+        Raises Busy otherwise, and Invalid for an offset below the append offset. An empty last
+        segment is replaced."""
         with self._lock:
             at = self.append_offset if offset is None else offset
             if at < self.append_offset:
-                raise Invalid(f"{self.path}/{self.type.name}: roll at {at} is inside what is there")
+                raise Invalid(
+                    f"{self.path}/{self.type.name}: roll at {at} is inside the stored bytes"
+                )
             if self.append_offset != self.commit_offset:
                 raise Busy(f"{self.path}/{self.type.name}: roll before everything is committed")
             self._roll_to(at)
 
     def doubt_entries(self) -> None:
-        """Append nothing before all entries are on disk: a write of them has failed."""
+        """Block appends until all entries are on disk, because a write of entries has failed."""
         with self._lock:
             self._is_doubted = True
 
     def _settle_entries(self) -> None:
-        """After a roll that failed, the metadata may have it nevertheless: take it back before
-        anything is written, or the next process would see a segment that this one never used."""
+        """Undo the metadata entry of a failed roll before anything is written. Otherwise the next
+        process would see a segment that this process never used."""
         if self._is_doubted:
             with self._metadata.batch():
                 pass  # its end has on disk all that there is
@@ -474,9 +466,9 @@ class FlatAppendFile(FlatSegments):
     # Ending
 
     def roll_if_expired(self, before_ms: int) -> bool:
-        """Begin a new segment when the last one holds only messages older than `before_ms` and
-        nothing waits to be committed, so that `expire` may delete it and offsets go on from
-        where they are (D19). Returns whether it did."""
+        """Begin a new segment if the last one has only messages older than `before_ms` and no bytes
+        wait for a commit. `expire` may then delete the old segment, and offsets continue (D19).
+        Returns whether a segment was begun."""
         with self._lock:
             if not self._segments or self.append_offset != self.commit_offset:
                 return False
@@ -487,19 +479,18 @@ class FlatAppendFile(FlatSegments):
             return True
 
     def expire(self, before_ms: int) -> list[SegmentId]:
-        """Delete segments from the first on whose newest message is older than `before_ms`.
-
-        The last segment is never deleted. One try per segment: what the backend does not delete
-        now keeps an entry marked as deleted, for `FlatFileStore.sweep_deleted` (D7). Returns what
-        left the file.
-        """
+        """Delete the first segments whose newest message is older than `before_ms`. The last
+        segment is never deleted. The deletion of each segment is tried once. If the backend fails
+        to delete a segment, its entry stays marked as deleted, for `FlatFileStore.sweep_deleted`
+        (D7). Returns the removed segments."""
         victims = self.take_expired(before_ms)
         self._deletions.remove(victims)
         return [file.id for file in victims]
 
     def take_expired(self, before_ms: int, most: int | None = None) -> list[FileSegment]:
-        """Take what `expire` would delete out of the file, marked as deleted: the caller deletes
-        it, once it holds no lock any more. most: segments; None for all."""
+        """Remove the segments that `expire` would delete from the file, and mark them as deleted in
+        the metadata. The caller deletes them without holding a lock. `most`: maximum number of
+        segments, None for no limit."""
         with self._lock:
             segments = self._segments
             count = 0
@@ -509,7 +500,8 @@ class FlatAppendFile(FlatSegments):
             return self._take_out(count)
 
     def find_expired(self, before_ms: int) -> list[FlatSegment]:
-        """Find what `roll_if_expired` and `expire` would delete, all being committed."""
+        """Return the segments that `roll_if_expired` and `expire` would delete if all bytes were
+        committed."""
         segments = self._segments
         found = list(takewhile(lambda segment: segment.is_expired(before_ms), segments))
         if len(found) == len(segments) and found and not found[-1].commit_position:
@@ -517,16 +509,18 @@ class FlatAppendFile(FlatSegments):
         return found
 
     def rebase(self, offset: int) -> None:
-        """Let a file that holds nothing begin at another offset, also at a lower one. Raises
-        Invalid for any other, Busy while a segment of that name is being deleted."""
+        """Move an empty file to another offset, which may be lower. Raises Invalid for a file with
+        content, Busy while a segment of that name is being deleted."""
         with self._lock:
             segments = self._segments
             if len(segments) != 1 or self.append_offset != segments[0].base_offset:
-                raise Invalid(f"{self.path}/{self.type.name}: begin at {offset} of what is there")
+                raise Invalid(
+                    f"{self.path}/{self.type.name}: begin at {offset} of the stored bytes"
+                )
             self._roll_to(offset)
 
     def take_all(self) -> list[FileSegment]:
-        """Close, and take all segments out as `take_expired` does."""
+        """Close the file. Remove all segments, and mark them as deleted, like `take_expired`."""
         with self._lock:
             self.close()
             return self._take_out(len(self._segments))
@@ -539,7 +533,7 @@ class FlatAppendFile(FlatSegments):
         return [segment.file for segment in victims]
 
     def close(self) -> None:
-        """Refuse appends and commits, release the segments' handles. Idempotent."""
+        """Refuse appends and commits, and release the segments' handles. Idempotent."""
         with self._lock:
             self._closed = True
             if self._appender is not None:

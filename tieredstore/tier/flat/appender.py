@@ -1,15 +1,17 @@
-"""SegmentAppender: how bytes get into one segment, whatever the provider.
+"""Writes to one segment of any provider. Appended buffers wait in memory until `store` writes them.
+The stored position only advances over bytes that are certainly in the segment and were certainly
+written by this process. An equal size does not prove this. Whether stored bytes are committed is
+decided by the flat file (`Confirmation`).
 
-Appended buffers wait in memory until `store` writes them. The stored position only moves over
-bytes that are surely in the segment and surely ours; equal size never proves it. Whether they
-count already is for the flat file to know (`Confirmation`). After a write of
-unknown outcome, a rewritable provider gets the same bytes again at the same position (what a
-failed sync left in a cache proves nothing either); on any other the appender reads back and
-compares. Bytes are never sent to a position other than their own (`docs/differences.md`, D8).
+After a write of unknown outcome, a rewritable provider writes the same bytes again at the same
+position, because a failed sync may have left unsynced bytes in a cache. On any other provider the
+appender reads the bytes back and compares them. Bytes are never sent to a position other than their
+own (`docs/differences.md`, D8).
 
-A position that is taken: bytes equal to ours are ours (a lost reply, an earlier run). Others of a
-writer that lost its right end the segment there (`TailDiffers`, for the flat file to go on in a new
-one); those of a writer that has the right end this writer (`Fenced`).
+If a position already has bytes, equal bytes are adopted (after a lost reply or an earlier run).
+Different bytes of a writer that lost its epoch end the segment at this position (`TailDiffers`),
+and the flat file continues in a new segment. Different bytes of the epoch's owner end this writer
+(`Fenced`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from tieredstore.tier.sure_writes import count_same_bytes
 
 
 class AppendResult(enum.Enum):
-    """RocketMQ's results of an append."""
+    """Results of an append, by RocketMQ's names."""
 
     SUCCESS = 0
     FILE_CLOSED = 1
@@ -44,27 +46,22 @@ class AppendResult(enum.Enum):
 
 
 class TailDiffers(Fenced):
-    """The segment holds bytes behind the stored position, or a seal there, that are not the ones to
-    be written; nobody who has the right to write is known to have put them there.
-
-    stale: a writer did that is known to have lost the right.
-    """
+    """Raised if the segment has different bytes, or a seal, after the stored position. No known
+    owner of the epoch wrote them. `stale`: a fenced writer wrote them."""
 
     stale = False
 
 
 class SegmentDamaged(Corrupt):
-    """Bytes that were stored are gone from the segment, so the provider appends nothing to it. What
-    is left of it can be read; a new segment can go on at the stored position."""
+    """Raised if stored bytes are lost, so that the provider cannot append to the segment. The
+    remaining bytes can be read. A new segment can continue at the stored position."""
 
 
 class SegmentAppender:
-    """Append and store state of one open segment. Positions are bytes from the segment's start.
-
-    `unsure` says that the backend may hold bytes behind `stored_position`: the next `store`
-    looks before it writes. Appends come from one thread at a time (the flat file's lock);
-    `store` may run beside them, and only once at a time.
-    """
+    """State of appending to and storing one open segment. Positions are bytes from the segment's
+    start. If `unsure` is set, the backend may hold bytes after `stored_position`, and the next
+    `store` checks this before it writes. Appends come from one thread at a time (the flat file's
+    lock). One `store` at a time may run concurrently with them."""
 
     __slots__ = (
         "_capabilities",
@@ -107,30 +104,29 @@ class SegmentAppender:
 
     @property
     def segment(self) -> FileSegment:
-        """The segment that is written."""
+        """Segment that is being written."""
         return self._segment
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes appended and not stored."""
+        """Bytes that are appended but not stored."""
         return self.append_position - self.stored_position
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that still fit; an empty segment takes one buffer of any size (D1)."""
+        """Number of bytes that still fit. An empty segment accepts one buffer of any size (D1)."""
         return max(self.max_size_bytes - self.append_position, 0)
 
     @property
     def room_count(self) -> int:
-        """Messages (units, files) that may still be appended before a `store`."""
+        """Number of messages (units, files) that may still be appended before a `store`."""
         return max(self.max_pending_count - self.pending_count, 0)
 
     def append(self, buffer: Buffer, count: int = 1) -> AppendResult:
-        """Keep a buffer of `count` messages, by reference, for the next `store`.
-
-        FILE_CLOSED, FILE_FULL and BUFFER_FULL are checked in this order and change nothing. A
-        buffer alone in its segment, or alone in memory, is taken whatever its size.
-        """
+        """Keep a buffer of `count` messages, by reference, for the next `store`. The result may be
+        FILE_CLOSED, FILE_FULL or BUFFER_FULL, checked in this order. In these cases nothing has
+        changed. The first buffer of a segment, or the only one in memory, is accepted regardless of
+        its size."""
         view = memoryview(buffer).cast("B")
         if self._closed:
             return AppendResult.FILE_CLOSED
@@ -146,19 +142,19 @@ class SegmentAppender:
         return AppendResult.SUCCESS
 
     def store(self, companion: SegmentAppender | None = None, *, may_wait: bool = False) -> bool:
-        """Write what was appended before the call, in writes of at most `write_size_bytes` (a
-        larger single buffer is one write); where the provider prefers large writes, of at least
-        what it prefers, as long as that much waits.
+        """Store the bytes appended before the call, in writes of at most `write_size_bytes` (a
+        larger single buffer is one write). If the provider prefers large writes, each write has at
+        least the preferred size while enough bytes wait.
 
-        companion: another file's, whose bytes must not be stored before these, and may be together
-        with the last of them; whether they were shows its stored position. They are left alone
-        where it is not sure what is behind either's. may_wait: what is stored together may be so
-        as late as by `WriterEpoch.confirm`.
+        `companion`: the appender of another file, whose bytes must not be stored before these. They
+        may be stored together with the last of these bytes, which the companion's stored position
+        shows. They are not stored if the bytes after either stored position are unsure. `may_wait`:
+        bytes that are stored together may be stored as late as `WriterEpoch.confirm`.
 
-        Returns True when all of it is stored, False when the appender is closed or another
-        thread is storing. Raises Unavailable (what could not be written stays pending, the
-        next call goes on), Fenced when another writer holds the position, Corrupt when stored
-        bytes are gone (SegmentDamaged where a new segment can go on).
+        Returns True if all bytes are stored, False if the appender is closed or another thread is
+        storing. Raises Unavailable (the remaining bytes stay pending, and the next call continues),
+        Fenced if another writer holds the position, Corrupt if stored bytes are lost
+        (SegmentDamaged if a new segment can continue).
         """
         if self._closed:
             return False
@@ -175,8 +171,8 @@ class SegmentAppender:
         return True
 
     def rollback(self, stored_position: int | None = None) -> None:
-        """Forget what is not stored. With a `stored_position` below the present one, the
-        bytes behind it are unsure."""
+        """Drop the bytes that are not stored. If `stored_position` is below the present stored
+        position, the bytes after `stored_position` become unsure."""
         with self._store_lock:
             self._pending.clear()
             self.pending_count = 0
@@ -191,8 +187,8 @@ class SegmentAppender:
             self.append_position = self.stored_position
 
     def trim(self) -> None:
-        """Cut off, before the segment is left for good and where that is possible, what a failed
-        write may have put behind the stored position. Raises Unavailable."""
+        """Remove bytes that a failed write may have left after the stored position, if the provider
+        supports it. Call this before moving on to another segment. Raises Unavailable."""
         if self._unsure and self._capabilities.rewritable:
             with self._store_lock:
                 result = self._segment.write(self.stored_position, [b""])
@@ -206,11 +202,11 @@ class SegmentAppender:
 
     @property
     def pending(self) -> list[tuple[memoryview, int]]:
-        """The buffers not stored, with their counts."""
+        """The buffers that are not stored, each with its number of messages."""
         return list(self._pending)
 
     def close(self) -> None:
-        """Refuse further appends, store nothing more, and drop what is pending."""
+        """Refuse further appends, store nothing more, and drop the pending bytes."""
         self._closed = True
         self._pending.clear()
         self.pending_count = 0
@@ -262,7 +258,8 @@ class SegmentAppender:
         *,
         may_wait: bool,
     ) -> WriteResult:
-        """Write `buffers`, and all that the companion has, together where that can be."""
+        """Write `buffers`. If possible, the same request writes all pending bytes of the companion,
+        the queue's other file."""
         segment = self._segment
         if not isinstance(segment, PairedSegment) or not companion.begin_going_along():
             return segment.write(position, buffers)
@@ -280,14 +277,16 @@ class SegmentAppender:
         return result
 
     def begin_going_along(self) -> bool:
-        """Let all that is pending be stored by another file's write; `end_going_along` must follow.
-        False where nothing is, or where it is not sure what is behind the stored position."""
+        """Prepare to store all pending bytes with the write of the queue's other file.
+        `end_going_along` must follow. Returns False if no bytes are pending, or if the bytes after
+        the stored position are unsure."""
         if self._closed or self._unsure or not self._pending:
             return False
         return self._store_lock.acquire(blocking=False)
 
     def end_going_along(self, result: WriteResult | None, length: int) -> None:
-        """Take in what became of so many bytes of it; None when they were not sent."""
+        """Record the result of the shared write for `length` bytes. None means that the write was
+        not sent."""
         if isinstance(result, Written):
             self._advance(length)
         elif result is not None:
@@ -295,17 +294,17 @@ class SegmentAppender:
         self._store_lock.release()
 
     def _raise_if_damaged(self, error: Corrupt | Invalid) -> None:
-        """Raise SegmentDamaged for the error of a write that tells a loss. Raises what the look at
-        the size raises."""
+        """Raise SegmentDamaged if the error of a write shows that the segment has lost bytes. Also
+        raises the errors of `FileSegment.size`."""
         if self._capabilities.rewritable:
-            return  # what is lost is written again, or the file's end is asked for
+            return  # lost bytes are written again, or the file's end is requested
         if isinstance(error, Invalid) and self._segment.size() >= self.stored_position:
             return
         raise SegmentDamaged(str(error), offset=error.offset, path=error.path) from error
 
     def _settle_fenced_write(self, result: FencedWrite) -> None:
-        """Take over the bytes there that are the ones to be written, unless they belong to a
-        writer that has the right."""
+        """Accept stored bytes that are equal to those to be written, unless they belong to a writer
+        that owns the epoch."""
         position = self.stored_position
         if result.stale or not result.writer:
             self._adopt()
@@ -327,7 +326,7 @@ class SegmentAppender:
         if self.stored_position < end:
             raise Unavailable(
                 f"{self._segment.id}: outcome of the write up to {end} is unknown "
-                f"({result.reason}); {self.stored_position} bytes are surely there",
+                f"({result.reason}); {self.stored_position} bytes are certainly there",
                 offset=self.stored_position,
                 path=str(self._segment.id),
             )
@@ -346,18 +345,19 @@ class SegmentAppender:
         return buffers, length
 
     def _settle(self) -> None:
-        """Before a write where something may be behind the stored position."""
+        """Compare the backend with the pending bytes. Called before a write if bytes may exist
+        after the stored position."""
         if self._capabilities.rewritable:
             self._extra_bytes()
             # Everything behind the stored position is written again, or cut off by that write.
             self._unsure = False
         elif not self._adopt() and not self._capabilities.conditional:
             raise self._make_differs_error()
-        # Otherwise the write that follows is told who holds the position.
+        # Otherwise the next write reports the holder of the position.
 
     def _adopt(self) -> bool:
-        """Count the pending bytes that the backend holds already behind the stored position as
-        stored; False when there are others."""
+        """Count pending bytes as stored if the backend already has them after the stored position.
+        Returns False if the backend has different bytes there."""
         extra = self._extra_bytes()
         length = min(extra, self.pending_bytes)
         views = (view for view, _ in self.pending)

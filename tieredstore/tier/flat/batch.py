@@ -1,8 +1,8 @@
-"""A batch of records made ready for the tier: one buffer, physical offsets rewritten, columns."""
+"""Batch of records prepared for the tier: one buffer, rewritten physical offsets, columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from tieredstore.errors import Corrupt
 from tieredstore.message import layout
+from tieredstore.message.buffers import find_least
 from tieredstore.message.columns import records as columns
-from tieredstore.message.columns.bounds import find_least
 from tieredstore.message.consume_queue import UNIT_DTYPE
 
 Int64s = npt.NDArray[np.int64]
@@ -19,11 +19,12 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Consecutive messages of one queue, as they are in the tier.
+    """Consecutive messages of one queue, in the form of the tier.
 
-    first_offset: queue offset of the first; buffer: the records, one behind the other, with the
-    physical offsets of the tier; per message: starts and ends (bytes in `buffer`), sizes (bytes),
-    offsets (bytes in the queue's commit log), tags_codes, store_timestamps (ms).
+    `first_offset`: queue offset of the first. `buffer`: the adjacent records, with the physical
+    offsets of the tier. Arrays with one value per message: `starts` and `ends` (bytes in `buffer`),
+    `sizes` (bytes), `offsets` (bytes in the queue's commit log), `tags_codes`, `store_timestamps`
+    (ms).
     """
 
     first_offset: int
@@ -40,7 +41,7 @@ class RecordBatch:
         return len(self.sizes)
 
     def take_first(self, count: int) -> RecordBatch:
-        """Return a batch of the first messages alone."""
+        """Return a batch with only the first `count` messages."""
         if count == self.count:
             return self
         return RecordBatch(
@@ -71,11 +72,11 @@ def prepare(
     first_offset: int,
     path: str,
 ) -> RecordBatch:
-    """Copy records into one buffer and give them physical offsets from `commit_log_offset` on.
-    One buffer that can be written to is used as it is.
+    """Copy records into one buffer and give them physical offsets from `commit_log_offset` on. A
+    single writable buffer is not copied.
 
-    units: the consume queue units of the records, for sizes and tags codes. Raises Corrupt, naming
-    `path` and the queue offset, when sizes or magics in the records differ from the units.
+    `units`: the consume queue units of the records, for sizes and tags codes. Raises Corrupt,
+    naming `path` and the queue offset, if sizes or magics in the records differ from the units.
     """
     sizes = units["size"].astype(np.int64)
     ends = sizes.cumsum()
@@ -112,3 +113,63 @@ def prepare(
         units["tags_code"].astype(np.int64),
         columns.store_timestamps(buffer, starts),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Messages that were appended together to one segment. `first_unit`: queue offset of the first
+    message. `log_begin`: position of this message in the commit log. `log_ends`: end of each
+    message in the commit log. `times`: store times, epoch ms. `heads`: the first bytes of some
+    messages, by their index (`take_heads`)."""
+
+    first_unit: int
+    log_begin: int
+    log_ends: Int64s
+    times: Int64s
+    heads: Mapping[int, bytes]
+
+    @property
+    def behind(self) -> int:
+        """Queue offset after the last message."""
+        return self.first_unit + len(self.log_ends)
+
+    def take_first(self, behind: int) -> Mark:
+        """Return this mark without its messages from a queue offset on."""
+        count = behind - self.first_unit
+        ends, times = self.log_ends[:count], self.times[:count]
+        return Mark(self.first_unit, self.log_begin, ends, times, self.heads)
+
+
+class Marks:
+    """Marks of one queue, in order. `on_commit`: called with each mark whose messages are
+    committed."""
+
+    __slots__ = ("_marks", "_on_commit")
+
+    def __init__(self, on_commit: Callable[[Mark], None]) -> None:
+        self._marks: list[Mark] = []
+        self._on_commit = on_commit
+
+    def __bool__(self) -> bool:
+        return bool(self._marks)
+
+    def add(self, mark: Mark) -> None:
+        """Add a `Mark`: messages that were just appended together and are not committed yet."""
+        self._marks.append(mark)
+
+    def commit(self, until: int) -> None:
+        """Remove the marks that end at or before a queue offset."""
+        while self._marks and self._marks[0].behind <= until:
+            self._on_commit(self._marks.pop(0))
+
+    def keep_first(self, until: int) -> int:
+        """Drop the messages from a queue offset on. Returns the position of that offset in the
+        commit log. At least one mark must exist."""
+        end = self._marks[0].log_begin
+        kept = [one.take_first(until) for one in self._marks if one.first_unit < until]
+        self._marks = kept
+        return int(kept[-1].log_ends[-1]) if kept else end
+
+    def clear(self) -> None:
+        """Remove all marks."""
+        self._marks.clear()

@@ -1,11 +1,9 @@
-"""Deleting segments so that a crash or a failing backend leaves nothing behind for ever.
-
-The entry is marked first, then the object goes, then the entry. What the backend does not delete
-keeps its marked entry, which no queue opens, and is tried again by `FlatFileStore.sweep_deleted`.
-
-A backend may take seconds for each: no lock is held meanwhile that an upload or a read needs. That
-nothing new gets the name of what is being deleted is seen to by the names (`Deletions.hold`).
-"""
+"""Deletion of segments, in three steps, so that a crash or a failing backend leaves no object
+behind permanently. First the metadata entry is marked, then the object is deleted, then the entry
+is deleted. If the backend fails to delete an object, its marked entry stays. No queue opens such a
+segment, and `FlatFileStore.sweep_deleted` retries. A backend may take seconds per object, so no
+lock that uploads or reads need is held. `Deletions.hold` reserves the names, so that no new object
+gets the name of an object that is being deleted."""
 
 from __future__ import annotations
 
@@ -15,18 +13,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from tieredstore.contracts.metadata_store import MetadataStore
-from tieredstore.contracts.segment import FileSegment, SegmentId, SegmentProvider
+from tieredstore.contracts.metadata_store import STATUS_DELETED, FileSegmentMetadata, MetadataStore
+from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.errors import Busy, Fenced, TieredStoreError
-from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.tier.deleted.records import QueueEnds
+from tieredstore.tier.flat.segments import FlatSegment
 
 DELETED_TOGETHER: Final = 16
-"""Objects that are deleted, one by one, before the metadata is told."""
+"""Number of objects that are deleted, one by one, before the metadata is updated."""
 _log = logging.getLogger(__name__)
 
 
 def mark_deleted(metadata: MetadataStore, segments: Sequence[FlatSegment], now_ms: int) -> None:
-    """Announce the deletion of segments: they hold nothing any more."""
+    """Mark segments in the metadata for deletion. Their content no longer counts."""
     with metadata.batch():
         for segment in segments:
             entry = segment.metadata(now_ms, STATUS_DELETED)
@@ -34,12 +34,13 @@ def mark_deleted(metadata: MetadataStore, segments: Sequence[FlatSegment], now_m
             metadata.put_segment(entry)
 
 
-def _never() -> bool:
+def never_stop() -> bool:
+    """Return False: nothing stops the deletion."""
     return False
 
 
 class Deletions:
-    """The announced deletions of a broker's segments. Thread-safe; one for all queues."""
+    """Pending deletions of a broker's segments. Thread-safe. All queues share one instance."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
@@ -48,8 +49,8 @@ class Deletions:
 
     @contextmanager
     def hold(self, segment_id: SegmentId) -> Iterator[None]:
-        """Keep a name to oneself while a segment is made or deleted. Raises Busy when another
-        thread does either."""
+        """Reserve a name while a segment is created or deleted. Raises Busy if another thread has
+        reserved the name."""
         with self._lock:
             if segment_id in self._held:
                 raise Busy(
@@ -64,7 +65,8 @@ class Deletions:
 
     @contextmanager
     def _hold_free(self, ids: Iterable[SegmentId]) -> Iterator[set[SegmentId]]:
-        """Keep those of the names that nobody else has."""
+        """Reserve the names that no other deletion has reserved, during a `with` block. Yields
+        these names."""
         with self._lock:
             held = set(ids) - self._held
             self._held |= held
@@ -74,14 +76,20 @@ class Deletions:
             with self._lock:
                 self._held -= held
 
-    def remove(self, files: Iterable[FileSegment], is_stopping: Callable[[], bool] = _never) -> int:
-        """Delete announced segments, one try each, until it is to stop; returns how many are left.
-        One that was deleted since, or made anew, is not touched. Raises Fenced, and what the
-        metadata raises."""
+    def remove(
+        self,
+        files: Iterable[FileSegment],
+        is_stopping: Callable[[], bool] = never_stop,
+        together: int = DELETED_TOGETHER,
+    ) -> int:
+        """Delete marked segments, one try each, until the caller stops. Returns the number of
+        remaining segments. A segment that was deleted or rebuilt in the meantime is not touched.
+        `together`: number of deletions before an update of the metadata. Raises Fenced, and the
+        errors of the metadata."""
         waiting = list(files)
         left = 0
-        for begin in range(0, len(waiting), DELETED_TOGETHER):
-            some = waiting[begin : begin + DELETED_TOGETHER]
+        for begin in range(0, len(waiting), together):
+            some = waiting[begin : begin + together]
             with self._hold_free(file.id for file in some) as held:
                 mine = [file for file in some if file.id in held]
                 left += len(some) - len(mine) + self._delete(mine, is_stopping)
@@ -91,9 +99,9 @@ class Deletions:
         self,
         provider: SegmentProvider,
         ids: Iterable[SegmentId],
-        is_stopping: Callable[[], bool] = _never,
+        is_stopping: Callable[[], bool] = never_stop,
     ) -> int:
-        """Try announced deletions again, as `remove` does."""
+        """Retry pending deletions. See `remove`."""
         return self.remove([provider.open(segment_id) for segment_id in ids], is_stopping)
 
     def _delete(self, files: Sequence[FileSegment], is_stopping: Callable[[], bool]) -> int:
@@ -120,3 +128,72 @@ class Deletions:
                 for segment_id in gone:
                     self._metadata.delete_segment(segment_id)
         return left
+
+
+_COMMIT_LOG = FileSegmentType.COMMIT_LOG
+_UNIT_BYTES = {FileSegmentType.COMMIT_LOG: 1, FileSegmentType.CONSUME_QUEUE: UNIT_SIZE}
+
+
+def replace_segments(
+    metadata: MetadataStore,
+    provider: SegmentProvider,
+    path: str,
+    strays: Iterable[SegmentId],
+    now_ms: int,
+) -> list[SegmentId]:
+    """Register the deletion of all segments of a path, and of `strays` that the metadata lacks, in
+    one write. Both files of the queue continue without content after all earlier bytes. Returns the
+    segments to delete. Raises Unavailable."""
+    entries = {entry.id: entry for entry in metadata.segments(path)}
+    going = list(dict.fromkeys((*strays, *entries)))
+    new = []
+    for type_, unit_bytes in _UNIT_BYTES.items():
+        end = 0
+        of_type = [one for one in going if one.type is type_]
+        if of_type:
+            last = max(of_type, key=lambda one: one.base_offset)
+            end = max(one.base_offset + _find_size(entries.get(one)) for one in of_type)
+            end = max(end, last.base_offset + provider.open(last).size())
+            known = entries.get(last)
+            if end == last.base_offset and (known is None or known.status == STATUS_DELETED):
+                end += 1  # that name is being deleted
+        new.append(SegmentId(path, type_, -(-end // unit_bytes) * unit_bytes))
+    going = [one for one in going if one not in new]
+    with metadata.batch():
+        for one in new:
+            entry = _make_entry(one, now_ms)
+            entry.end_timestamp_ms = now_ms  # Java's expiry deletes segments without it
+            metadata.put_segment(entry)
+        for one in going:
+            metadata.put_segment(_make_entry(one, now_ms, STATUS_DELETED))
+    return going
+
+
+def _find_size(entry: FileSegmentMetadata | None) -> int:
+    return 0 if entry is None or entry.status == STATUS_DELETED else entry.size
+
+
+def _make_entry(segment: SegmentId, now_ms: int, status: int = 0) -> FileSegmentMetadata:
+    return FileSegmentMetadata(
+        segment.path, segment.type, segment.base_offset, status=status, create_timestamp_ms=now_ms
+    )
+
+
+def find_recorded_ends(
+    metadata: MetadataStore,
+    provider: SegmentProvider,
+    path: str,
+    strays: Iterable[SegmentId] | None,
+) -> QueueEnds:
+    """Return the ends of the files of a queue that is not open, from the metadata and from segments
+    that the metadata lacks. Each end is above the base offset of every segment. Raises
+    Unavailable."""
+    ends = dict.fromkeys(_UNIT_BYTES, 0)
+    for entry in metadata.segments(path):
+        if entry.type in ends:
+            end = entry.base_offset + max(_find_size(entry), entry.type is _COMMIT_LOG)
+            ends[entry.type] = max(ends[entry.type], end)
+    for one in strays or ():
+        if one.type in ends:
+            ends[one.type] = max(ends[one.type], one.base_offset + provider.open(one).size())
+    return QueueEnds(ends[_COMMIT_LOG], ends[FileSegmentType.CONSUME_QUEUE])

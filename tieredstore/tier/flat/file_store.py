@@ -5,17 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.metadata_store import (
-    FileSegmentMetadata,
-    MetadataStore,
-    TopicMetadata,
-)
+from tieredstore.contracts.metadata_store import STATUS_DELETED, MetadataStore, TopicMetadata
 from tieredstore.contracts.segment import (
     DividedListing,
     FileSegment,
@@ -25,31 +21,45 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.contracts.wrapping import find_layer
-from tieredstore.cycles import without_cycle_search
-from tieredstore.errors import Busy, Corrupt
+from tieredstore.errors import Busy, Corrupt, TieredStoreError, Unavailable
+from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.names import queue_path
-from tieredstore.tier.clean_ends import QueueEnds
-from tieredstore.tier.flat.deletion import Deletions
+from tieredstore.server_process import without_cycle_search
+from tieredstore.tier.deleted.reconciling import (
+    announce_deletion,
+    announce_index,
+    reconcile,
+    take_in,
+)
+from tieredstore.tier.deleted.records import QueueEnds, is_deleted
+from tieredstore.tier.deleted.register import DeletedTopics
+from tieredstore.tier.flat.deletion import (
+    Deletions,
+    find_recorded_ends,
+    never_stop,
+    replace_segments,
+)
 from tieredstore.tier.flat.message_file import FlatMessageFile
-from tieredstore.tier.flat.replacing import replace_segments
-from tieredstore.tier.flat.segment import STATUS_DELETED
-from tieredstore.tier.flat.turns import Turns
+from tieredstore.tier.flat.queue_writer import Turns
 from tieredstore.tier.worker_pool import run_worker_pool
 from tieredstore.tier.writing import TierWriter
 
 _MOST_THREADS = 128
-"""Threads that open queues at a start."""
+"""Maximum number of threads that open queues at a start."""
+_DESTROYED_TOGETHER = 256
+"""Number of queues or segments that are deleted before the metadata is updated."""
 _MAX_DESTROYED = 10_000
-"""Queues that are remembered as destroyed: the listing at the start is wrong about them."""
+"""Maximum number of destroyed queues to remember. For these queues, the listing from the start is
+outdated."""
 _FIRST_SWEEP_MS = 5_000
-"""How long deletions that are left over may hold up a start; expiry goes on with them."""
+"""Maximum time in ms that unfinished deletions may delay a start. Expiry continues with them."""
 _log = logging.getLogger(__name__)
 
 
 class FlatFileStore:
     """The flat files of a broker, by topic and queue. Thread-safe.
 
-    Opening and reading write nothing; a writer calls `become_writer` first.
+    Opening and reading write nothing. A writer calls `become_writer` first.
     """
 
     def __init__(
@@ -66,22 +76,35 @@ class FlatFileStore:
         self._lock = threading.Lock()
         self._files: dict[QueueKey, FlatMessageFile] = {}
         self._broken: dict[QueueKey, Corrupt] = {}
-        self._unannounced: dict[str, list[SegmentId]] = {}
+        self._unregistered: dict[str, list[SegmentId]] = {}
+        self.unknown_ends: dict[str, int] = {}
+        """By queue path: the queue offset after those segments of the queue that were not in the
+        metadata when the queues were opened."""
+        self._passed: frozenset[str] = frozenset()  # unregistered segments all lie before the queue
         self._leaving: frozenset[str] = frozenset()
-        self._deleting: Counter[str] = Counter()  # calls that have a topic in hand
+        self._deleting: Counter[str] = Counter()  # calls that work on a topic
         self._deletions = Deletions(metadata)
+        self.deleted = DeletedTopics(provider, metadata, config.broker_name, clock)
         self._turns = Turns()
         self._writer: TierWriter | None = None
         self._is_listed = False
+        self.renew_restore_point: Callable[[], bool] = lambda: True
+        """Function that renews the state from which a restore starts, and returns False on failure.
+        It is called before the deletion of segments that show where a queue ends, because a restore
+        must know these ends."""
+        self.on_destroyed: Callable[
+            [Collection[str], Sequence[tuple[TopicMetadata, list[int]]]], object
+        ] = lambda _topics, _found: None
+        """Function that is called with deleted topics and their metadata entries, before anything
+        is uploaded again under their names."""
+        self._is_compared = False  # the metadata, with a listing
         self._destroyed: set[QueueKey] = set()
 
     def load(self) -> None:
-        """Open all queues that the metadata has, from one listing of the broker's prefix.
-
-        A queue whose data is bad is left out and named by `broken_queues`. What a writer finds
-        counts after a look at its right that began after the listing. Raises Unavailable, and
-        Corrupt when the tier has data of this broker and the metadata knows nothing of it (D18).
-        """
+        """Open all queues of the metadata, from one listing of the broker's prefix. A queue with
+        bad data is omitted and reported by `broken_queues`. A writer may rely on the state after a
+        fence check that began after the listing. Raises Unavailable, and Corrupt if the tier has
+        data of this broker but the metadata is empty (D18)."""
         with without_cycle_search():
             self._load()
 
@@ -89,17 +112,29 @@ class FlatFileStore:
         is_writer = self._writer is not None and self.provider.capabilities.conditional
         listings = {item.id: item for item in self.provider.list(self.config.broker_name)}
         known = {entry.id for entry in self.metadata.segments()}
-        unannounced: dict[str, list[SegmentId]] = defaultdict(list)
+        unregistered: dict[str, list[SegmentId]] = defaultdict(list)
         for item in listings.values():
             is_queue = item.id.type is not FileSegmentType.INDEX
             if is_queue and item.size_bytes and item.id not in known:
-                unannounced[item.id.path].append(item.id)
-        if unannounced and not known:
+                unregistered[item.id.path].append(item.id)
+        if self._writer is not None:
+            self.deleted.compare()
+        deleted = self.deleted.list_topics()
+        unknown = (one for ids in unregistered.values() for one in ids)
+        if not known and any(not is_deleted(one, deleted) for one in unknown):
             raise Corrupt(
                 f"{self.provider.url}: holds {len(listings)} segments of broker "
-                f"{self.config.broker_name!r}, the metadata none; rebuild the metadata first",
+                f"{self.config.broker_name!r}, the metadata none. When the broker's disk was lost, "
+                "move its new store directory away and run `tieredstore restore`. When only the "
+                "metadata was lost, run `tieredstore rebuild metadata`",
                 path=self.config.broker_name,
             )
+        if self._writer is not None:
+            unregistered = take_in(
+                *(self.deleted, self.metadata, listings, unregistered), self._clock.now_ms()
+            )
+            announce_index(self.metadata, listings, self._clock.now_ms())
+            self._is_compared = True
         queue_keys = [
             QueueKey(topic.topic, queue.queue_id)
             for topic in self.metadata.topics()
@@ -108,13 +143,21 @@ class FlatFileStore:
         with self._lock:
             self._files.clear()
             self._broken.clear()
-            self._unannounced = dict(unannounced)
-            # Nobody else may write since. (Whoever does nevertheless is met by a condition.)
+            self._unregistered = dict(unregistered)
+            self.unknown_ends = {
+                path: max((_find_end_offset(listings[one]) for one in ids), default=0)
+                for path, ids in unregistered.items()
+            }
+            # No other process may write since. (If one does, a condition rejects it.)
             self._is_listed = is_writer
             self._destroyed.clear()
-        for path, ids in unannounced.items():
+        strays = (listings[one] for ids in unregistered.values() for one in ids)
+        before = find_segments_before(self.metadata, strays)
+        self._passed = frozenset(path for path, ids in unregistered.items() if before >= {*ids})
+        for path, ids in unregistered.items():
+            advice = "They cannot be read" if path in self._passed else "Rebuild it"
             _log.error(
-                "%s: %d segments in the tier are not in the metadata; rebuild it", path, len(ids)
+                "%s: %d segments in the tier are not in the metadata. %s", path, len(ids), advice
             )
         pending = iter(queue_keys)
         ends = self._writer.find_clean_ends() if self._writer is not None else {}
@@ -151,10 +194,12 @@ class FlatFileStore:
 
     def reload(
         self, keys: Iterable[QueueKey], listings: Mapping[SegmentId, SegmentListing]
-    ) -> None:
-        """Open queues anew, as the metadata and a listing have them now; those that the metadata
-        has no more are closed. Who is reading one goes on with what it has. For a tier that another
-        process writes. Raises Unavailable."""
+    ) -> list[QueueKey]:
+        """Open queues again, from the present metadata and a listing, for a tier that another
+        process writes. Queues that are no longer in the metadata are closed. Running reads continue
+        with the former state. Returns the queues that have none of their former segments. Raises
+        Unavailable."""
+        gone: list[QueueKey] = []
         for key in keys:
             with self._lock:
                 before = self._files.get(key)
@@ -164,8 +209,13 @@ class FlatFileStore:
             with self._lock:
                 if self._files.get(key) is before:  # it has gone, or cannot be opened
                     self._files.pop(key, None)
+                now = self._files.get(key)
             if before is not None:
+                end = before.commit_log.commit_offset
+                if now is None or now.commit_log.min_offset >= end:
+                    gone.append(key)
                 before.close()
+        return gone
 
     def _make_file(self, key: QueueKey) -> FlatMessageFile:
         file = FlatMessageFile(
@@ -178,65 +228,79 @@ class FlatFileStore:
             self.confirm_writer,
             self._deletions,
             self._turns,
+            self.deleted,
         )
-        if (ids := self._unannounced.get(file.path)) is not None:
+        ids = self._unregistered.get(file.path)
+        if ids is not None and file.path not in self._passed:
             file.read_only_reason = (
-                f"the tier holds {ids[0]} and {len(ids) - 1} more segments that the metadata does "
-                "not know of; rebuild the metadata"
+                f"the tier holds {ids[0]} and {len(ids) - 1} more segments that the metadata "
+                "lacks. Rebuild the metadata"
             )
         elif self._is_listed and key not in self._destroyed:
             file.trust_listing()
         return file
 
     def become_writer(self, writer: TierWriter) -> None:
-        """Write under that right from now on, and finish announced deletions, as far as the time
-        goes. Comes before `load`."""
+        """Write under the given epoch from now on, and compare the metadata with the records of
+        deleted topics. Call this before `load`."""
         with self._lock:
             self._writer = writer
+        self.deleted.begin(writer)
+        broker = self.config.broker_name
+        reconcile(self.deleted, self.metadata, broker, self._clock.now_ms())
         divided = find_layer(self.provider, DividedListing)
         if divided is not None:
             paths = dict.fromkeys(entry.path for entry in self.metadata.segments())
-            divided.expect_queues(self.config.broker_name, list(paths))
+            divided.expect_queues(broker, list(paths))
         until_ms = self._clock.monotonic_ms() + _FIRST_SWEEP_MS
         self.sweep_deleted(lambda: self._clock.monotonic_ms() >= until_ms)
 
     def record_recovered(self) -> None:
-        """Write to the metadata what `load` found of segments that a killed run did not record."""
+        """Write to the metadata the state of segments that `load` recovered and that a killed
+        process had not recorded."""
         with self.metadata.batch():
             for file in self.files():
                 for gone in file.find_lost_ends():
                     _log.error("%s", gone)
+                if gaps := file.find_gaps():
+                    # The local store may have the lost messages. No message is appended behind the
+                    # gap. The metadata keeps the sizes, so that the next start finds the gap as
+                    # well.
+                    file.read_only_reason = (
+                        f"{gaps[0]}. Restore the newer tier, or rebuild the metadata"
+                    )
+                    continue
                 for segment in (*file.commit_log.segments, *file.consume_queue.segments):
                     if not segment.is_recorded:
                         self.metadata.put_segment(segment.metadata(self._clock.now_ms()))
 
     def check_writer(self) -> None:
-        """Raise Fenced when the right to write was taken and is known to be lost."""
+        """Raise Fenced if epoch ownership is known to be lost. No-op without an epoch."""
         writer = self._writer
         if writer is not None:
             writer.check()
 
     def confirm_writer(self) -> None:
-        """Let all count that was stored before this call, see `WriterEpoch.confirm`. Raises Fenced
-        when the right to write was taken and is lost, Unavailable."""
+        """Confirm all bytes that were stored before this call, see `WriterEpoch.confirm`. Raises
+        Fenced if epoch ownership is lost, Unavailable."""
         writer = self._writer
         if writer is not None:
             writer.confirm()
 
     @property
     def broken_queues(self) -> dict[QueueKey, Corrupt]:
-        """Queues that could not be opened, and why."""
+        """Queues that could not be opened, with the reasons."""
         with self._lock:
             return dict(self._broken)
 
     def get(self, topic: str, queue_id: int) -> FlatMessageFile | None:
-        """Return the queue's file; None for a queue that the tier does not have (or could not open,
-        see `broken_queues`)."""
+        """Return the queue's file, or None for a queue that is not in the tier (or could not be
+        opened, see `broken_queues`)."""
         return None if topic in self._leaving else self._files.get(QueueKey(topic, queue_id))
 
     def find_end_offsets(self, topic: str) -> dict[int, int]:
-        """Find the queues of a topic, with the queue offset behind the last message of each. Raises
-        Corrupt when one of them could not be opened."""
+        """Return the queues of a topic, with the queue offset after the last message of each.
+        Raises Corrupt if a queue could not be opened."""
         if topic in self._leaving:
             return {}
         ends: dict[int, int] = {}
@@ -250,8 +314,8 @@ class FlatFileStore:
         return ends
 
     def get_or_create(self, topic: str, queue_id: int) -> FlatMessageFile:
-        """Return the queue's file; a new one is announced only by its `init_offset`. Raises Corrupt
-        for a queue that could not be opened, Busy while its topic is being deleted."""
+        """Return the queue's file. A new file is registered only by its `init_offset`. Raises
+        Corrupt for a queue that could not be opened, Busy while its topic is being deleted."""
         key = QueueKey(topic, queue_id)
         with self._lock:
             if topic in self._leaving:
@@ -263,9 +327,9 @@ class FlatFileStore:
                 file = self._files[key] = self._make_file(key)
             return file
 
-    def drop_unannounced(self, file: FlatMessageFile) -> None:
-        """Forget a queue that was never announced: its topic was deleted before. Nothing for any
-        other; one that uses it still finds it closed."""
+    def drop_unregistered(self, file: FlatMessageFile) -> None:
+        """Close and remove a queue that was never registered, because its topic was deleted before.
+        No-op for any other queue."""
         key = QueueKey(file.topic, file.queue_id)
         with file.lock:
             if file.is_initialised:
@@ -276,41 +340,111 @@ class FlatFileStore:
                     del self._files[key]
 
     def files(self) -> Iterable[FlatMessageFile]:
-        """Return all open queues, as of now."""
+        """Return all queues that are open at present."""
         with self._lock:
             return list(self._files.values())
 
     def destroy_topics(self, topics: Iterable[str]) -> list[tuple[TopicMetadata, list[int]]]:
-        """Delete topics from the tier and the metadata; returns those that were there, each with
-        its queues. Nobody reads or makes a queue of them meanwhile, whatever an upload has in hand,
-        nor afterwards when that fails: `sweep_deleted` tries it again."""
+        """Delete topics from the tier and the metadata. Returns the topics that existed, each with
+        its queues. Other threads, even a running upload, cannot read or create queues of these
+        topics during the deletion. If the deletion fails, the topics stay inaccessible until
+        `finish_deletions` succeeds. Raises the errors of `DeletedTopics.record`. After such an
+        error nothing was deleted."""
         leaving = frozenset(topics)
         with self._lock:
             self._leaving |= leaving
             self._deleting.update(leaving)
+        return self._destroy_leaving(leaving)
+
+    def is_leaving(self, topic: str) -> bool:
+        """Return whether a topic is being deleted, or its deletion has failed and will be
+        retried."""
+        return topic in self._leaving
+
+    def finish_deletions(self, is_stopping: Callable[[], bool] = never_stop) -> None:
+        """Retry failed deletions of topics. Until they succeed, no messages of these topics are
+        uploaded. If the caller is stopping, `sweep_deleted` deletes the remaining segments. Raises
+        the errors of `destroy_topics`."""
+        with self._lock:
+            # Under the lock: a topic that another call has deleted since may have been recreated.
+            left = frozenset(topic for topic in self._leaving if not self._deleting[topic])
+            self._deleting.update(left)
+        if left:
+            self._destroy_leaving(left, is_stopping)
+
+    def _destroy_leaving(
+        self, leaving: frozenset[str], is_stopping: Callable[[], bool] = never_stop
+    ) -> list[tuple[TopicMetadata, list[int]]]:
         found: list[tuple[TopicMetadata, list[int]]] = []
         gone: set[str] = set()
         try:
+            self.deleted.record(self._end_writes(leaving))
             for topic in leaving:
-                destroyed = self._destroy_topic(topic)
+                destroyed = self._destroy_topic(topic, is_stopping)
                 gone.add(topic)
                 if destroyed is not None:
                     found.append(destroyed)
         finally:
-            with self._lock:
-                self._deleting.subtract(leaving)
-                # Two may delete a topic at once: it may be made again when both are done.
-                self._leaving -= {topic for topic in gone if not self._deleting[topic]}
-                self._deleting = +self._deleting
+            try:
+                if gone:
+                    self.on_destroyed(gone, found)
+            finally:
+                self._end_leaving(leaving, gone)
+        self._settle_deleted(gone)
         return found
 
-    def _destroy_topic(self, topic: str) -> tuple[TopicMetadata, list[int]] | None:
+    def _end_leaving(self, leaving: frozenset[str], gone: set[str]) -> None:
+        with self._lock:
+            self._deleting.subtract(leaving)
+            # Two threads may delete a topic at once. It may be recreated when both are done.
+            self._leaving -= {topic for topic in gone if not self._deleting[topic]}
+            self._deleting = +self._deleting
+
+    def _end_writes(self, topics: Iterable[str]) -> dict[str, dict[int, QueueEnds]]:
+        """End the writes to some topics. Returns the ends of the files of the topics' queues.
+        Topics without data in the tier are omitted."""
+        return {
+            topic: {queue_id: self._find_end(topic, queue_id) for queue_id in sorted(queues)}
+            for topic in topics
+            if (queues := self._find_queues(topic))
+        }
+
+    def _find_end(self, topic: str, queue_id: int) -> QueueEnds:
+        file = self._files.get(QueueKey(topic, queue_id))
+        ends = file.end_writes() if file is not None else QueueEnds(0, 0)
+        path = queue_path(self.config.broker_name, topic, queue_id)
+        known = find_recorded_ends(self.metadata, self.provider, path, self._unregistered.get(path))
+        return QueueEnds(*map(max, ends, known))
+
+    def _settle_deleted(self, topics: Iterable[str]) -> None:
+        """Record which topics have no segments left in the tier. Before `load` this is unknown,
+        because the metadata may lack segments."""
+        if self._is_compared or self._writer is None:
+            self.deleted.settle([topic for topic in topics if not self._has_announced(topic)])
+
+    def _has_announced(self, topic: str) -> bool:
+        record = self.deleted.get(topic)
+        return any(
+            entry.status == STATUS_DELETED
+            for queue_id in (() if record is None else record.queues)
+            for entry in self.metadata.segments(
+                queue_path(self.config.broker_name, topic, queue_id)
+            )
+        )
+
+    def _find_queues(self, topic: str) -> set[int]:
         # An upload may be announcing a queue that the metadata does not have yet.
         queues = {file.queue_id for file in self.files() if file.topic == topic}
         queues |= {queue.queue_id for queue in self.metadata.queues(topic)}
-        queues |= self._find_unknown_queues(topic)
-        for queue_id in queues:
-            self.destroy(topic, queue_id)
+        return queues | self._find_unknown_queues(topic)
+
+    def _destroy_topic(
+        self, topic: str, is_stopping: Callable[[], bool]
+    ) -> tuple[TopicMetadata, list[int]] | None:
+        queues = self._find_queues(topic)
+        waiting = sorted(queues)
+        for begin in range(0, len(waiting), _DESTROYED_TOGETHER):
+            self._destroy_queues(topic, waiting[begin : begin + _DESTROYED_TOGETHER], is_stopping)
         entry = self.metadata.topic(topic)
         if entry is None:
             return None
@@ -318,46 +452,60 @@ class FlatFileStore:
         return entry, sorted(queues)
 
     def _find_unknown_queues(self, topic: str) -> set[int]:
-        """Find queues of which the tier had segments, at the start, that nothing else speaks of."""
+        """Return queues that had segments in the tier at the start but are neither in the metadata
+        nor in the records of deleted topics."""
         prefix = f"{self.config.broker_name}/{topic}/"
         with self._lock:
-            paths = [path for path in self._unannounced if path.startswith(prefix)]
+            paths = [path for path in self._unregistered if path.startswith(prefix)]
         numbers = (path.removeprefix(prefix) for path in paths)
         return {int(number) for number in numbers if number.isascii() and number.isdigit()}
 
     def destroy(self, topic: str, queue_id: int) -> None:
-        """Delete a queue from the tier and the metadata, with what the metadata did not know of it,
-        and also one that could not be opened. Nothing for an unknown one."""
-        key = QueueKey(topic, queue_id)
-        path = queue_path(self.config.broker_name, topic, queue_id)
+        """Delete a queue from the tier and the metadata, including segments that the metadata
+        lacks. This also works for a queue that could not be opened. No-op for an unknown queue."""
+        self._destroy_queues(topic, [queue_id])
+
+    def _destroy_queues(
+        self, topic: str, queue_ids: Sequence[int], is_stopping: Callable[[], bool] = never_stop
+    ) -> None:
+        """Delete queues like `destroy`. A metadata store with one file writes the file only a few
+        times for all queues together."""
+        keys = [QueueKey(topic, queue_id) for queue_id in queue_ids]
         with self._lock:
-            strays = self._unannounced.get(path, [])
-            is_open = (file := self._files.get(key)) is not None
-        self._announce_deletions(path, strays, is_whole=not is_open)
-        if file is not None:
-            # It keeps its place, closed, until its deletions were tried: none of them may meet a
-            # new queue of that name.
-            file.destroy()
-        elif self.metadata.queue(topic, queue_id) is not None:
-            self.metadata.delete_queue(topic, queue_id)
+            files = {key: file for key in keys if (file := self._files.get(key)) is not None}
+        victims: list[FileSegment] = []
+        with self.metadata.batch():
+            for key in keys:
+                victims += self._take_out(key, files.get(key))
+        # Files keep their places, closed, until their deletions were tried: none of them may meet a
+        # new queue of that name.
+        self._deletions.remove(victims, is_stopping, together=_DESTROYED_TOGETHER)
+        with self.metadata.batch():
+            for key in keys:
+                if key in files or self.metadata.queue(*key) is not None:
+                    self.metadata.delete_queue(*key)
         with self._lock:
-            self._unannounced.pop(path, None)
-            self._broken.pop(key, None)
-            self._destroyed.add(key)
+            for key in keys:
+                path = queue_path(self.config.broker_name, *key)
+                self._unregistered.pop(path, None)
+                self.unknown_ends.pop(path, None)
+                self._broken.pop(key, None)
+                self._destroyed.add(key)
+                if key in files and self._files.get(key) is files[key]:
+                    del self._files[key]
             if len(self._destroyed) > _MAX_DESTROYED:
-                # What is in the tier is looked up for each new queue from now on.
+                # From now on, each new queue is looked up in the tier.
                 self._is_listed = False
                 self._destroyed.clear()
-            if file is not None and self._files.get(key) is file:
-                del self._files[key]
 
     def begin_anew(self, topic: str, queue_id: int, offset: int | None = None) -> FlatMessageFile:
-        """Delete all that the tier has of a known queue, which goes on, empty, at `offset`, or
-        where it ended; also of one that cannot be opened or written to. Returns its file. Nobody
-        uploads meanwhile. Raises as `FlatMessageFile.begin_anew`."""
+        """Delete all segments of a known queue. The queue continues, empty, at `offset`, or at its
+        former end. Works also for a queue that cannot be opened or written to. Returns the queue's
+        file. No upload may run during the call. Raises the errors of `require_restore_point` and
+        `FlatMessageFile.begin_anew`."""
         key = QueueKey(topic, queue_id)
         path = queue_path(self.config.broker_name, topic, queue_id)
-        strays = self._unannounced.get(path, [])
+        strays = self._unregistered.get(path, [])
         file = self._files.get(key)
         if file is None or strays or not file.is_initialised or file.find_lost_ends():
             with self.metadata.batch():
@@ -366,55 +514,73 @@ class FlatFileStore:
                 going = replace_segments(
                     self.metadata, self.provider, path, strays, self._clock.now_ms()
                 )
+            self.require_restore_point()
             self._deletions.finish(self.provider, going)
             with self._lock:
-                self._unannounced.pop(path, None)
+                self._unregistered.pop(path, None)
                 self._destroyed.add(key)
             self.reload([key], {})
             file = self.get_or_create(topic, queue_id)
-        file.begin_anew(file.consume_queue_max_offset if offset is None else offset)
+        at = file.consume_queue_max_offset if offset is None else offset
+        file.begin_anew(at, self.require_restore_point)
         return file
 
-    def remove(self, segments: Iterable[FileSegment]) -> int:
-        """Delete what `FlatMessageFile.take_expired` took out; see `Deletions.remove`."""
-        return self._deletions.remove(segments)
+    def require_restore_point(self) -> None:
+        """Renew the state from which a restore starts, before the deletion of segments that show
+        where a queue ends. Raises Unavailable on failure."""
+        if not self.renew_restore_point():
+            raise Unavailable(
+                f"{self.provider.url}: the backup of the metadata cannot be renewed, so nothing is "
+                "deleted now: a restore would give out the offsets again. The deletion is "
+                "registered, and continues with the next run"
+            )
 
-    def _announce_deletions(
-        self, path: str, strays: Iterable[SegmentId], *, is_whole: bool
-    ) -> None:
-        """Announce, and try once, the deletion of segments that no open file has: `strays`, and all
-        that the metadata has of a path when that `is_whole`."""
-        known = (entry.id for entry in self.metadata.segments(path)) if is_whole else ()
+    def remove(
+        self, segments: Iterable[FileSegment], is_stopping: Callable[[], bool] = never_stop
+    ) -> int:
+        """Delete the segments that `FlatMessageFile.take_expired` removed. See
+        `Deletions.remove`."""
+        return self._deletions.remove(segments, is_stopping)
+
+    def _take_out(self, key: QueueKey, file: FlatMessageFile | None) -> list[FileSegment]:
+        """Register the deletion of all segments of a queue: those of its open file, and others."""
+        path = queue_path(self.config.broker_name, *key)
+        with self._lock:
+            strays = self._unregistered.get(path, [])
+        known = (entry.id for entry in self.metadata.segments(path)) if file is None else ()
         # Nothing that the metadata does not know is left when it knows nothing more.
         going = list(dict.fromkeys((*strays, *known)))
-        if not going:
-            return
         now_ms = self._clock.now_ms()
-        with self.metadata.batch():
-            for segment_id in going:
-                self.metadata.put_segment(
-                    FileSegmentMetadata(
-                        *(segment_id.path, segment_id.type, segment_id.base_offset),
-                        status=STATUS_DELETED,
-                        create_timestamp_ms=now_ms,
-                    )
-                )
-        self._deletions.finish(self.provider, going)
+        for segment_id in going:
+            announce_deletion(self.metadata, segment_id, now_ms)
+        found = [self.provider.open(segment_id) for segment_id in going]
+        return found if file is None else found + file.take_out()
 
-    def sweep_deleted(self, is_stopping: Callable[[], bool] = lambda: False) -> int:
-        """Try announced deletions again, until it is to stop; returns how many segments are still
-        there. Uploads and reads go on meanwhile, however long the backend takes."""
-        self.destroy_topics(self._leaving)
+    def sweep_deleted(self, is_stopping: Callable[[], bool] = never_stop) -> int:
+        """Retry recorded deletions until the caller must stop. Returns the number of remaining
+        segments. Uploads and reads continue during the call."""
+        try:
+            self.finish_deletions(is_stopping)
+        except Unavailable as error:
+            _log.warning("topics are not deleted, tried again later: %s", error)
         marked = [
             entry.id
             for entry in self.metadata.segments()
             if entry.status == STATUS_DELETED and entry.type is not FileSegmentType.INDEX
         ]
-        return self._deletions.finish(self.provider, marked, is_stopping)
+        if marked and not self.renew_restore_point():
+            return len(marked)
+        left = self._deletions.finish(self.provider, marked, is_stopping)
+        self._settle_deleted(self.deleted.list_pending())
+        try:
+            self.deleted.write()
+        except Unavailable as error:
+            _log.warning("records of deleted topics are not written, tried again later: %s", error)
+        return left
 
     def close(self) -> None:
-        """Close all queues: what is appended and not committed is dropped. The right to write
-        stays whose it is; where the queues end is left to who has it next. Idempotent."""
+        """Close all queues. Bytes that are appended but not committed are dropped. The epoch is not
+        released. The ends of the queues are left for the next owner. Idempotent."""
         with self._lock:
             files = list(self._files.values())
             self._files.clear()
@@ -422,5 +588,40 @@ class FlatFileStore:
         if writer is not None and files:
             ends = {file.path: found for file in files if (found := file.find_clean_ends())}
             writer.leave_clean_ends(ends)
+        self._leave_records()
         for file in files:
             file.close()
+
+    def _leave_records(self) -> None:
+        try:
+            self.deleted.write()
+        except TieredStoreError as error:
+            _log.warning("records of deleted topics are not up to date in the tier: %s", error)
+        self.deleted.leave()
+
+
+def find_segments_before(
+    metadata: MetadataStore, listings: Iterable[SegmentListing]
+) -> set[SegmentId]:
+    """Return the listed segments that the metadata lacks and that end at or before the queue's
+    first segment in the metadata. A rebuild left them out because they cannot be read. Nothing is
+    written at their offsets."""
+    found: set[SegmentId] = set()
+    begins: dict[tuple[str, FileSegmentType], int] = {}
+    for item in listings:
+        one = item.id
+        if one.type is FileSegmentType.INDEX or metadata.segment(one) is not None:
+            continue
+        if (one.path, one.type) not in begins:
+            entries = metadata.segments(one.path, one.type)
+            present = (entry.base_offset for entry in entries if entry.status != STATUS_DELETED)
+            begins[one.path, one.type] = min(present, default=0)
+        if one.base_offset + item.size_bytes <= begins[one.path, one.type]:
+            found.add(one)
+    return found
+
+
+def _find_end_offset(listing: SegmentListing) -> int:
+    if listing.id.type is not FileSegmentType.CONSUME_QUEUE:
+        return 0
+    return (listing.id.base_offset + listing.size_bytes) // UNIT_SIZE

@@ -1,8 +1,9 @@
-"""QueueView: what of one queue is in the tier, and how it is read."""
+"""Reads of one queue of the tier."""
 
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,21 +11,129 @@ import numpy.typing as npt
 
 from tieredstore.contracts.block_checksums import BlocksDamaged, distrust_tags
 from tieredstore.contracts.message_store import BoundaryType
-from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
-from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
-from tieredstore.tier.flat.search import (
-    find_first_at_or_after,
-    find_first_unit,
-    queue_offset_at,
-    store_timestamp_at,
-)
+from tieredstore.message import layout
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.tier.flat.append_file import FlatAppendFile
+from tieredstore.tier.flat.queue_files import FlatCommitLogFile, FlatConsumeQueueFile
 from tieredstore.tier.reading import Reading, run
 
 _log = logging.getLogger(__name__)
 
+_I4 = struct.Struct(">i")
+_I8 = struct.Struct(">q")
+_UNITS_AT_ONCE = 1024
+
+
+def queue_offset_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
+    """Read the queue offset of the message at a commit log offset. -1 if there is no message."""
+    found = yield from commit_log.read(offset, layout.QUEUE_OFFSET_POSITION + 8)
+    if len(found) < layout.QUEUE_OFFSET_POSITION + 8:
+        return -1
+    value: int = _I8.unpack_from(found, layout.QUEUE_OFFSET_POSITION)[0]
+    return value
+
+
+def store_timestamp_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
+    """Read the store time (ms) of the message at a commit log offset. -1 if there is no message."""
+    found = yield from commit_log.read(offset, layout.MAX_STORE_TIMESTAMP_END)
+    if len(found) < layout.MAX_STORE_TIMESTAMP_END:
+        return -1
+    flag: int = _I4.unpack_from(found, layout.SYS_FLAG_POSITION)[0]
+    value: int = _I8.unpack_from(found, layout.store_timestamp_position(flag))[0]
+    return value
+
+
+def find_first_unit(
+    consume_queue: FlatConsumeQueueFile, ranges: Sequence[tuple[int, int]], position: int
+) -> Reading[int | None]:
+    """Return the queue offset of the first message that begins at or after a commit log offset, or
+    None if none exists. `ranges`: as in `find_first_at_or_after`."""
+    for begin, end in ranges:
+        low, high = begin, end
+        while low < high:
+            middle = (low + high) // 2
+            units = yield from consume_queue.read_units(middle, 1)
+            if not len(units) or int(units["physical_offset"][0]) >= position:
+                high = middle
+            else:
+                low = middle + 1
+        if low < end:
+            return low
+    return None
+
+
+def find_first_at_or_after(
+    commit_log: FlatAppendFile,
+    consume_queue: FlatConsumeQueueFile,
+    ranges: Sequence[tuple[int, int]],
+    timestamp_ms: int,
+) -> Reading[int | None]:
+    """Return the queue offset of the first message stored at or after a time, or None if none
+    exists. `ranges`: ascending ranges [first, end) of queue offsets that have messages. Store times
+    rise with queue offsets. Equal times are common. If a clock was set back, the result is some
+    message at which the time is crossed."""
+    for begin, end in ranges:
+        last = yield from _time_of(commit_log, consume_queue, end - 1)
+        if last >= timestamp_ms:
+            found = yield from _search(commit_log, consume_queue, begin, end - 1, timestamp_ms)
+            return found
+    return None
+
+
+def _search(
+    commit_log: FlatAppendFile,
+    consume_queue: FlatConsumeQueueFile,
+    low: int,
+    high: int,
+    timestamp_ms: int,
+) -> Reading[int]:
+    """Return the smallest queue offset in [low, high] whose message is stored at or after the time.
+    Message `high` is known to be stored at or after the time."""
+    low, high = _narrow(consume_queue, low, high, timestamp_ms)
+    units: npt.NDArray[np.void] | None = None
+    base = 0
+    while low < high:
+        if units is None and high - low <= _UNITS_AT_ONCE:
+            base = low
+            units = yield from consume_queue.read_units(low, high - low)
+        middle = (low + high) // 2
+        if units is not None and middle - base < len(units):
+            position = int(units["physical_offset"][middle - base])
+            found = yield from store_timestamp_at(commit_log, position)
+        else:
+            found = yield from _time_of(commit_log, consume_queue, middle)
+        if found >= timestamp_ms:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _narrow(
+    consume_queue: FlatConsumeQueueFile, low: int, high: int, timestamp_ms: int
+) -> tuple[int, int]:
+    """Exclude segments from [low, high] whose messages are all stored before the time, according to
+    the metadata."""
+    for segment in consume_queue.segments:
+        first = segment.base_offset // consume_queue.unit_bytes
+        behind = segment.end_offset // consume_queue.unit_bytes
+        if low < behind <= high and first <= low and segment.end_ms < timestamp_ms:
+            low = behind
+    return low, high
+
+
+def _time_of(
+    commit_log: FlatAppendFile, consume_queue: FlatConsumeQueueFile, offset: int
+) -> Reading[int]:
+    units = yield from consume_queue.read_units(offset, 1)
+    if not len(units):
+        return -1
+    found = yield from store_timestamp_at(commit_log, int(units["physical_offset"][0]))
+    return found
+
 
 class QueueView:
-    """The readable side of a queue's two files. Offsets are queue offsets, or byte offsets of the
+    """The readable part of a queue's two files. Offsets are queue offsets, or byte offsets of the
     queue's own commit log. Takes no lock."""
 
     __slots__ = ("_first_message", "commit_log", "consume_queue")
@@ -42,29 +151,32 @@ class QueueView:
 
     @property
     def consume_queue_min_offset(self) -> int:
-        """Queue offset of the first message that can be read; the commit offset when none can.
+        """Queue offset of the first message that can be read, or the commit offset if no message
+        can be read.
 
-        The consume queue's own minimum, or the first message that the commit log still has. May
-        read 8 bytes once after messages expired, blocking; raises Unavailable or Corrupt then.
+        This offset is the consume queue's minimum, or the offset of the first message that the
+        commit log still has, whichever is greater. After messages expired, this property may read 8
+        bytes once, blocking, and raises Unavailable or Corrupt.
         """
         return run(self.min_offset())
 
     def min_offset(self) -> Reading[int]:
-        """Read `consume_queue_min_offset` as a reading."""
+        """Return `consume_queue_min_offset` as a reading."""
+        minimum = self.consume_queue.min_offset // UNIT_SIZE
         if self.commit_log.min_offset == 0:  # nothing has expired
-            return self.consume_queue.min_unit
+            return minimum
         first = yield from self._first_message_offset()
-        return max(self.consume_queue.min_unit, first)
+        return max(minimum, first)
 
     @property
     def consume_queue_max_offset(self) -> int:
-        """Queue offset behind the last appended message."""
+        """Queue offset after the last appended message."""
         return self.consume_queue.append_unit
 
     @property
     def consume_queue_commit_offset(self) -> int:
-        """Queue offset behind the last message that can be read."""
-        return self.consume_queue.commit_unit
+        """Queue offset after the last message that can be read."""
+        return self.consume_queue.commit_offset // UNIT_SIZE
 
     @property
     def commit_log_min_offset(self) -> int:
@@ -76,32 +188,33 @@ class QueueView:
 
     @property
     def commit_log_max_offset(self) -> int:
-        """Behind the last appended byte."""
+        """End of the appended bytes."""
         return self.commit_log.append_offset
 
     @property
     def min_store_timestamp_ms(self) -> int:
-        """-1 when nothing was written. From metadata: to the segment."""
+        """Begin time of the first written segment, from the metadata. -1 if nothing was written."""
         return max(self.commit_log.min_timestamp_ms, self.consume_queue.min_timestamp_ms)
 
     @property
     def max_store_timestamp_ms(self) -> int:
-        """-1 when nothing was written."""
+        """End time of the last written segment, from the metadata. -1 if nothing was written."""
         return self.commit_log.max_timestamp_ms
 
     @property
     def size_bytes(self) -> int:
-        """Committed bytes of commit log and consume queue."""
+        """Number of committed bytes of commit log and consume queue together."""
         return self.commit_log.size_bytes + self.consume_queue.size_bytes
 
     @property
     def holes(self) -> Sequence[tuple[int, int]]:
-        """[first missing, next present) queue offsets that the tier never got or lost."""
+        """Ranges [first missing, next present) of queue offsets that the tier never received or has
+        lost."""
         return self.consume_queue.unit_holes
 
     def next_valid_offset(self, offset: int) -> int:
-        """Return `offset` when a message may be there; else the next queue offset that has one, or
-        the commit offset behind the last one."""
+        """Return `offset` if a message may exist there. Otherwise return the next queue offset with
+        a message, or the commit offset after the last one."""
         offset = max(offset, self.consume_queue_min_offset)
         for begin, end in self.holes:
             if begin <= offset < end:
@@ -109,8 +222,8 @@ class QueueView:
         return min(offset, self.consume_queue_commit_offset)
 
     def _first_message_offset(self) -> Reading[int]:
-        """Queue offset of the first message in the commit log; the commit offset when that is
-        empty."""
+        """Return the queue offset of the first message in the commit log, or the commit offset if
+        the log is empty."""
         start, commit = self.commit_log.min_offset, self.commit_log.commit_offset
         if start == commit:
             return self.consume_queue.commit_unit
@@ -125,21 +238,21 @@ class QueueView:
     # Reading
 
     def read_units(self, offset: int, count: int) -> Reading[npt.NDArray[np.void]]:
-        """Read up to `count` units (UNIT_DTYPE) from a queue offset on; fewer where a contiguous
-        run ends, none where nothing is (expired, in a hole, not committed). Those in damaged blocks
-        come without their tags codes: the record that a unit names tells whether the rest is
-        right."""
+        """Read up to `count` units (UNIT_DTYPE) from a queue offset on. Returns fewer units at the
+        end of a contiguous run, and none if there is no unit at the offset (expired, in a hole, not
+        committed). Units in damaged blocks have no tags codes. The record of such a unit proves its
+        other fields."""
         damaged: list[BlocksDamaged] = []
         units = yield from self.consume_queue.read_units(offset, count, damaged)
         if damaged:
-            _log.warning("%s; its messages tell which units are right", damaged[0])
+            _log.warning("%s. Its messages show which units are right", damaged[0])
             units = distrust_tags(units, offset, damaged)
         return units
 
     def read_commit_log(self, offset: int, length: int) -> Reading[memoryview]:
-        """Read the committed bytes of the commit log from a byte offset on; shorter where they end,
-        empty where nothing is. Raises BlocksDamaged for bytes in damaged blocks, and what segments
-        raise."""
+        """Read the committed bytes of the commit log from a byte offset. Returns fewer bytes at the
+        end of the log, and none after it. Raises BlocksDamaged for bytes in damaged blocks, and the
+        errors of the segments."""
         damaged: list[BlocksDamaged] = []
         found = yield from self.commit_log.read(offset, length, damaged)
         if damaged:
@@ -147,20 +260,21 @@ class QueueView:
         return found
 
     def read_commit_log_nowait(self, offset: int, length: int) -> memoryview | None:
-        """Return the same bytes when they are at hand without blocking, else None."""
+        """Return the result of `read_commit_log` if this needs no blocking call, else None."""
         return self.commit_log.read_nowait(offset, length)
 
     def read_commit_log_as_found(self, offset: int, length: int) -> Reading[memoryview]:
-        """Do `read_commit_log`, with the bytes in damaged blocks as they are: to find, not to
-        serve."""
+        """Read like `read_commit_log`, but include unverified bytes of damaged blocks. Used for
+        searches, not for serving messages."""
         found = yield from self.commit_log.read(offset, length)
         return found
 
     def offset_by_time(self, timestamp_ms: int, boundary: BoundaryType) -> Reading[int]:
-        """Find the queue offset by store time.
+        """Find the queue offset for a store time.
 
-        LOWER: first message at or after the time; the commit offset when there is none.
-        UPPER: last message at or before it; the min offset when there is none. (D10, D27)
+        LOWER: the first message at or after the time, or the commit offset if none exists. UPPER:
+        the last message at or before the time, or the min offset if none exists.
+        (`docs/differences.md`, D10, D27)
         """
         ranges = yield from self._ranges()
         if boundary is BoundaryType.LOWER:
@@ -180,7 +294,7 @@ class QueueView:
         return before[-1] if before else minimum
 
     def store_timestamp_at(self, offset: int) -> Reading[int]:
-        """Read the store time (ms) of the message at a queue offset; -1 when it is not there."""
+        """Read the store time (ms) of the message at a queue offset. -1 if there is no message."""
         units = yield from self.consume_queue.read_units(offset, 1)
         if not len(units):
             return -1
@@ -188,14 +302,13 @@ class QueueView:
         return found
 
     def offset_of_position(self, commit_log_offset: int) -> Reading[int | None]:
-        """Find the queue offset of the first message that begins at or behind a byte of the commit
-        log; None when there is none."""
+        """Return the queue offset of the first message that begins at or after a byte of the commit
+        log, or None if none exists."""
         ranges = yield from self._ranges()
         found = yield from find_first_unit(self.consume_queue, ranges, commit_log_offset)
         return found
 
     def _ranges(self) -> Reading[list[tuple[int, int]]]:
-        """[first, behind last) queue offsets that have messages."""
         minimum = yield from self.min_offset()
         begin, ranges = minimum, []
         for hole_begin, hole_end in self.holes:

@@ -1,4 +1,4 @@
-"""What a queue's files are worth after a restart: whole units over a whole commit log (D15)."""
+"""Recovery of a queue's files after a restart: complete units with their messages (D15)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from tieredstore.errors import Corrupt
 from tieredstore.message import layout
 from tieredstore.message.consume_queue import find_last_message
 from tieredstore.tier.flat.append_file import FlatAppendFile
-from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
-from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
-from tieredstore.tier.flat.search import store_timestamp_at
-from tieredstore.tier.flat.segment import FlatSegment
+from tieredstore.tier.flat.queue_files import FlatCommitLogFile, FlatConsumeQueueFile
+from tieredstore.tier.flat.queue_view import store_timestamp_at
+from tieredstore.tier.flat.segments import FlatSegment
 from tieredstore.tier.reading import run
 
 _log = logging.getLogger(__name__)
 
 
 def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
-    """Cut the consume queue behind the last unit whose message the commit log holds, and the
-    commit log behind that message. Changes nothing in the backend; raises Unavailable."""
+    """Cut the consume queue after the last unit whose message is in the commit log, damaged or not,
+    and the commit log after that message. Changes nothing in the backend. Raises Unavailable."""
     if not consume_queue.segments or not commit_log.segments:
         return
     limit = commit_log.commit_offset
@@ -41,7 +40,6 @@ def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueue
 def _find_last_message_end(
     commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile
 ) -> int | None:
-    """Find where the message of the last valid unit ends; cuts what lies behind that unit."""
     limit, kept_from = commit_log.commit_offset, commit_log.min_offset
     # Where a write is there whole or not at all, a unit came after its message.
     is_whole = not commit_log.is_rewritable
@@ -56,16 +54,24 @@ def _find_last_message_end(
         candidates: npt.NDArray[np.bool_] = (sizes > 0) & (offsets >= 0)
         return candidates & (offsets <= limit - sizes)  # a sum could pass 2^63
 
-    def is_message(_: int, offset: int, size: int) -> bool:
+    def is_message(queue_offset: int, offset: int, size: int) -> bool:
         if offset < kept_from or (is_whole and offset + size == limit):
-            return True  # it is expired, so it was there; or it is the last one
+            return True  # it has expired, so it existed, or it is the last one
         try:
-            head = run(commit_log.read(offset, layout.BLANK_SIZE))
+            head = run(commit_log.read(offset, min(size, layout.MIN_RECORD_SIZE)))
         except Corrupt as error:
-            # Lost since: what was written behind it is there.
+            # Lost since. The bytes behind it were written later, and exist.
             _log.error("%s: the last message cannot be read: %s", commit_log.path, error)
             return True
-        return layout.is_head_of_message(head, size)
+        if layout.is_head_of_message(head, size):
+            return True
+        # A record with a damaged head keeps its offset, and readers report it. It has its places,
+        # and its unit ends where the log does. The bytes that a wrong unit names do not.
+        if not layout.names_place(head, queue_offset, offset):
+            return False
+        base = max(one.base_offset for one in commit_log.segments if one.base_offset <= offset)
+        is_written = layout.was_head_written(head, size, offset - base)
+        return is_written and (offset + size == limit or not layout.has_magic(head))
 
     found = find_last_message(
         first, consume_queue.commit_unit, read_units, find_candidates, is_message
@@ -93,8 +99,8 @@ def _cut_units(consume_queue: FlatConsumeQueueFile, behind: int) -> None:
 
 
 def repair_times(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
-    """Give segments their times where the metadata was behind the bytes (a crash, or an entry
-    that was never refreshed). Reads one or two messages for each such segment."""
+    """Correct the times of segments whose metadata is older than their bytes. This happens after a
+    crash, or if the metadata was not refreshed. Reads one or two messages of each such segment."""
     for file in (commit_log, consume_queue):
         segments = file.segments
         for index, segment in enumerate(segments):

@@ -1,25 +1,124 @@
-"""FlatSegments: the segments of one file, and reading across them.
+"""The segments of one file, and reads across segments.
 
-Offsets are bytes of the whole file; a segment's base offset is the file offset of its first byte.
+Offsets are bytes of the whole file. A segment's base offset is the file offset of its first byte.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
+from collections.abc import Mapping
 from operator import attrgetter
 
 from tieredstore.contracts.block_checksums import BlocksDamaged
-from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
-from tieredstore.tier.flat.segment import FlatSegment
+from tieredstore.contracts.metadata_store import (
+    NEVER_WRITTEN_MS,
+    STATUS_DELETED,
+    FileSegmentMetadata,
+    MetadataStore,
+)
+from tieredstore.contracts.segment import (
+    FileSegment,
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+)
+from tieredstore.errors import Corrupt
 from tieredstore.tier.reading import Reading, SegmentRead
+
+_log = logging.getLogger(__name__)
+
+
+class FlatSegment:
+    """One segment of a flat file: its handle, and its committed part.
+
+    `commit_position`: in bytes. `begin_ms`, `end_ms`: store times of the committed messages,
+    NEVER_WRITTEN_MS if there are none. `real_size_bytes`: size in the backend when the segment was
+    opened. `recorded_size_bytes`, `recorded_begin_ms`: size and begin time in the metadata at that
+    time.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "begin_ms",
+        "commit_position",
+        "end_ms",
+        "file",
+        "real_size_bytes",
+        "recorded_begin_ms",
+        "recorded_size_bytes",
+    )
+
+    def __init__(
+        self,
+        file: FileSegment,
+        commit_position: int = 0,
+        begin_ms: int = NEVER_WRITTEN_MS,
+        end_ms: int = NEVER_WRITTEN_MS,
+        real_size_bytes: int = 0,
+        recorded_size_bytes: int = 0,
+    ) -> None:
+        self.file = file
+        self.base_offset = file.id.base_offset
+        self.commit_position = commit_position
+        self.begin_ms = begin_ms
+        self.end_ms = end_ms
+        self.real_size_bytes = real_size_bytes
+        self.recorded_size_bytes = recorded_size_bytes
+        self.recorded_begin_ms = begin_ms
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the metadata had the segment's present state when it was opened. The end time
+        need not be compared: it changes only with the size or the begin time."""
+        return (
+            self.commit_position == self.recorded_size_bytes
+            and self.begin_ms == self.recorded_begin_ms
+        )
+
+    @property
+    def end_offset(self) -> int:
+        """File offset after the last committed byte."""
+        return self.base_offset + self.commit_position
+
+    def extend_times(self, begin_ms: int, end_ms: int) -> None:
+        """Extend the segment's times to include newly committed messages."""
+        if begin_ms == NEVER_WRITTEN_MS:
+            return
+        never = self.begin_ms == NEVER_WRITTEN_MS
+        self.begin_ms = begin_ms if never else min(self.begin_ms, begin_ms)
+        self.end_ms = end_ms if never else max(self.end_ms, end_ms)
+
+    def metadata(self, now_ms: int, status: int = 0) -> FileSegmentMetadata:
+        """Return the segment's metadata entry. An empty segment gets the present time as its end
+        time, because Java's expiry deletes segments without an end time. The times of later
+        messages are first written to the journal, which Java does not read."""
+        is_new = self.begin_ms == NEVER_WRITTEN_MS and status != STATUS_DELETED
+        return FileSegmentMetadata(
+            path=self.file.id.path,
+            type=self.file.id.type,
+            base_offset=self.base_offset,
+            status=status,
+            size=self.commit_position,
+            create_timestamp_ms=now_ms,
+            begin_timestamp_ms=self.begin_ms,
+            end_timestamp_ms=now_ms if is_new else self.end_ms,
+        )
+
+    def is_expired(self, before_ms: int) -> bool:
+        """Return whether all messages of the segment are older than a time. A segment without
+        messages counts as expired."""
+        return self.end_ms == NEVER_WRITTEN_MS or self.end_ms < before_ms
+
 
 _EMPTY = memoryview(b"")
 _base_offset = attrgetter("base_offset")
 
 
 class FlatSegments:
-    """Segments by ascending base offset. Readers take no lock: they see the list and the commit
-    positions of the moment."""
+    """Segments by ascending base offset. Readers take no lock, and see the present list and commit
+    positions."""
 
     __slots__ = ("_segments",)
 
@@ -30,7 +129,7 @@ class FlatSegments:
 
     @property
     def segments(self) -> tuple[FlatSegment, ...]:
-        """By ascending base offset."""
+        """Segments by ascending base offset."""
         return self._segments
 
     @property
@@ -41,7 +140,7 @@ class FlatSegments:
 
     @property
     def commit_offset(self) -> int:
-        """Offset behind the last committed byte, 0 without segments."""
+        """Offset after the last committed byte, 0 without segments."""
         segments = self._segments
         if not segments:
             return 0
@@ -50,12 +149,12 @@ class FlatSegments:
 
     @property
     def size_bytes(self) -> int:
-        """Committed bytes of all segments."""
+        """Total number of committed bytes of all segments."""
         return sum(segment.commit_position for segment in self._segments)
 
     @property
     def min_timestamp_ms(self) -> int:
-        """Begin time of the first segment that was written; -1 when none was."""
+        """Begin time of the first segment with messages. -1 without messages."""
         for segment in self._segments:
             if segment.begin_ms != NEVER_WRITTEN_MS:
                 return segment.begin_ms
@@ -63,7 +162,7 @@ class FlatSegments:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """End time of the last segment that was written; -1 when none was."""
+        """End time of the last segment with messages. -1 without messages."""
         for segment in reversed(self._segments):
             if segment.end_ms != NEVER_WRITTEN_MS:
                 return segment.end_ms
@@ -71,7 +170,7 @@ class FlatSegments:
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """[first missing, next present) offsets between segments that hold something."""
+        """Ranges [first missing, next present) of offsets between segments with content."""
         segments = self._segments
         holes: list[tuple[int, int]] = []
         if segments:
@@ -86,7 +185,8 @@ class FlatSegments:
     # Reading
 
     def read_nowait(self, offset: int, length: int) -> memoryview | None:
-        """Return committed bytes of one segment when they are at hand, and undamaged, else None."""
+        """Return committed, undamaged bytes of one segment if this needs no blocking call, else
+        None."""
         segments = self._segments
         index = bisect_right(segments, offset, key=_base_offset) - 1
         if length > 0 and index >= 0:
@@ -101,10 +201,11 @@ class FlatSegments:
     ) -> Reading[memoryview]:
         """Read the committed bytes from `offset` on, over any number of segments.
 
-        Shorter than `length` where the file or a run of contiguous segments ends; empty when the
-        offset has expired, is in a hole or is not committed. Bytes in damaged blocks are given as
-        they are, for who looks for structure; `damaged` is told, for who serves them. Raises what
-        segments raise.
+        The result is shorter than `length` if the file or a run of contiguous segments ends. The
+        result is empty if the offset has expired, is in a hole or is not committed. Bytes in
+        damaged blocks are returned unchanged, for callers that search for structure. `damaged`:
+        receives the ranges of these bytes, for callers that serve messages. Raises the errors of
+        the segments.
         """
         at_hand = self.read_nowait(offset, length)
         if at_hand is not None:
@@ -131,7 +232,8 @@ class FlatSegments:
 def _read_as_found(
     step: list[SegmentRead], damaged: list[BlocksDamaged] | None
 ) -> Reading[list[memoryview]]:
-    """The bytes of a step; each read by itself once one of them touches damaged blocks."""
+    """Return the bytes of the reads of a step. If a read touches damaged blocks, each range is read
+    separately."""
     try:
         found = yield step
     except BlocksDamaged as error:
@@ -144,3 +246,62 @@ def _read_as_found(
             damaged.append(error)
         return [error.found]
     return found
+
+
+def open_segments(
+    path: str,
+    type: FileSegmentType,
+    provider: SegmentProvider,
+    metadata: MetadataStore,
+    listings: Mapping[SegmentId, SegmentListing] | None,
+    unit_bytes: int,
+) -> tuple[FlatSegment, ...]:
+    """Open the segments of a path, by base offset. See `FlatAppendFile.recover`."""
+    entries = [entry for entry in metadata.segments(path, type) if entry.status != STATUS_DELETED]
+    segments = []
+    for index, entry in enumerate(entries):
+        if entry.base_offset < 0 or entry.base_offset % unit_bytes:
+            raise Corrupt(
+                f"{entry.id}: base offset is not a multiple of {unit_bytes}",
+                path=path,
+                offset=entry.base_offset,
+            )
+        segment_id = entry.id
+        listing = listings.get(segment_id) if listings is not None else None
+        file = provider.open(segment_id, listing)
+        room = None
+        if index + 1 < len(entries):
+            room = entries[index + 1].base_offset - entry.base_offset
+        if listings is None:
+            real = entry.size if entry.size == room else file.size()
+        else:
+            real = listing.size_bytes if listing is not None else 0
+        size = _valid_size(entry, file, real, room)
+        # The end of a segment without a begin is only when it was announced.
+        is_new = entry.begin_timestamp_ms == NEVER_WRITTEN_MS
+        end_ms = NEVER_WRITTEN_MS if is_new else entry.end_timestamp_ms
+        segments.append(
+            FlatSegment(
+                file,
+                size - size % unit_bytes,
+                entry.begin_timestamp_ms,
+                end_ms,
+                real,
+                entry.size,
+            )
+        )
+    return tuple(segments)
+
+
+def _valid_size(entry: FileSegmentMetadata, file: FileSegment, real: int, room: int | None) -> int:
+    """Return the number of valid bytes of a segment. `room`: number of bytes up to the base offset
+    of the next segment. None for the last segment."""
+    if room is None:
+        return real
+    if real >= room:
+        return room
+    # Behind a hole: bytes beyond the recorded size were never valid.
+    size = min(real, entry.size or real)
+    if size < entry.size:
+        _log.error("%s: %d of %d bytes are gone", file.id, entry.size - size, entry.size)
+    return size

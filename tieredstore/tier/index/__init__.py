@@ -1,9 +1,8 @@
-"""Key index of the tier: local hash files that become INDEX segments when they are full."""
+"""Key index of the tier: local hash files that become INDEX segments when full."""
 
 from __future__ import annotations
 
-from tieredstore.tier.index.item import IndexItem
+from tieredstore.tier.index.index_file import IndexItem, IndexStatus, IndexStoreFile
 from tieredstore.tier.index.service import IndexStoreService
-from tieredstore.tier.index.store_file import IndexStatus, IndexStoreFile
 
 __all__ = ["IndexItem", "IndexStatus", "IndexStoreFile", "IndexStoreService"]

@@ -1,9 +1,7 @@
-"""An index file on local disk while it is written: mapped, queried in place, then compacted.
-
+"""Index file on local disk that is being written: memory-mapped, queried in place, then compacted.
 Layout and capacity are Java's (`docs/formats/tiered-index.md`). A put writes items, then slots,
-then the header, so that a process killed in between leaves chains that end well; `repair` makes
-the rest right at the next start.
-"""
+then the header, so that chains are valid even if the process is killed in between. At the next
+start, `repair` corrects slots and header."""
 
 from __future__ import annotations
 
@@ -23,6 +21,7 @@ from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.sync import allocate, sync_file, sync_folder
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.core import IS_COMPILED
+from tieredstore.message.index.chains import link_previous
 from tieredstore.message.index.tiered import (
     HEADER_SIZE,
     MAGIC_BEGIN,
@@ -39,13 +38,70 @@ from tieredstore.message.index.tiered import (
     unpack_header,
     unsealed_size,
 )
-from tieredstore.tier.index.item import IndexItem
-from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
-from tieredstore.tier.index.relink import relink, valid_items
-from tieredstore.tier.index.store_file import IndexStatus, IndexStoreFile
+from tieredstore.tier.index.index_file import (
+    MAX_CHAIN_ITEMS,
+    IndexItem,
+    IndexStatus,
+    IndexStoreFile,
+    Wanted,
+)
+
+_BLOCK_ITEMS = 1 << 20
+
+
+def valid_items(items: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Return which items may be valid. A message has a size, and a stored hash is not negative."""
+    valid: npt.NDArray[np.bool_] = (items["size"] > 0) & (items["hash"] >= 0)
+    return valid
+
+
+def relink(
+    heads: npt.NDArray[np.int32],
+    items: npt.NDArray[np.void],
+    count: int,
+    trusted: int,
+) -> int:
+    """Rebuild slot heads and chains for items above `trusted`, up to `count`.
+
+    `heads`: the slots' item numbers. `items`: the items by number. Both are views of the file, and
+    only differences are written. Items up to `trusted` and their links are on disk, so a head that
+    points to one of them is correct. Returns the number of slots in use.
+    """
+    right = heads.astype(np.int32)
+    unsure = (right > trusted) | (right < 0)
+    right[unsure] = 0
+    if trusted and unsure.any():
+        _find_heads(right, unsure, items, trusted)
+    for start in range(trusted + 1, count + 1, _BLOCK_ITEMS):
+        block = items[start : min(start + _BLOCK_ITEMS, count + 1)]
+        rows = np.flatnonzero(valid_items(block))
+        numbers = (rows + start).astype(np.int32)
+        slot_ids = block["hash"][rows].astype(np.int64) % len(right)
+        previous = link_previous(right, slot_ids, numbers)
+        wrong = block["previous"][rows] != previous
+        block["previous"][rows[wrong]] = previous[wrong]
+        np.maximum.at(right, slot_ids, numbers)
+    wrong_slots = np.flatnonzero(heads != right)
+    heads[wrong_slots] = right[wrong_slots]
+    return int(np.count_nonzero(right))
+
+
+def _find_heads(
+    right: npt.NDArray[np.int32],
+    unsure: npt.NDArray[np.bool_],
+    items: npt.NDArray[np.void],
+    last: int,
+) -> None:
+    for start in range(1, last + 1, _BLOCK_ITEMS):
+        block = items[start : min(start + _BLOCK_ITEMS, last + 1)]
+        slot_ids = block["hash"].astype(np.int64) % len(right)
+        rows = np.flatnonzero(unsure[slot_ids] & valid_items(block))
+        np.maximum.at(right, slot_ids[rows], (rows + start).astype(np.int32))
+
 
 WALK_ITEMS = 4096
-"""A chain is followed this far; the rest of a longer one is found by scanning the hashes."""
+"""Number of items up to which a chain is followed. The rest of a longer chain is found by scanning
+the hashes."""
 SCAN_ITEMS = 1 << 18
 ALLOCATE_BYTES = 4 << 20
 
@@ -54,11 +110,8 @@ _ITEM = struct.Struct(">iiiqiii")
 
 @dataclass(frozen=True, slots=True)
 class IndexRows:
-    """Keys of messages of one queue, one row a key.
-
-    hashes: int32, as stored; offsets and sizes: bytes, in the queue's tiered commit log;
-    store_timestamps: epoch ms.
-    """
+    """Keys of messages of one queue, with one row per key. `hashes`: int32, as stored. Offsets and
+    sizes are bytes in the queue's tiered commit log. `store_timestamps`: epoch ms."""
 
     hashes: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
@@ -75,11 +128,11 @@ class IndexRows:
 
 
 class LocalIndexStoreFile(IndexStoreFile):
-    """One mapped file. Puts come from one thread at a time; queries may run beside them.
+    """One mapped file. Puts come from one thread at a time. Queries may run at the same time.
 
-    The mapping lives as long as somebody holds the object, so a query may go on after `destroy`.
-    item_count: items put; synced_items: those on disk; covered_items: those below the watermarks
-    when it was opened.
+    The mapping exists while the object is referenced, so a query may continue after `destroy`.
+    `item_count`: number of items. `synced_items`: number of items on disk. `covered_items`: number
+    of items below the watermarks when the file was opened.
     """
 
     def __init__(self, path: Path, begin_ms: int, slots: int, max_items: int, fd: int) -> None:
@@ -96,7 +149,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         self._items = items_view(self._buffer, slots, max_items)
         self._allocated_end = 0
         start = bytes(self._buffer[:HEADER_SIZE])
-        # A crash may leave a new file without header; it is empty then.
+        # A crash may leave a new file without header. It is empty then.
         header = unpack_header(start) if any(start) else IndexHeader(begin_ms)
         self.item_count = header.items
         self.end_ms = header.end_timestamp_ms
@@ -104,7 +157,7 @@ class LocalIndexStoreFile(IndexStoreFile):
 
     @classmethod
     def create(cls, path: Path, begin_ms: int, slots: int, max_items: int) -> LocalIndexStoreFile:
-        """Make a new file of full (sparse) size. Raises Unavailable."""
+        """Create a file of full (sparse) size. Raises Unavailable."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -127,8 +180,8 @@ class LocalIndexStoreFile(IndexStoreFile):
 
     @classmethod
     def open(cls, path: Path, slots: int, max_items: int) -> LocalIndexStoreFile:
-        """Open a file by its name. Raises Corrupt when size or header are not those of such a
-        file, Unavailable when it cannot be opened."""
+        """Open a file by its name. Raises Corrupt for a wrong size or header, Unavailable if the
+        file cannot be opened."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -160,13 +213,14 @@ class LocalIndexStoreFile(IndexStoreFile):
 
     @property
     def room(self) -> int:
-        """Items that still fit; item 0 is never used."""
+        """Number of items that still fit. Item 0 is never used."""
         if self.status is not IndexStatus.UNSEALED:
             return 0
         return self.max_items - 1 - self.item_count
 
     def put(self, topic_id: int, queue_id: int, rows: IndexRows) -> None:
-        """Add rows; at most `room`. Raises Unavailable, then nothing was added."""
+        """Add as many of the rows as fit (`room`). Raises Unavailable. After an error no row is
+        added."""
         count, room = len(rows), self.room
         assert 0 < count <= room
         self._reserve(count)
@@ -192,10 +246,8 @@ class LocalIndexStoreFile(IndexStoreFile):
             self.seal()
 
     def find(self, wanted: Wanted) -> list[IndexItem]:
-        """Find the items that fit, newest first within a hash, at most `wanted.limit`.
-
-        Raises Corrupt when a chain is not what the format says.
-        """
+        """Find the matching items, newest first within a hash, at most `wanted.limit`. Raises
+        Corrupt for a chain that breaks the format."""
         found: list[IndexItem] = []
         for key_hash in wanted.hashes:
             rest = 0
@@ -209,7 +261,8 @@ class LocalIndexStoreFile(IndexStoreFile):
         return found[: wanted.limit]
 
     def sync(self) -> None:
-        """Put everything on disk. Raises Unavailable; the file must then not be trusted."""
+        """Sync everything to disk. Raises Unavailable. After an error the file's content must not
+        be trusted."""
         count = self.item_count
         with self._fd_lock:
             if self._fd >= 0 and count != self.synced_items:
@@ -218,10 +271,8 @@ class LocalIndexStoreFile(IndexStoreFile):
         self.synced_items = count
 
     def repair(self, synced_items: int) -> None:
-        """Make slots, chains and header right after a crash, given how many items were on disk.
-
-        Raises Unavailable when the disk has no space for that.
-        """
+        """Correct slots, chains and header after a crash, given the number of items on disk. Raises
+        Unavailable if the disk is full."""
         count = self.item_count
         self._reserve(0)
         self.slots_used = relink(self._heads, self._items, count, min(synced_items, count))
@@ -231,19 +282,19 @@ class LocalIndexStoreFile(IndexStoreFile):
 
     @property
     def buffer(self) -> memoryview:
-        """The whole file."""
+        """Mapped bytes of the whole file."""
         return self._buffer
 
     def items(self, first: int = 1) -> npt.NDArray[np.void]:
-        """View the items from number `first` on."""
+        """Return the items from item number `first` on, as a view."""
         return self._items[first : self.item_count + 1]
 
     def valid_count(self) -> int:
-        """Count the items that can be real."""
+        """Return the number of items that may be valid."""
         return int(np.count_nonzero(valid_items(self.items())))
 
     def close(self) -> None:
-        """Release the descriptor; the mapping goes with the last user."""
+        """Close the descriptor. The mapping ends when its last user has finished."""
         with self._fd_lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -251,7 +302,7 @@ class LocalIndexStoreFile(IndexStoreFile):
             super().close()
 
     def destroy(self) -> None:
-        """Close and remove. Raises Unavailable when it cannot be removed."""
+        """Close and remove the file. Raises Unavailable if it cannot be removed."""
         self.close()
         try:
             self.path.unlink(missing_ok=True)
@@ -259,7 +310,8 @@ class LocalIndexStoreFile(IndexStoreFile):
             raise _make_unavailable_error(self.path, "removed", error) from error
 
     def _walk(self, slot: int) -> tuple[list[tuple[int, ...]], int]:
-        """The newest items of a slot, and the number of the next one (0: that were all)."""
+        """Return the newest items of a slot, and the number of the item after them in the chain (0
+        if the chain ends)."""
         walked: list[tuple[int, ...]] = []
         number, above = int(self._heads[slot]), self.max_items
         while number > 0:
@@ -277,7 +329,8 @@ class LocalIndexStoreFile(IndexStoreFile):
         return walked, 0
 
     def _scan(self, key_hash: int, last: int) -> Iterator[npt.NDArray[np.void]]:
-        """Items numbered 1 to `last` of a hash, newest first, in blocks."""
+        """Return the items of a hash among the items 1 to `last`, newest first. The items are
+        scanned in blocks."""
         seen = WALK_ITEMS
         for stop in range(last + 1, 1, -SCAN_ITEMS):
             start = max(stop - SCAN_ITEMS, 1)
@@ -304,8 +357,8 @@ class LocalIndexStoreFile(IndexStoreFile):
         self._allocated_end = end
 
     def _true_end_ms(self) -> int:
-        """The header's end, or a later one if an item is surely later: Java loses the end at a
-        restart (D6)."""
+        """Return the end time in the header, or a later time if an item is certainly later. Java
+        loses the end time at a restart (D6)."""
         items = self.items()
         if not len(items):
             return self.end_ms

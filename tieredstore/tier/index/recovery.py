@@ -1,30 +1,110 @@
-"""Opening an index directory: what Java or we left there, orderly or not."""
+"""Opens an index directory that Java or this program has left, after a clean stop or a crash."""
 
 from __future__ import annotations
 
 import logging
+import mmap
 import shutil
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
+from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.sync import sync_file, sync_folder
 from tieredstore.errors import Corrupt, TieredStoreError
-from tieredstore.message.index.tiered import unsealed_size
-from tieredstore.tier.index.local_file import LocalIndexStoreFile
-from tieredstore.tier.index.relink import valid_items
-from tieredstore.tier.index.replay import ReplayFilter
+from tieredstore.message.index.first_design import (
+    FIRST_DESIGN_NAMES,
+    UNKNOWN_TIME,
+    first_design_size,
+    view_first_design_items,
+)
+from tieredstore.message.index.tiered import (
+    HEADER_SIZE,
+    ITEM_SIZE,
+    SLOT_DTYPE,
+    IndexHeader,
+    pack_header,
+    unpack_header,
+    unsealed_size,
+)
+from tieredstore.tier.index.local_file import LocalIndexStoreFile, valid_items
 from tieredstore.tier.index.segments import IndexSegments
 from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
-from tieredstore.tier.index.watermarks import Watermarks
+from tieredstore.tier.index.watermarks import JAVA_DEFAULT_CAPACITY, Watermarks, find_capacity
+from tieredstore.tier.index.writer import ReplayFilter
 from tieredstore.tier.reading import run
 
+_ITEMS_AT_ONCE: Final = 1 << 16
+_LEAST_MS: Final = 1_000_000_000_000
+_MOST_MS: Final = 100_000_000_000_000
+
+
+def convert_first_design(path: Path, slots: int, max_items: int) -> None:
+    """Replace a file with `slots` and `max_items` by a file in our layout, with the same items and
+    chains. A file without items is deleted. A full file gets room for one more item, because our
+    layout never uses item 0. Raises OSError."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        try:
+            header = unpack_header(mapped[:HEADER_SIZE])
+        except Corrupt:
+            header = IndexHeader(0)
+        count = min(header.items, max_items)
+        written_ms = int(path.stat().st_mtime * 1000)
+        begin_ms, end_ms = (
+            time_ms if _LEAST_MS <= time_ms < _MOST_MS else written_ms
+            for time_ms in (header.begin_timestamp_ms, header.end_timestamp_ms)
+        )
+        target = path.with_name(str(begin_ms))
+        if count > 0 and not target.exists():
+            room = max_items + (count == max_items)
+            _write(target, memoryview(mapped), slots, count, room, begin_ms, end_ms)
+        elif count > 0:
+            return  # it never replaces another file
+    path.unlink()
+
+
+def _write(
+    target: Path,
+    old: memoryview,
+    slots: int,
+    count: int,
+    max_items: int,
+    begin_ms: int,
+    end_ms: int,
+) -> None:
+    temporary = FILES.name_temporary(target)
+    heads = np.frombuffer(old, SLOT_DTYPE, count=slots, offset=HEADER_SIZE).copy()
+    heads["item"] = np.where((heads["item"] >= 0) & (heads["item"] < count), heads["item"] + 1, 0)
+    heads["unused"] = 0
+    used = int(np.count_nonzero(heads["item"]))
+    items = view_first_design_items(old, slots, count)
+    try:
+        with temporary.open("wb") as file:
+            file.write(pack_header(IndexHeader(begin_ms, end_ms, used, count)))
+            file.write(heads.tobytes())
+            file.write(bytes(ITEM_SIZE))
+            for first in range(0, count, _ITEMS_AT_ONCE):
+                some = items[first : first + _ITEMS_AT_ONCE].copy()
+                some["previous"] = np.maximum(some["previous"] + 1, 0)
+                some["time_diff_seconds"] = UNKNOWN_TIME
+                file.write(some.tobytes())
+            file.truncate(unsealed_size(slots, max_items))
+            file.flush()
+            sync_file(file.fileno())
+        temporary.replace(target)
+        sync_folder(target.parent)
+    finally:
+        del heads, items
+        FILES.discard(temporary)
+        old.release()
+
+
 COMPACTING = "compacting"
-JAVA_DEFAULT_CAPACITY = (5_000_000, 20_000_000)
-_OLD_NAMES = ("0000", "1111")
 _NEVER = 2**63 - 1
 _BEGIN = struct.Struct(">q")
 
@@ -33,8 +113,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RecoveredIndex:
-    """What was found: files by ascending begin, rows a crash may make the dispatcher put again,
-    and what could not be used (one line each)."""
+    """A recovered index: files by ascending begin time, rows that the dispatcher may put again
+    after a crash, and descriptions of unusable parts (one line each)."""
 
     local: list[LocalIndexStoreFile] = field(default_factory=list)
     uploaded: list[UploadedIndexStoreFile] = field(default_factory=list)
@@ -50,19 +130,17 @@ def recover_index(
     *,
     is_writer: bool = True,
 ) -> RecoveredIndex:
-    """Open all files of a directory and all segments of a tier.
-
-    capacity: configured (slots, items). Unfinished compactions are removed, files with old names
-    renamed, empty ones removed, those already uploaded too. A file that cannot be used stays
-    where it is and is a problem. is_writer: of the tier, see `IndexSegments.load`. Raises
-    Unavailable.
-    """
+    """Open all files of a directory and all segments of a tier. `capacity`: configured (slots,
+    items). Unfinished compactions, empty files and files that are already uploaded are removed.
+    Files with old names are renamed. A file that cannot be used stays in place and is reported as a
+    problem. `is_writer`: whether this process writes the tier, see `IndexSegments.load`. Raises
+    Unavailable."""
     found = RecoveredIndex()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if (directory / COMPACTING).exists():
             shutil.rmtree(directory / COMPACTING)
-        _rename_old_files(directory)
+        _take_old_files(directory, capacity)
         names = [path for path in directory.iterdir() if _is_index_name(path)]
         for path in sorted(names, key=lambda path: int(path.name)):
             try:
@@ -88,37 +166,41 @@ def _is_index_name(path: Path) -> bool:
     return (
         name.isascii()
         and name.isdigit()
-        and name not in _OLD_NAMES
+        and name not in FIRST_DESIGN_NAMES
         and 0 < int(name) < 1 << 63
         and path.is_file()
     )
 
 
-def _rename_old_files(directory: Path) -> None:
-    """Files of early versions: the begin timestamp is in the header only."""
-    for name in _OLD_NAMES:
+def _take_old_files(directory: Path, capacity: tuple[int, int]) -> None:
+    """Rename files of early versions, whose begin timestamp is only in the header. Files of
+    RocketMQ 5.1 and 5.2 are also converted."""
+    for name in FIRST_DESIGN_NAMES:
         path = directory / name
         if not path.is_file():
             continue
         with path.open("rb") as file:
             header = file.read(12)
         begin = _BEGIN.unpack_from(header, 4)[0] if len(header) == 12 else 0
-        target = directory / str(begin)
-        if begin <= 0:
-            path.unlink()
-        elif not target.exists():
-            path.rename(target)
+        size = path.stat().st_size
+        for slots, max_items in (capacity, JAVA_DEFAULT_CAPACITY):
+            if size == first_design_size(slots, max_items):
+                convert_first_design(path, slots, max_items)
+                break
+        else:
+            target = directory / str(begin)
+            if begin <= 0:
+                path.unlink()
+            elif not target.exists():
+                path.rename(target)
 
 
 def _open(
     path: Path, capacity: tuple[int, int], watermarks: Watermarks
 ) -> LocalIndexStoreFile | None:
-    """The file, repaired if need be; None when it was empty and is gone."""
+    """Open a file, and repair it if needed. An empty file is deleted, and None is returned."""
     state = watermarks.files.get(int(path.name))
-    known = (state.slots, state.max_items) if state else capacity
-    size = path.stat().st_size
-    fitting = (c for c in (known, capacity, JAVA_DEFAULT_CAPACITY) if unsealed_size(*c) == size)
-    slots, max_items = next(fitting, capacity)
+    slots, max_items = find_capacity(path.stat().st_size, state, capacity) or capacity
     file = LocalIndexStoreFile.open(path, slots, max_items)
     if file.item_count == 0:
         file.destroy()
@@ -135,7 +217,6 @@ def _open(
 
 
 def _drop_uploaded(found: RecoveredIndex) -> None:
-    """Remove local files that are in the tier already: a crash came before their removal."""
     by_begin = {file.begin_ms: file for file in found.uploaded}
     for file in list(found.local):
         uploaded = by_begin.get(file.begin_ms)
@@ -152,10 +233,8 @@ def _drop_uploaded(found: RecoveredIndex) -> None:
 
 
 def _collect_replay(found: RecoveredIndex, watermarks: Watermarks) -> None:
-    """Remember rows at or above the watermarks that are in local files.
-
-    Queues without a watermark are never put again.
-    """
+    """Add the rows of local files at or above the watermarks to `found.replay`. Rows of queues
+    without a watermark are never put again, so they are left out."""
     for file in found.local:
         tail = file.items(file.covered_items + 1)
         tail = tail[valid_items(tail)]

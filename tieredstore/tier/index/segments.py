@@ -1,8 +1,6 @@
-"""The INDEX segments of a broker: which there are, uploading one more, expiring old ones.
-
-Bases are sums of sizes, as Java lays them out; begin and end of a segment's metadata are those of
-the index file in it (`docs/formats/tier-layout.md`, `docs/formats/metadata.md`).
-"""
+"""The INDEX segments of a broker: listing, upload, expiry. Their base offsets are sums of sizes, as
+in Java's layout. Begin and end in a segment's metadata are the times of its index file
+(`docs/formats/tier-layout.md`, `docs/formats/metadata.md`)."""
 
 from __future__ import annotations
 
@@ -28,9 +26,12 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
+from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
-from tieredstore.message.index.tiered import HEADER_SIZE
+from tieredstore.message.index.tiered import HEADER_SIZE, compact, compacted_size
 from tieredstore.message.names import index_path
+from tieredstore.tier.index.local_file import LocalIndexStoreFile
 from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile, check_whole, header_of
 from tieredstore.tier.sure_writes import write_surely
 
@@ -42,7 +43,8 @@ _log = logging.getLogger(__name__)
 
 
 class UploadableIndex(Protocol):
-    """A compacted file to upload, equal to itself alone: its size in bytes, begin and end."""
+    """A compacted file to upload, with its size in bytes, begin and end. Two objects are equal only
+    if they are the same object."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -52,13 +54,13 @@ class UploadableIndex(Protocol):
     def end_ms(self) -> int: ...
 
     def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
-        """Yield (position, bytes) from `start` to the end, `length` bytes each but the last. Raises
-        Corrupt when the file is shorter, Unavailable."""
+        """Yield (position, bytes) from `start` to the end. All pieces except the last have `length`
+        bytes. Raises Corrupt if the file is shorter, Unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedIndex:
-    """A compacted file on the local disk: its path, size in bytes, begin and end timestamp."""
+    """A compacted file on the local disk, with its path, size in bytes, begin and end timestamp."""
 
     path: Path
     size_bytes: int
@@ -66,7 +68,7 @@ class CompactedIndex:
     end_ms: int
 
     def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
-        """Yield pieces as `UploadableIndex.pieces` does."""
+        """Yield pieces like `UploadableIndex.pieces`."""
         position = start
         try:
             with self.path.open("rb") as file:
@@ -93,9 +95,8 @@ class _Progress:
 
 
 class IndexSegments:
-    """The uploaded part of the index. Writing calls come from one thread at a time.
-    confirm_writer: as `WriterEpoch.confirm`; called before what is stored, or was found, is
-    recorded."""
+    """The uploaded part of the index. One thread at a time makes changes. `confirm_writer`: like
+    `WriterEpoch.confirm`. This function is called before stored bytes are recorded."""
 
     def __init__(
         self,
@@ -113,11 +114,11 @@ class IndexSegments:
         self._progress: _Progress | None = None
 
     def load(self, *, is_writer: bool = True) -> list[UploadedIndexStoreFile]:
-        """Open all segments that hold an index file, by ascending base.
+        """Open all segments that contain an index file, by ascending base offset.
 
-        A segment that was announced but whose size never reached the metadata is taken when its
-        bytes are whole, and recorded by the tier's writer; otherwise the next upload writes it
-        anew.
+        A segment may be registered although its size is not in the metadata. If the bytes of such a
+        segment are complete, the segment is used, and the tier's writer records its size. Otherwise
+        the next upload overwrites the segment.
         """
         listings = self._listings()
         files = []
@@ -133,10 +134,10 @@ class IndexSegments:
     ) -> UploadedIndexStoreFile:
         """Write a compacted file as the next segment, in pieces, and record it durably.
 
-        After a failure the next call goes on where this process stopped; so it does when it is to
-        end, which is asked before each piece. Raises Unavailable to try again later, Fenced when
-        another writer holds the place, Corrupt when the compacted file or what already is at that
-        place is not what it should be.
+        After a failure, or if the process is ending (checked before each piece), the next call
+        continues where this call stopped. Raises Unavailable if the upload should be retried later,
+        Fenced if another writer holds the position, Corrupt if the compacted file or the existing
+        bytes are wrong.
         """
         entry = self._announce()
         segment = self._provider.open(entry.id)
@@ -161,12 +162,11 @@ class IndexSegments:
         drop: Callable[[int], object],
         is_ending: Callable[[], bool] = lambda: False,
     ) -> int:
-        """Remove segments from the first on while their end is before a time, until it is to end;
-        returns how many. drop: is called with the base of each before it goes.
-
-        Segments that were announced and never written stay: they are being written. Raises
-        Unavailable when one could not be removed; those before it are.
-        """
+        """Remove the first segments whose end is before a time, until the caller stops. Returns the
+        number of removed segments. `drop`: called with the base offset of each segment before its
+        removal. Segments that are registered but not written stay, because their upload is in
+        progress. Raises Unavailable if a segment could not be removed. Earlier segments are removed
+        in this case."""
         count = 0
         for entry in self._entries():
             if entry.size <= 0 or entry.end_timestamp_ms >= before_ms or is_ending():
@@ -179,8 +179,8 @@ class IndexSegments:
         return count
 
     def _listings(self) -> dict[SegmentId, SegmentListing]:
-        """One listing instead of a look at each segment, where that is asked of an object store;
-        empty when there is none: then they are looked at."""
+        """Return the listings of the segments on an object store, so that they need not be checked
+        one by one. On other backends the result is empty, and each segment is checked."""
         if not self._provider.capabilities.conditional or not self._entries():
             return {}
         try:
@@ -205,7 +205,7 @@ class IndexSegments:
                 header = header_of(segment, segment.read(0, HEADER_SIZE))
                 check_whole(segment, size, header)
             except Corrupt as error:
-                _log.warning("index segment left unfinished, to be written anew: %s", error)
+                _log.warning("unfinished index segment, to be written again: %s", error)
                 return None
         entry.size = size
         entry.begin_timestamp_ms = header.begin_timestamp_ms
@@ -216,7 +216,8 @@ class IndexSegments:
         return entry
 
     def _announce(self) -> FileSegmentMetadata:
-        """The entry to write: an unwritten last one, else a new one behind the last."""
+        """Return the metadata entry of the segment to write: the last entry if its segment is
+        unwritten, otherwise a new entry after the last."""
         entries = self._entries()
         last = entries[-1] if entries else None
         if last is not None and last.size <= 0:
@@ -228,7 +229,7 @@ class IndexSegments:
         if found > 0:
             raise Corrupt(
                 f"{segment_id}: expected no such segment, found {found} bytes that the metadata "
-                "does not know; rebuild the metadata",
+                "lacks. Rebuild the metadata",
                 path=str(segment_id),
                 offset=base,
             )
@@ -239,7 +240,7 @@ class IndexSegments:
             base,
             create_timestamp_ms=now_ms,
             begin_timestamp_ms=NEVER_WRITTEN_MS,
-            end_timestamp_ms=now_ms,  # Java's expiry deletes what has none
+            end_timestamp_ms=now_ms,  # Java's expiry deletes segments without it
         )
         self._metadata.put_segment(entry)
         return entry
@@ -267,8 +268,8 @@ class IndexSegments:
         for position, piece in index_file.pieces(progress.position, self._piece_bytes()):
             if is_ending():
                 raise Unavailable(
-                    f"{segment.id}: stopped at {position} of {index_file.size_bytes} bytes; the "
-                    "next upload goes on",
+                    f"{segment.id}: stopped at {position} of {index_file.size_bytes} bytes. The "
+                    "next upload continues",
                     path=str(segment.id),
                     offset=position,
                 )
@@ -293,7 +294,7 @@ class IndexSegments:
         return min(max(preferred, PIECE_BYTES), MAX_PIECE_BYTES)
 
     def _write_piece(self, segment: FileSegment, position: int, piece: Buffer) -> int:
-        """Returns the size of the segment afterwards, bytes."""
+        """Write a piece. Returns the size of the segment afterwards, bytes."""
         rewritable = self._provider.capabilities.rewritable
         outcome = write_surely(
             segment, position, [piece], rewritable=rewritable, attempts=WRITE_ATTEMPTS
@@ -310,7 +311,7 @@ class IndexSegments:
             self._progress = None  # the next attempt compares from the start
             message = (
                 f"{segment.id}: at {position} are other bytes, of writer {refused.writer}, which "
-                "has no right any more; the segment is to be written anew"
+                "was fenced. The segment is written again"
             )
         else:
             raise Fenced(
@@ -323,7 +324,7 @@ class IndexSegments:
 
 
 def is_segment_lost(segment: FileSegment, position: int) -> bool:
-    """Tell whether what was written before `position` is surely no longer all there."""
+    """Return whether bytes that were written before `position` are certainly lost."""
     try:
         return segment.size() < position
     except TieredStoreError:
@@ -331,7 +332,7 @@ def is_segment_lost(segment: FileSegment, position: int) -> bool:
 
 
 def _seal(segment: FileSegment) -> None:
-    """It is whole: an object store may make one object of it."""
+    """Seal a complete segment. An object store may combine it into one object."""
     try:
         segment.seal()
     except Unavailable as error:
@@ -339,9 +340,10 @@ def _seal(segment: FileSegment) -> None:
 
 
 def _keep_common_start(segment: FileSegment, index_file: UploadableIndex) -> int:
-    """Bytes from which an upload may go on where bytes cannot be written again.
+    """Return the number of bytes after which an upload may continue, on a backend that cannot
+    overwrite bytes.
 
-    What is there is compared; when it is not the start of this file, it is removed.
+    The existing bytes are compared, and removed if they are not the beginning of this file.
     """
     size = segment.size()
     if size <= index_file.size_bytes:
@@ -355,3 +357,32 @@ def _keep_common_start(segment: FileSegment, index_file: UploadableIndex) -> int
             return size
     segment.delete()
     return 0
+
+
+def compact_file(file: LocalIndexStoreFile, directory: Path) -> CompactedIndex:
+    """Write the compacted form of a sealed file to `directory/<begin>`, byte for byte as Java.
+
+    An existing complete file is used. A failed upload leaves such a file, and a start removes it.
+    Raises Unavailable if the disk fails or is full.
+    """
+    size = compacted_size(file.slots, file.item_count)
+    path = directory / str(file.begin_ms)
+    compacted = CompactedIndex(path, size, file.begin_ms, file.end_ms)
+    try:
+        if path.exists() and path.stat().st_size == size:
+            return compacted
+        directory.mkdir(exist_ok=True)
+        temporary = FILES.name_temporary(path)
+        try:
+            with temporary.open("wb") as target:
+                for block in compact(file.buffer, file.slots):
+                    target.write(block)
+                target.flush()
+                sync_file(target.fileno())
+            temporary.replace(path)
+        except OSError:
+            FILES.discard(temporary)
+            raise
+    except OSError as error:
+        raise translate_os_error(error, "compact", path, invalid=RETRY_LATER) from error
+    return compacted

@@ -1,7 +1,5 @@
-"""The key index of a broker's tier: puts, queries, and the way of its files into the tier.
-
-States of a file: `tieredstore/tier/index/store_file.py`. Layouts: `docs/formats/tiered-index.md`.
-"""
+"""Key index of a broker's tier: puts, queries, and the upload of its files to the tier. States of a
+file: `tieredstore/tier/index/index_file.py`. Layouts: `docs/formats/tiered-index.md`."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -18,51 +17,105 @@ from tieredstore.clock import Clock, RetentionClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError
-from tieredstore.message.columns.bounds import find_least
+from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
+from tieredstore.message.buffers import find_least
 from tieredstore.message.hashes import tiered_key_hash_candidates, tiered_key_hashes
 from tieredstore.message.index.tiered import check_capacity
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
-from tieredstore.tier.index.compaction import compact_file
-from tieredstore.tier.index.item import IndexItem
+from tieredstore.tier.index.index_file import IndexItem, IndexStatus, Wanted
 from tieredstore.tier.index.local_file import IndexRows, LocalIndexStoreFile
-from tieredstore.tier.index.matching import Wanted
-from tieredstore.tier.index.query import query_files
 from tieredstore.tier.index.recovery import COMPACTING, recover_index
-from tieredstore.tier.index.segments import IndexSegments
-from tieredstore.tier.index.store_file import IndexStatus
+from tieredstore.tier.index.segments import IndexSegments, compact_file
 from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
 from tieredstore.tier.index.watermarks import Watermarks, load_watermarks
 from tieredstore.tier.index.writer import IndexWriter
-from tieredstore.tier.reading import Reading
+from tieredstore.tier.reading import Reading, join_readings
+
+_log = logging.getLogger(__name__)
+FAN_OUT = 16
+"""Number of uploaded files that are read concurrently."""
+
+_PLACE = itemgetter(1, 2, 0)  # of an IndexItem: queue, offset, topic
+
+
+def query_files(
+    wanted: Wanted,
+    local: Sequence[LocalIndexStoreFile],
+    uploaded: Sequence[UploadedIndexStoreFile],
+    on_failure: Callable[[str, TieredStoreError], None],
+) -> Reading[list[IndexItem]]:
+    """Return the newest `wanted.limit` distinct items, by topic, queue and offset. `local`,
+    `uploaded`: files in order of creation, which are queried from the last to the first. Local
+    files are queried before uploaded ones. A failing file is skipped (`on_failure` gets its name
+    and error). Raises Unavailable only if nothing was found and a file could not be read, because
+    an empty result would not be reliable."""
+    found: dict[tuple[int, ...], IndexItem] = {}
+    unreachable: Unavailable | None = None
+    for local_file in reversed(local):
+        if len(found) >= wanted.limit:
+            break
+        try:
+            _merge(found, local_file.find(wanted))
+        except TieredStoreError as error:
+            on_failure(str(local_file.path), error)
+    may_hold = [file for file in reversed(uploaded) if file.latest_ms >= wanted.begin_ms]
+    for start in range(0, len(may_hold), FAN_OUT):
+        if len(found) >= wanted.limit:
+            break
+        group = may_hold[start : start + FAN_OUT]
+        outcomes = yield from join_readings([file.find(wanted) for file in group])
+        for file, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, list):
+                _merge(found, outcome)
+                continue
+            if file.is_expired:
+                continue  # it went while it was read
+            on_failure(str(file), outcome)
+            if isinstance(outcome, Unavailable):
+                unreachable = outcome
+    if unreachable is not None and not found:
+        raise unreachable
+    newest = list(found.values())[: wanted.limit]
+    newest.sort(key=_PLACE)
+    return newest
+
+
+def _merge(found: dict[tuple[int, ...], IndexItem], items: list[IndexItem]) -> None:
+    for item in items:
+        found.setdefault(item[:3], item)
+
 
 DIRECTORY = "tiered_index_file"
 INTERVAL_MS = 10_000
 MAX_BACKOFF_MS = 600_000
 UPLOAD_LATE_MS = 900_000
-"""A round uploads files of some hundred MB."""
+"""Duration of a round of the loop, ms, above which the loop counts as late. A round uploads files
+of some hundred MB."""
 STOP_MS = 2_000
-"""How long the upload of what is left may hold up a stop; it is uploaded after the next start."""
+"""Maximum time that the last upload may delay a stop, ms. Remaining files are uploaded after the
+next start."""
 CHECKPOINT_BATCHES = 64
-"""Batches after which the loop (without one, the caller) writes the watermarks: so many at least,
-and one for each MARKS_A_BATCH that there are, as all are written each time."""
+"""Minimum number of batches between two writes of the watermarks by the loop, or by the caller if
+there is no loop. The number grows by one per MARKS_A_BATCH watermarks, since each write includes
+all of them."""
 MARKS_A_BATCH = 8
 MAX_CHECKPOINT_FACTOR = 4
-"""So many times as many batches, and the caller does so, if the loop is busy with an upload."""
+"""Multiple of the minimum number of batches at which the caller writes the watermarks, because the
+loop is busy with an upload."""
 
 _HOUR_MS = 3_600_000
-_log = logging.getLogger(__name__)
 
 
 class IndexStoreService:
-    """Thread-safe. Call `recover` first, `stop` last; `start` runs the background loop.
+    """Key index of a tier. Thread-safe. Call `recover` first, `stop` last. `start` runs the
+    background loop.
 
-    root: the broker's `storePathRootDir`. retention_hours: longest retention of any topic, asked
-    at each expiry; nothing expires without it or when it gives None. retention_clock: what ages go
-    by. check_writer: raises Fenced when the right to write is known to be lost; asked before each
-    upload and expiry. confirm_writer: as `WriterEpoch.confirm`; asked before an upload counts.
-    problems: what recovery could not use, one line each.
+    `root`: the broker's `storePathRootDir`. `retention_hours`: returns the longest retention of any
+    topic, at each expiry. Without this function, or if it returns None, nothing expires.
+    `retention_clock`: determines ages. `check_writer`: raises Fenced if the epoch is known to be
+    lost. Called before each upload and expiry. `confirm_writer`: like `WriterEpoch.confirm`. Called
+    before an upload counts. `problems`: parts that recovery could not use, one line each.
     """
 
     def __init__(
@@ -90,7 +143,7 @@ class IndexStoreService:
         self._retention_clock = retention_clock or RetentionClock(clock)
         self._check_writer = check_writer
         self._writer: IndexWriter | None = None
-        # By ascending base; replaced whole, so that readers need no lock.
+        # By ascending base. Replaced whole, so that readers need no lock.
         self._uploaded: tuple[UploadedIndexStoreFile, ...] = ()
         self._upload_lock = threading.Lock()
         self._next_expiry_ms = 0
@@ -113,8 +166,9 @@ class IndexStoreService:
     # Life
 
     def recover(self, *, is_writer: bool = True) -> None:
-        """Open what is there. is_writer: of the tier; who only reads it records nothing in the
-        metadata. Raises Unavailable, or Invalid when a newer release wrote it."""
+        """Open the files and segments. `is_writer`: whether this process writes the tier. A reader
+        records nothing in the metadata. Raises Unavailable, or Invalid if a newer version wrote the
+        index."""
         try:
             watermarks = load_watermarks(self.directory)
         except Corrupt as error:
@@ -134,13 +188,14 @@ class IndexStoreService:
             found.replay,
             dict(watermarks.indexed_until),
             lambda: max((file.begin_ms for file in self._uploaded), default=0),
+            watermarks.files,
         )
         self._next_expiry_ms = self._clock.monotonic_ms() + self._config.delete_file_interval_ms
         self.checkpoint()
 
     def reload(self) -> None:
-        """Open the segments that the metadata has now: what another process, which writes the tier,
-        has added or removed. Raises Unavailable."""
+        """Open the segments in the present metadata, which another process may have changed. Raises
+        Unavailable."""
         self._uploaded = tuple(self.segments.load(is_writer=False))
 
     def start(self) -> None:
@@ -149,12 +204,9 @@ class IndexStoreService:
         self._loop.start()
 
     def stop(self, *, force: bool = True) -> None:
-        """End the loop behind the piece in hand, with `force` upload everything, and close.
-        Idempotent.
-
-        What cannot be uploaded, or not within STOP_MS, stays local and is tried again after the
-        next start.
-        """
+        """Stop the loop after the piece in progress, upload everything if `force`, and close.
+        Idempotent. Files that cannot be uploaded within STOP_MS stay local and are retried after
+        the next start."""
         self._loop.stop()
         writer = self._writer
         if writer is None:
@@ -176,8 +228,8 @@ class IndexStoreService:
             file.close()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how the background loop is: FAILED once the right to write is lost, since the
-        rounds that follow upload nothing."""
+        """Return the health of the background loop. FAILED once epoch ownership is lost, because no
+        further round uploads anything."""
         found = self._loop.health()
         if self._fenced is not None:
             found = replace(found, state=ServiceState.FAILED, error=self._fenced)
@@ -197,8 +249,8 @@ class IndexStoreService:
         *,
         indexed_until: int | None = None,
     ) -> int:
-        """Do `put_hashes` of these keys of a topic. indexed_until: by default the end of the last
-        message."""
+        """Put the hashes of keys of a topic, like `put_hashes`. `indexed_until`: by default the end
+        of the last message."""
         if not topic.strip():
             raise Invalid(f"index: blank topic {topic!r}", topic=topic, queue_id=queue_id)
         if indexed_until is None and len(keys):
@@ -218,13 +270,14 @@ class IndexStoreService:
         store_timestamps: npt.NDArray[np.int64],
         indexed_until: int | None,
     ) -> int:
-        """Index messages of one queue, one row per key of a message; returns the rows added.
+        """Index messages of one queue, with one row per key of a message. Returns the number of
+        added rows.
 
-        hashes: `tiered_key_hash` of the keys; offsets and sizes: bytes, in the queue's tiered
-        commit log; store_timestamps: epoch ms. indexed_until: commit log offset up to which this
-        call completes the queue's keys. Calls for one queue come in the order of its commit log; a
-        batch that failed is put again as a whole. Raises Invalid on bad arguments, Unavailable
-        when the disk fails or is full.
+        `hashes`: `tiered_key_hash` of the keys. Offsets and sizes are bytes in the queue's tiered
+        commit log. `store_timestamps`: epoch ms. `indexed_until`: commit log offset up to which
+        this call completes the queue's keys. Calls for one queue are in the order of its commit
+        log. After an error, put the whole batch again. Raises Invalid for invalid arguments,
+        Unavailable if the disk fails or is full.
         """
         if not len(hashes) == len(offsets) == len(sizes) == len(store_timestamps):
             raise Invalid(
@@ -253,20 +306,22 @@ class IndexStoreService:
         return added
 
     def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None:
-        """Note that all keys of a queue below an offset are in the index (or need not be)."""
+        """Record that all keys of a queue below an offset are in the index, or need not be in
+        it."""
         self._open_writer().mark((topic_id, queue_id), commit_log_offset)
 
     def check_takes_keys(self) -> None:
-        """Raise Unavailable once a sync has failed, Invalid while the service is not open."""
+        """Raise Unavailable after a failed sync, Invalid if the service is not open."""
         self._open_writer().check_usable()
 
     def find_indexed_end(self, topic_id: int, queue_id: int) -> int | None:
-        """Return the tiered commit log offset (bytes) up to which a queue's keys are in the index;
-        None when nothing is known of the queue: it was never indexed by this store."""
+        """Return the tiered commit log offset (bytes) up to which a queue's keys are in the
+        index, or None if this store never indexed the queue."""
         return self._open_writer().mark_of((topic_id, queue_id))
 
     def forget(self, topic_id: int, queue_id: int) -> None:
-        """Forget the queue, which was destroyed; a new one of that name starts at offset 0."""
+        """Remove the watermark of a destroyed queue. A new queue of that name starts at offset
+        0."""
         self._open_writer().forget((topic_id, queue_id))
 
     # Reading
@@ -281,12 +336,10 @@ class IndexStoreService:
         *,
         topic_id: int | None = None,
     ) -> Reading[list[IndexItem]]:
-        """Find where messages may be that have a key, by queue and offset, the newest `max_count`.
-
-        Times are inclusive and right to the second, so the caller verifies topic, key and time on
-        the messages. Files that fail are reported and left out; raises Unavailable when nothing
-        was found and a part of the tier could not be reached.
-        """
+        """Return locations of messages that may have a key, by queue and offset, the newest
+        `max_count`. Times are inclusive and exact to the second only, so the caller must verify
+        topic, key and time of the messages. Failing files are reported and skipped. Raises
+        Unavailable if nothing was found and a part of the tier could not be read."""
         if max_count <= 0 or begin_ms > end_ms:
             return _read_nothing()
         wanted = Wanted(
@@ -299,48 +352,68 @@ class IndexStoreService:
     # Moving on
 
     def _is_ending(self) -> bool:
-        """Whether nothing new is to be begun: asked between the parts of what takes long."""
+        """Return whether no new work may begin. Checked between the parts of long work."""
         if self._stop_by_ms is not None:
             return self._clock.monotonic_ms() >= self._stop_by_ms
         self._loop.report_progress()
         return self._loop.is_stopping
 
     def checkpoint(self) -> None:
-        """Sync the local files, then write the watermarks. Raises Unavailable; after a failed
-        sync the service takes no more keys, since what it put may be lost."""
+        """Sync the local files, then write the watermarks. Raises Unavailable. After a failed sync
+        the service accepts no more keys, because earlier ones may be lost."""
         self._open_writer().checkpoint()
 
-    def seal_and_upload(self, force: bool = False) -> int:
-        """Upload all sealed files, oldest first; `force` seals the one being written too.
+    def count_waiting(self) -> int:
+        """Return the number of keys that exist only on the local disk."""
+        return sum(file.valid_count() for file in self._open_writer().files)
 
-        Returns how many were uploaded. Raises what stopped it, Unavailable for a stop; files not
-        uploaded stay local.
-        """
+    def seal_aged(self) -> None:
+        """Seal the files that have contained keys for longer than
+        `tieredStoreIndexFileUploadInterval`, earlier runs included. This is for a writer whose runs
+        are shorter than that."""
+        longest_ms = self._config.index_file_upload_interval_ms
+        writer = self._open_writer()
+        since_ms = writer.waiting_since_ms
+        if longest_ms and since_ms is not None and self._clock.now_ms() - since_ms >= longest_ms:
+            writer.seal()
+
+    def seal_and_upload(
+        self, force: bool = False, on_upload: Callable[[int, int], None] = lambda _done, _all: None
+    ) -> int:
+        """Upload all sealed files, oldest first. `force`: seal the current file first. `on_upload`:
+        called before each file and at the end, with the number of uploaded keys and of all keys.
+        Returns the number of uploaded files. Raises the error that ended the upload, and
+        Unavailable at a stop. Remaining files stay local."""
         with self._upload_lock:
             self._check_not_fenced()
             writer = self._open_writer()
             if force:
                 writer.seal()
             sealed = [file for file in writer.files if file.status is IndexStatus.SEALED]
+            counts = [file.valid_count() for file in sealed] if sealed else []
+            done = 0
             try:
-                for file in sealed:
+                for file, count in zip(sealed, counts, strict=True):
+                    on_upload(done, sum(counts))
                     self._upload(writer, file)
+                    done += count
+                if sealed:
+                    on_upload(done, sum(counts))
             except Fenced as error:
                 self._fenced = error
                 raise
             return len(sealed)
 
     def expire(self, before_ms: int) -> int:
-        """Remove uploaded files whose last message was stored before a time; returns how many.
-
-        Raises Unavailable when one could not be removed; it is tried again next time.
-        """
+        """Remove uploaded files whose last message was stored before a time. Returns their number.
+        Raises Unavailable if a file could not be removed. The next expiry retries the removal."""
         with self._upload_lock:
             self._check_not_fenced()
             return self.segments.expire(before_ms, self._drop, self._is_ending)
 
     def tick(self) -> None:
-        """Do one round of the loop: sync, upload, expire. Raises what stopped it."""
+        """Run one round of the loop: sync, upload, expire. Raises the error that ended the
+        round."""
         self.checkpoint()
         if self._fenced is not None:
             return
@@ -370,7 +443,7 @@ class IndexStoreService:
             raise
 
     def _upload(self, writer: IndexWriter, file: LocalIndexStoreFile) -> None:
-        # What is removed below must not be needed again: the watermarks go first.
+        # The removed rows must not be needed again, so the watermarks come first.
         writer.checkpoint()
         if file.valid_count() == 0:
             writer.remove(file)

@@ -1,4 +1,4 @@
-"""An index file in the tier: compacted, read-only, queried by ranged reads."""
+"""An index file in the tier. It is compacted, read-only, and queried by ranged reads."""
 
 from __future__ import annotations
 
@@ -15,31 +15,41 @@ from tieredstore.message.index.tiered import (
     COMPACTED_ITEM_SIZE,
     HEADER_SIZE,
     SLOT_SIZE,
+    TRAILER_SIZE,
     IndexHeader,
     compacted_size,
+    find_content_end,
+    find_trailer,
     infer_slots,
+    is_trailer,
     unpack_compacted_slot,
     unpack_header,
 )
-from tieredstore.tier.index.item import IndexItem
-from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
-from tieredstore.tier.index.store_file import IndexStatus, IndexStoreFile
+from tieredstore.tier.index.index_file import (
+    MAX_CHAIN_ITEMS,
+    IndexItem,
+    IndexStatus,
+    IndexStoreFile,
+    Wanted,
+)
 from tieredstore.tier.reading import Reading, SegmentRead, read_segment
 
 FIRST_READ_BYTES = 1024 * COMPACTED_ITEM_SIZE
 LARGEST_READ_BYTES = 32_768 * COMPACTED_ITEM_SIZE
 FEW_ITEMS_BYTES = 64 * COMPACTED_ITEM_SIZE
-"""Up to so many bytes of items the loop is faster than the columns."""
+"""Size of items in bytes below which a loop over the items is faster than numpy's columns."""
 LARGEST_CHAIN_BYTES = MAX_CHAIN_ITEMS * COMPACTED_ITEM_SIZE
+
 
 _ITEM = struct.Struct(">iiiqii")
 
 
 class UploadedIndexStoreFile(IndexStoreFile):
-    """One INDEX segment. Items may be older than `begin_ms`: Java names a file by its creation.
+    """One INDEX segment.
 
-    base_offset: of the segment, bytes; size_bytes: of the segment; latest_ms: no item is younger;
-    is_expired: nobody need read it, and it may be gone.
+    Items may be older than `begin_ms`, because Java names a file by its creation. `base_offset`,
+    `size_bytes`: of the segment, in bytes. `latest_ms`: no item is later. `is_expired`: whether all
+    items have expired, so that the segment may be deleted.
     """
 
     def __init__(self, segment: FileSegment, entry: FileSegmentMetadata) -> None:
@@ -53,6 +63,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
         self._header: IndexHeader | None = None
         self._slots = 0
         self._items_start = 0
+        self._has_trailer = False
 
     def __str__(self) -> str:
         return str(self._segment.id)
@@ -63,31 +74,41 @@ class UploadedIndexStoreFile(IndexStoreFile):
         self._segment.close()
 
     def header(self) -> Reading[IndexHeader]:
-        """Read the file's header, once. Raises Corrupt when it does not fit the file's size, or the
-        first slot (which is read with it) does not point behind the slots."""
+        """Read the file's header, once. Raises Corrupt if the header does not match the file's
+        size, or if the first slot (read in the same request) does not point to the first byte after
+        all slots. The first slot may also be empty if the file has a trailer."""
         if self._header is None:
             data = yield from read_segment(self._segment, 0, HEADER_SIZE + SLOT_SIZE)
             header = header_of(self._segment, data)
-            slots = infer_slots(self.size_bytes, header.items)
-            first, _ = unpack_compacted_slot(data, HEADER_SIZE)
+            end, place = self.size_bytes, find_trailer(self.size_bytes, header.items)
+            if place is not None:
+                tail = yield from read_segment(self._segment, place, TRAILER_SIZE)
+                end = place if is_trailer(tail) else end
+            slots = infer_slots(end, header.items)
+            first, length = unpack_compacted_slot(data, HEADER_SIZE)
+            if end == place and slots is not None and not length:
+                first = compacted_size(slots, 0)  # such a file has zeros in empty slots
             if slots is None or first != compacted_size(slots, 0):
                 raise self._make_corrupt_error(
                     24, f"an item count that fits {self.size_bytes} bytes", header.items
                 )
+            self._has_trailer = end < self.size_bytes
             self._slots, self._items_start, self._header = slots, first, header
         return self._header
 
     def find(self, wanted: Wanted) -> Reading[list[IndexItem]]:
-        """Find the items that fit, newest first within a hash, at most `wanted.limit`.
-
-        Raises Corrupt when slots or items are not what the format says.
-        """
+        """Find the matching items, newest first within a hash, at most `wanted.limit`. Raises
+        Corrupt for slots or items that break the format."""
         if self.size_bytes <= HEADER_SIZE:
             return []
         header = self._header or (yield from self.header())
         found: list[IndexItem] = []
         if header.items == 0:
             return found
+        if self._has_trailer:
+            # Its times are milliseconds, and wrong for IPv6 hosts. The reader of the messages
+            # compares theirs.
+            wanted = wanted.at_any_time()
         segment = self._segment
         for key_hash in wanted.hashes:
             place = self._place_slot(key_hash)
@@ -114,8 +135,8 @@ class UploadedIndexStoreFile(IndexStoreFile):
         return found[: wanted.limit]
 
     def find_slot(self, key_hash: int) -> Reading[tuple[int, int]]:
-        """Find where the items of a hash are, beside others of its slot: position and length in
-        bytes. Raises Corrupt when the slot is not what the format says."""
+        """Return position and length in bytes of the items of a hash, which may include other items
+        of its slot. Raises Corrupt for an invalid slot."""
         if self._header is None:
             yield from self.header()
         place = self._place_slot(key_hash)
@@ -161,18 +182,21 @@ def header_of(segment: FileSegment, data: memoryview) -> IndexHeader:
 
 
 def check_whole(segment: FileSegment, size_bytes: int, header: IndexHeader) -> None:
-    """Raise Corrupt unless a segment holds one whole compacted file.
+    """Raise Corrupt unless a segment contains one complete compacted file.
 
-    The first slot must point behind the slots and the last one must end where the file ends, which
-    a cut file cannot fulfil.
+    The first slot must point to the end of the slots, and the items of the last slot must end at
+    the end of the file, which is impossible for a truncated file.
     """
-    slots = infer_slots(size_bytes, header.items)
+    end = find_content_end(size_bytes, header.items, segment.read)
+    slots = infer_slots(end, header.items)
     if slots is None:
         raise Corrupt(
             f"index segment {segment.id}: {header.items} items do not fit {size_bytes} bytes",
             path=str(segment.id),
             offset=24,
         )
+    if end < size_bytes:
+        return  # the bytes in front of the trailer were written before it
     start, _ = unpack_compacted_slot(segment.read(HEADER_SIZE, SLOT_SIZE))
     last = HEADER_SIZE + (slots - 1) * SLOT_SIZE
     position, length = unpack_compacted_slot(segment.read(last, SLOT_SIZE))

@@ -1,9 +1,7 @@
-"""How far each queue's keys are surely in the index, across crashes.
-
-The file `tiered_index_file/watermarks.json` is ours: its name has no digits only, so Java ignores
-it. It is written after the index data that it speaks of is on disk, never before. It also keeps
-what the index files themselves do not say: their capacity, and how many items are on disk.
-"""
+"""Watermarks: for each queue, the offset up to which its keys are certainly in the index, even
+after a crash. Java ignores the file `tiered_index_file/watermarks.json`, because its name is not a
+number. The file is written only after the index data is on disk. The file also has facts that the
+index files lack: their capacity, and the number of items on disk."""
 
 from __future__ import annotations
 
@@ -14,26 +12,31 @@ from typing import Annotated
 import msgspec
 
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error, wrap_os_errors
-from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.file_operations import FILES, cut_zeros
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.message.index.tiered import unsealed_size
 
 FORMAT_VERSION = 1
+JAVA_DEFAULT_CAPACITY = (5_000_000, 20_000_000)
 FILE_NAME = "watermarks.json"
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class FileState(msgspec.Struct, frozen=True):
-    """A local index file when the watermarks were written.
+    """State of a local index file when the watermarks were written.
 
-    slots, max_items: its capacity; synced_items: items that were on disk; covered_items: items
-    known to be below their queues' watermarks.
+    `slots`, `max_items`: its capacity.
+    `synced_items`: number of items on disk.
+    `covered_items`: number of items known to be below their queues' watermarks.
+    `since_ms`: time at which the file got its first keys (epoch ms), 0 if unknown.
     """
 
     slots: Annotated[int, msgspec.Meta(ge=1)]
     max_items: Annotated[int, msgspec.Meta(ge=2)]
     synced_items: _Count
     covered_items: _Count
+    since_ms: _Count = 0
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -50,10 +53,11 @@ class _Version(msgspec.Struct):
 
 @dataclass(slots=True)
 class Watermarks:
-    """What the file says.
+    """Content of the file of watermarks.
 
-    indexed_until: (topic id, queue id) -> tiered commit log offset (bytes) up to which all keys
-    are in the index; files: by begin timestamp; clean: whether the writer stopped in order.
+    `indexed_until`: tiered commit log offset (bytes) up to which all keys are in the index, by
+    (topic id, queue id). `files`: states of local files, by begin timestamp. `clean`: whether the
+    writer stopped cleanly.
     """
 
     indexed_until: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -62,14 +66,12 @@ class Watermarks:
 
 
 def load_watermarks(directory: Path) -> Watermarks:
-    """Read the file of an index directory; nothing known where there is none.
-
-    Raises Invalid when a newer version wrote it, Corrupt when it cannot be understood, and
-    Unavailable when it cannot be read.
-    """
+    """Read the file of an index directory. Returns empty watermarks if the file is missing. Raises
+    Invalid if a newer version wrote it, Corrupt if it cannot be parsed, and Unavailable if it
+    cannot be read."""
     path = directory / FILE_NAME
     try:
-        data = path.read_bytes()
+        data = cut_zeros(path.read_bytes())
     except FileNotFoundError:
         return Watermarks()
     except OSError as error:
@@ -89,8 +91,30 @@ def load_watermarks(directory: Path) -> Watermarks:
     return Watermarks(marks, dict(document.files), document.clean)
 
 
+def find_capacity(
+    size_bytes: int, state: FileState | None, configured: tuple[int, int]
+) -> tuple[int, int] | None:
+    """Return the numbers of slots and items of a local index file, given its size. They are those
+    of the watermarks (`state`), of the configuration, or Java's default. None if none of them
+    fits."""
+    known = (state.slots, state.max_items) if state else configured
+    choices = [known, configured, JAVA_DEFAULT_CAPACITY]
+    choices += [(slots, items + 1) for slots, items in choices[1:]]  # of a full one of 5.1
+    return next((one for one in choices if unsealed_size(*one) == size_bytes), None)
+
+
+def load_file_states(directory: Path) -> dict[int, FileState]:
+    """Read the states of local index files from the watermarks, for a reader. Returns no states if
+    the file cannot be parsed. Raises Unavailable."""
+    try:
+        return load_watermarks(directory).files
+    except (Corrupt, Invalid):
+        return {}
+
+
 def save_watermarks(directory: Path, watermarks: Watermarks) -> None:
-    """Write the file: temporary file, sync, rename. Raises Unavailable."""
+    """Write the watermarks durably: to a temporary file that is synced and renamed. Raises
+    Unavailable."""
     rows = [
         (topic_id, queue_id, offset)
         for (topic_id, queue_id), offset in sorted(watermarks.indexed_until.items())

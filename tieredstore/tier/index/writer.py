@@ -1,27 +1,114 @@
-"""The local half of the index: the files that take keys, and the watermarks over them."""
+"""The local part of the index: the files that accept keys, and the watermarks."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from tieredstore.clock import Clock
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 from tieredstore.tier.index.local_file import IndexRows, LocalIndexStoreFile
-from tieredstore.tier.index.replay import ReplayFilter
 from tieredstore.tier.index.watermarks import FileState, Watermarks, save_watermarks
+
+_MASK = 0xFFFFFFFF
+_SHIFT = np.uint64(32)
+
+
+@dataclass(slots=True)
+class _QueueRows:
+    """Rows of a queue. `offsets`: distinct commit log offsets, ascending. `pairs`: numbers `index
+    of the offset << 32 | hash`."""
+
+    offsets: npt.NDArray[np.int64]
+    pairs: npt.NDArray[np.uint64]
+
+
+class ReplayFilter:
+    """Rows that the index had at recovery. The filter finds rows that are put again. Not
+    thread-safe: the index service's put lock guards the filter."""
+
+    def __init__(self) -> None:
+        self._queues: dict[tuple[int, int], _QueueRows] = {}
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def add(
+        self,
+        topic_ids: npt.NDArray[np.integer],
+        queue_ids: npt.NDArray[np.integer],
+        offsets: npt.NDArray[np.int64],
+        hashes: npt.NDArray[np.integer],
+    ) -> None:
+        """Add rows of any number of queues."""
+        order = np.lexsort((queue_ids, topic_ids))
+        topics, queues = topic_ids[order], queue_ids[order]
+        starts = np.flatnonzero((topics[1:] != topics[:-1]) | (queues[1:] != queues[:-1])) + 1
+        for rows in np.split(order, starts):
+            if len(rows):
+                key = (int(topic_ids[rows[0]]), int(queue_ids[rows[0]]))
+                self.add_queue(key, offsets[rows].astype(np.int64), hashes[rows])
+
+    def add_queue(
+        self,
+        key: tuple[int, int],
+        offsets: npt.NDArray[np.int64],
+        hashes: npt.NDArray[np.integer],
+    ) -> None:
+        """Add rows of one queue."""
+        before = self._queues.get(key)
+        low = hashes.astype(np.int64) & _MASK
+        if before is not None:
+            offsets = np.append(before.offsets[before.pairs >> _SHIFT], offsets)
+            low = np.append((before.pairs & np.uint64(_MASK)).astype(np.int64), low)
+        distinct, ranks = np.unique(offsets, return_inverse=True)
+        self._queues[key] = _QueueRows(distinct, _pairs(ranks, low))
+
+    def find_unknown(
+        self,
+        key: tuple[int, int],
+        offsets: npt.NDArray[np.int64],
+        hashes: npt.NDArray[np.int32],
+    ) -> npt.NDArray[np.bool_] | None:
+        """Return which rows of a batch are new. None means that all are new."""
+        known = self._queues.get(key)
+        if known is None or not len(offsets):
+            return None
+        ranks = np.searchsorted(known.offsets, offsets).astype(np.intp)
+        ranks[ranks == len(known.offsets)] = 0
+        present: npt.NDArray[np.bool_] = known.offsets[ranks] == offsets
+        present &= np.isin(_pairs(ranks, hashes.astype(np.int64) & _MASK), known.pairs)
+        return ~present
+
+    def advance(self, key: tuple[int, int], offset: int) -> None:
+        """Remove the rows of a queue below an offset, because they will not be put again."""
+        known = self._queues.get(key)
+        if known is not None and offset > int(known.offsets[-1]):
+            del self._queues[key]
+
+    def forget(self, key: tuple[int, int]) -> None:
+        """Remove all rows of a queue, because the queue begins again."""
+        self._queues.pop(key, None)
+
+
+def _pairs(ranks: npt.NDArray[np.intp], low: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    return ranks.astype(np.uint64) << _SHIFT | low.astype(np.uint64)
+
 
 QueueId = tuple[int, int]
 """Topic id and queue id."""
 
 
 class IndexWriter:
-    """Thread-safe. `files` is replaced whole, by ascending begin, so that readers need no lock.
-
-    find_capacity: tells slots and items of a new file; replay: rows that a crash may make the
-    caller put again; last_begin: the newest name among the uploaded files.
-    """
+    """The local files of an index. Thread-safe. `files` is sorted by begin time and always replaced
+    as a whole, so readers need no lock. `find_capacity`: returns slots and items of a new file.
+    `replay`: rows that the caller may put again after a crash. `last_begin`: the newest name of the
+    uploaded files."""
 
     def __init__(
         self,
@@ -32,8 +119,10 @@ class IndexWriter:
         replay: ReplayFilter,
         indexed_until: dict[QueueId, int],
         last_begin: Callable[[], int],
+        states: Mapping[int, FileState] | None = None,
     ) -> None:
         self.files = tuple(files)
+        self._since_ms = {begin: state.since_ms for begin, state in (states or {}).items()}
         self.batches = 0
         self._directory = directory
         self._find_capacity = find_capacity
@@ -52,8 +141,8 @@ class IndexWriter:
         self._put_lock = threading.Lock()
 
     def put(self, queue: QueueId, rows: IndexRows, indexed_until: int | None) -> int:
-        """Add rows, over several files if need be, and move the queue's mark; returns how many
-        were new. Raises Unavailable, Invalid when closed."""
+        """Add rows, over several files if needed, and advance the queue's watermark. Returns the
+        number of new rows. Raises Unavailable, Invalid when closed."""
         with self._put_lock:
             self.check_usable()
             added = self._put_rows(queue, rows) if len(rows) else 0
@@ -63,27 +152,27 @@ class IndexWriter:
         return added
 
     def mark(self, queue: QueueId, offset: int) -> None:
-        """Note that nothing of the queue below an offset is to be put any more."""
+        """Record that no key of a queue below an offset must be put again."""
         with self._put_lock:
             self._advance(queue, offset)
 
     def mark_of(self, queue: QueueId) -> int | None:
-        """Return the queue's watermark."""
+        """Return the watermark of a queue."""
         return self._indexed_until.get(queue)
 
     @property
     def mark_count(self) -> int:
-        """How many queues have a watermark."""
+        """Number of queues that have a watermark."""
         return len(self._indexed_until)
 
     def forget(self, queue: QueueId) -> None:
-        """Remove the queue's watermark."""
+        """Remove the watermark of a queue."""
         with self._put_lock:
             self._indexed_until.pop(queue, None)
             self._replay.forget(queue)
 
     def seal(self) -> None:
-        """Seal the files: none takes keys any more; the next key begins a new one."""
+        """Seal the files, so that they accept no more keys. The next key begins a new file."""
         with self._put_lock:
             self._seal()
 
@@ -93,22 +182,22 @@ class IndexWriter:
             file.seal()
 
     def seal_after(self, age_ms: int) -> None:
-        """Seal what has held keys for that long, by the time that has passed; of what was there at
-        the start, since then."""
+        """Seal the files that have contained keys for longer than the given time. For files from
+        before the start, the time counts from the start."""
         with self._put_lock:
             first_ms = self._first_put_ms
             if first_ms is not None and self._clock.monotonic_ms() - first_ms >= age_ms:
                 self._seal()
 
     def remove(self, file: LocalIndexStoreFile) -> None:
-        """Drop a file that is in the tier. Raises Unavailable when it cannot be deleted."""
+        """Delete a local file that is in the tier. Raises Unavailable if it cannot be deleted."""
         with self._put_lock:
             self.files = tuple(other for other in self.files if other is not file)
         file.destroy()
 
     def checkpoint(self, *, clean: bool = False) -> None:
-        """Sync the files, then write the watermarks. Raises Unavailable; after a failed sync no
-        more keys are taken, since what was put may be lost."""
+        """Sync the files, then write the watermarks. Raises Unavailable. After a failed sync the
+        index accepts no more keys, because keys may be lost."""
         with self._checkpoint_lock:
             with self._put_lock:
                 if self._broken is not None:
@@ -128,7 +217,7 @@ class IndexWriter:
             self._saved = watermarks
 
     def close(self) -> None:
-        """Take no more keys and release the files."""
+        """Accept no more keys and release the files."""
         with self._put_lock:
             self._closed = True
             files, self.files = self.files, ()
@@ -143,12 +232,24 @@ class IndexWriter:
                 file.max_items,
                 file.item_count,
                 file.item_count if covered else file.covered_items,
+                self._find_since(file),
             )
             for file in self.files
         }
 
+    def _find_since(self, file: LocalIndexStoreFile) -> int:
+        if not self._since_ms.get(file.begin_ms):
+            self._since_ms[file.begin_ms] = self._clock.now_ms()
+        return self._since_ms[file.begin_ms]
+
+    @property
+    def waiting_since_ms(self) -> int | None:
+        """Time at which the first waiting key was put (epoch ms), also in earlier runs. None if no
+        key waits."""
+        return min((self._find_since(file) for file in self.files if file.item_count), default=None)
+
     def check_usable(self) -> None:
-        """Raise Invalid once it is closed, Unavailable once a sync has failed."""
+        """Raise Invalid if the writer is closed, Unavailable after a failed sync."""
         if self._closed:
             raise Invalid("index: the service is not open", path=str(self._directory))
         if self._broken is not None:
@@ -188,8 +289,9 @@ class IndexWriter:
         return made
 
     def _next_begin(self, first_ms: int) -> int:
-        """Names increase. Java asks only files that began within a query's times (D5), so a file
-        of old messages is named by the first of them."""
+        """Return the name (begin time) of the next file. Names increase. Java reads only files that
+        began within a query's times (D5), so the name of a file of old messages is the time of its
+        first message."""
         newest = max((file.begin_ms for file in self.files), default=0)
         newest = max(newest, self._last_begin())
         begin_ms = max(min(self._clock.now_ms(), first_ms), newest + 1)

@@ -1,1 +1,1 @@
-"""What an operator decides of a tier: which topics are in it, and at which speed it is used."""
+"""Decisions of an operator about a tier: its topics, and the rate at which it is used."""

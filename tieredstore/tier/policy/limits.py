@@ -1,8 +1,7 @@
-"""Limits of what a broker writes to its tier and reads from it: bytes and requests a second.
-
-A request is a call of a segment. One of an object store may take a few requests, or parts, and its
-upkeep (merging, garbage) comes besides; listings and deletions are not limited.
-"""
+"""Limits on the bytes and requests per second that a broker writes to its tier and reads from it. A
+request is a call of a segment, which may be several requests or parts for an object store.
+Maintenance of the object store (merging, garbage) is not counted. Listings and deletions are not
+limited."""
 
 from __future__ import annotations
 
@@ -25,54 +24,101 @@ from tieredstore.contracts.segment import (
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment, find_layer
 from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import Metrics
-from tieredstore.tier.policy.token_bucket import TokenBucket
+
+LOOK_MS: Final = 500
+"""Interval at which a wait checks for a changed rate, ms."""
+
+
+class TokenBucket:
+    """Limits a rate to `rate` units per second. After a pause, at most the units of one second are
+    available. An amount passes as soon as any unit is available, even if the amount is larger. It
+    then leaves a debt, and the next caller waits until the debt is paid. So requests are never
+    split. Thread-safe. A waiting caller does not hold the lock. `rate`: returns units per second,
+    read each time. 0 means no limit. `is_stopping`: ends all waits."""
+
+    def __init__(self, rate: Callable[[], int], clock: Clock, is_stopping: threading.Event) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._is_stopping = is_stopping
+        self._lock = threading.Lock()
+        self._level = 0.0  # amount that may be taken now. Below 0: debt
+        self._seen_ms: int | None = None
+
+    def take(self, amount: int) -> int:
+        """Wait until this amount may be taken, and take it. Returns the waiting time, ms. A stop
+        ends the wait, and the amount is taken."""
+        begin_ms = self._clock.monotonic_ms()
+        while (wait_ms := self._try(amount)) and not self._is_stopping.is_set():
+            self._clock.wait(self._is_stopping, min(wait_ms, LOOK_MS))
+        return self._clock.monotonic_ms() - begin_ms
+
+    def take_now(self, amount: int) -> bool:
+        """Take this amount if no wait is needed. Returns whether it was taken."""
+        return self._try(amount) == 0
+
+    def give_back(self, amount: int) -> None:
+        """Undo a `take` of an unused amount."""
+        with self._lock:
+            self._level += amount
+
+    def _try(self, amount: int) -> int:
+        """Take the amount if no debt is left, and return 0. Otherwise return the approximate
+        waiting time, ms."""
+        rate = self._rate()
+        if rate <= 0:
+            self._seen_ms = None  # a limit that is set later begins without a debt
+            return 0
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            if self._seen_ms is None:
+                self._level = float(rate)
+            else:
+                passed = max(now_ms - self._seen_ms, 0) * rate / 1000
+                self._level = min(self._level + passed, float(rate))
+            self._seen_ms = now_ms
+            if self._level <= 0:
+                return int(-self._level * 1000 / rate) + 1
+            self._level -= amount
+        return 0
+
 
 LIMIT_WAITS: Final = "rocketmq_tiered_store_x_limit_wait_milliseconds_total"
 
 
 class Limit:
-    """Bytes and requests of one direction. Thread-safe."""
+    """Limits the bytes per second in one direction. Thread-safe."""
 
     def __init__(
         self,
         operation: str,
         bytes_per_s: Callable[[], int],
-        requests_per_s: Callable[[], int],
         clock: Clock,
         metrics: Metrics,
         is_stopping: threading.Event,
     ) -> None:
         self._operation = operation
         self._metrics = metrics
-        self._requests = TokenBucket(requests_per_s, clock, is_stopping)
         self._bytes = TokenBucket(bytes_per_s, clock, is_stopping)
 
     def wait(self, size_bytes: int) -> None:
-        """Wait until a request of that size may begin."""
-        waited_ms = self._requests.take(1) + self._bytes.take(size_bytes)
+        """Wait until a request of the given size may begin."""
+        waited_ms = self._bytes.take(size_bytes)
         if waited_ms:
             self._metrics.count(LIMIT_WAITS, waited_ms, operation=self._operation)
 
     def give_back(self, size_bytes: int) -> None:
-        """Give back the bytes of a request that brought none."""
+        """Return the bytes of a request that transferred no bytes."""
         self._bytes.give_back(size_bytes)
 
     def passes_now(self, size_bytes: int) -> bool:
-        """Take a request of that size if it needs no wait; tells whether it did."""
-        if not self._requests.take_now(1):
-            return False
-        if not self._bytes.take_now(size_bytes):
-            self._requests.give_back(1)
-            return False
-        return True
+        """Take the bytes of a request if no wait is needed. Returns whether they were taken."""
+        return self._bytes.take_now(size_bytes)
 
 
 class LimitedProvider(WrapperProvider):
-    """Holds up the reads and writes of all segments that it opens, in the threads that call them:
-    those that upload, and those in which reads wait for the backend. A stop does not wait.
-
-    config: read each time, so limits may change at any time.
-    """
+    """Throttles the reads and writes of all segments that it opens, in the calling threads: threads
+    that upload, and threads in which reads wait for the backend. A stop does not wait. `config`:
+    read each time, so the limits may change at any time."""
 
     def __init__(
         self,
@@ -87,7 +133,6 @@ class LimitedProvider(WrapperProvider):
         self._writes = Limit(
             "write",
             lambda: config.upload_bytes_per_s,
-            lambda: config.upload_requests_per_s,
             clock,
             metrics,
             self._is_stopping,
@@ -95,7 +140,6 @@ class LimitedProvider(WrapperProvider):
         self._reads = Limit(
             "read",
             lambda: config.download_bytes_per_s,
-            lambda: config.download_requests_per_s,
             clock,
             metrics,
             self._is_stopping,
@@ -105,7 +149,7 @@ class LimitedProvider(WrapperProvider):
         return LimitedSegment(segment, self._writes, self._reads)
 
     def begin_stop(self) -> None:
-        """Hold up nothing any more, and let the time of the backend's stop begin. Idempotent."""
+        """Stop throttling and start the backend's shutdown deadline. Idempotent."""
         self._is_stopping.set()
         bounded = find_layer(self.wrapped, BoundedStop)
         if bounded is not None:
@@ -117,7 +161,7 @@ class LimitedProvider(WrapperProvider):
 
 
 class LimitedSegment(WrapperSegment):
-    """One segment."""
+    """A segment with limits on its reads and writes."""
 
     def __init__(self, wrapped: FileSegment, writes: Limit, reads: Limit) -> None:
         super().__init__(wrapped)
@@ -131,7 +175,8 @@ class LimitedSegment(WrapperSegment):
     def write_with(
         self, position: int, buffers: Sequence[Buffer], companion: Companion
     ) -> tuple[WriteResult, WriteResult | None]:
-        """Write both where `wrapped` can; they count as one request. Else as `write`."""
+        """Write both buffers with `wrapped` if it supports that. They count as one request.
+        Otherwise write like `write`."""
         if not isinstance(self.wrapped, PairedSegment):
             return self.write(position, buffers), None
         self._writes.wait(_count_bytes(buffers) + _count_bytes(companion.buffers))
@@ -150,8 +195,8 @@ class LimitedSegment(WrapperSegment):
             raise
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Return what is at hand where the limits let it through at once; else the caller waits
-        for it where it may."""
+        """Return bytes that can be read without blocking, if the limits allow this without a wait.
+        Otherwise return None, and the caller waits in a blocking read."""
         found = self.wrapped.read_nowait(position, length)
         if found is None or not self._reads.passes_now(length):
             return None

@@ -1,29 +1,73 @@
-"""TopicFilter: which topics stay out of the tier, and which storage level each has."""
+"""Topics that are excluded from the tier, and the storage level of each topic."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from fnmatch import translate
 from functools import lru_cache
 
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.message.names import LMQ_PREFIX, find_name_fault, is_system_topic
 from tieredstore.metrics import Metrics
-from tieredstore.tier.policy.topic_patterns import TopicPatterns
+
+_MOST_NAMES = 200_000
+"""Maximum number of topics whose results are cached. For more topics, results are computed each
+time."""
+
+
+class TopicPatterns:
+    """Topics that match two lists of patterns. Thread-safe. The lists are settings that may change
+    at any time. Results for earlier lists are discarded."""
+
+    def __init__(self) -> None:
+        self._known = _Compiled("", "")
+
+    def admit(self, topic: str, included: str, excluded: str) -> bool:
+        """Return whether a topic is included (an empty list includes all) and not excluded. The
+        lists have comma-separated, case-sensitive shell patterns."""
+        if not included and not excluded:
+            return True
+        known = self._known
+        if known.lists != (included, excluded):
+            known = self._known = _Compiled(included, excluded)
+        return known.admit(topic)
+
+
+class _Compiled:
+    def __init__(self, included: str, excluded: str) -> None:
+        self.lists = (included, excluded)
+        self._included = _compile(included)
+        self._excluded = _compile(excluded)
+        self._found: dict[str, bool] = {}
+
+    def admit(self, topic: str) -> bool:
+        found = self._found.get(topic)
+        if found is None:
+            found = (self._included is None or bool(self._included.match(topic))) and not (
+                self._excluded is not None and self._excluded.match(topic)
+            )
+            if len(self._found) < _MOST_NAMES:
+                self._found[topic] = found
+        return found
+
+
+def _compile(patterns: str) -> re.Pattern[str] | None:
+    """Return one expression for a list of patterns. None for an empty list."""
+    words = [word for word in (word.strip() for word in patterns.split(",")) if word]
+    return re.compile("|".join(map(translate, words))) if words else None
+
 
 EXCLUDED_METRIC = "rocketmq_tiered_store_x_excluded_topics"
 BY_PATTERN = "excluded by pattern"
 BY_LEVEL = "its storage level is DISABLE"
 
 
-_MOST_NAMES = 200_000
-"""Topics whose names are judged once."""
-
-
 @lru_cache(_MOST_NAMES)
 def _judge_name(topic: str) -> str | None:
-    """Why nothing of a topic of that name is ever in any tier; None when that is not so."""
+    """Return why no topic of the given name is ever in a tier, or None."""
     if not topic.strip():
         return "blank name"
     if is_system_topic(topic):
@@ -34,18 +78,19 @@ def _judge_name(topic: str) -> str | None:
 
 
 class TopicFilter:
-    """Thread-safe. There are three kinds of topics that are not uploaded:
+    """Decides which topics are uploaded. Thread-safe. There are three kinds of topics that are not
+    uploaded:
 
     those of which nothing is ever in a tier (`is_filtered`): system topics, light queues, the
-    topics named like broker and cluster, and those excluded at run time with a reason: a queue
-    type that the tier's format cannot hold (BatchCQ, compaction: D25). The local store alone
-    answers reads of them;
+    topics named like broker and cluster, and those excluded at run time with a reason: a queue type
+    that the tier's format cannot hold (BatchCQ, compaction: D25). The local store alone answers
+    reads of them;
 
-    those whose storage level is DISABLE (`take_levels`), to which the same happens, though the tier
-    may have something of them;
+    those whose storage level is DISABLE (`take_levels`). The local store alone answers reads of
+    these topics, too, although the tier may have messages of them;
 
-    those that `tieredStoreExcludeTopics` and `tieredStoreIncludeTopics` keep out. What the tier has
-    of them is read until it expires.
+    those that `tieredStoreExcludeTopics` and `tieredStoreIncludeTopics` keep out. Their messages in
+    the tier are read until they expire.
     """
 
     def __init__(self, config: StoreConfig, metrics: Metrics | None = None) -> None:
@@ -57,28 +102,28 @@ class TopicFilter:
         self._levels: Mapping[str, StorageLevel] = {}
         self._policies: object = ("", "", {})
         self.version = 0
-        """Another one after each change of what is uploaded, of that of patterns once `take_levels`
-        has seen it."""
+        """Number that changes with each change of the uploaded topics. A change of patterns counts
+        once `take_levels` has read it."""
         self._patterns = TopicPatterns()
 
     def is_filtered(self, topic: str) -> bool:
         return self.reason(topic) is not None
 
     def reason(self, topic: str) -> str | None:
-        """Tell why nothing of a topic is ever in the tier; None when that is not so."""
+        """Return why no message of a topic is ever uploaded, or None."""
         if topic in self._own_names:
             return "topic of the broker or the cluster"
         return _judge_name(topic) or self._excluded.get(topic)
 
     def exclude(self, topic: str, reason: str) -> None:
-        """Keep a topic out of the tier from now on; what is there stays."""
+        """Exclude a topic from the tier from now on. Its segments stay."""
         with self._lock:
             self._excluded = {**self._excluded, topic: reason}
             self.version += 1
             self._report(reason)
 
     def include(self, topic: str) -> None:
-        """Take an exclusion back."""
+        """Undo an exclusion of a topic."""
         with self._lock:
             excluded = dict(self._excluded)
             reason = excluded.pop(topic, None)
@@ -94,8 +139,8 @@ class TopicFilter:
     # Policies
 
     def take_levels(self, levels: Mapping[str, StorageLevel]) -> bool:
-        """Let these be the levels of topics that have one of their own, from now on. Tells
-        whether they, or the patterns, are others than at the last call."""
+        """Set the levels of topics that have their own level. Returns whether the levels, or the
+        patterns, have changed since the last call."""
         self._levels = dict(levels)
         policies = (self._config.include_topics, self._config.exclude_topics, self._levels)
         with self._lock:
@@ -105,22 +150,27 @@ class TopicFilter:
 
     @property
     def is_settled(self) -> bool:
-        """Whether policies are as the last `take_levels` found them."""
+        """Return whether policies are unchanged since the last `take_levels`."""
         config = self._config
         return self._policies == (config.include_topics, config.exclude_topics, self._levels)
 
     def find_level(self, topic: str) -> StorageLevel:
-        """Return the level that counts for a topic: its own one, else that of the broker; DISABLE
-        for all when that is the broker's."""
+        """Return the storage level of a topic: its own, or else the broker's. If the broker's level
+        is DISABLE, all topics have DISABLE."""
         level = self._config.storage_level
         return level if level is StorageLevel.DISABLE else self._levels.get(topic, level)
 
+    def find_read_level(self, topic: str) -> StorageLevel:
+        """Return the storage level by which a topic is read. The level is DISABLE for a topic that
+        is never in a tier."""
+        return StorageLevel.DISABLE if self.reason(topic) is not None else self.find_level(topic)
+
     def is_uploaded(self, topic: str) -> bool:
-        """Tell whether messages of a topic go to the tier now."""
+        """Return whether messages of a topic are uploaded at present."""
         return self.find_policy(topic) is None and not self.is_filtered(topic)
 
     def find_policy(self, topic: str) -> str | None:
-        """Tell which policy keeps a topic from being uploaded; None when none does."""
+        """Return the policy that excludes a topic from uploads, or None."""
         if self._levels.get(topic) is StorageLevel.DISABLE:
             return BY_LEVEL
         config = self._config
@@ -130,12 +180,12 @@ class TopicFilter:
 
     @property
     def has_policies(self) -> bool:
-        """Whether a policy may keep a topic out now."""
+        """Return whether a policy may exclude a topic at present."""
         config = self._config
         return bool(config.include_topics or config.exclude_topics or self._levels)
 
     def report_policies(self, topics: Iterable[str]) -> None:
-        """Count those of the local store's topics that policies keep out."""
+        """Count the topics of the local store that policies exclude from uploads."""
         found = Counter(
             policy
             for topic in set(topics)

@@ -1,1 +1,1 @@
-"""What was put and read, recorded for whoever plans ahead (`docs/formats/trace.md`)."""
+"""Record of puts and reads, for the advice on settings (`docs/formats/trace.md`)."""

@@ -1,7 +1,7 @@
-"""Blocks of a trace: what came and what was read within some seconds, as bytes and back.
+"""Encodes and decodes blocks of a trace.
 
-Pure functions; the format is in `docs/formats/trace.md`. A block stands for itself: what is
-damaged, or torn by the end of a process, takes no other one with it.
+A block has the arrivals and reads of some seconds. The format is in `docs/formats/trace.md`. Blocks
+are independent, so a damaged or torn block affects no other block.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PUT_DTYPE: Final = np.dtype(
         ("end_ms", "<i8"),
     ]
 )
-"""Messages of a queue with consecutive offsets. queue: its number in the block; begin_ms, end_ms:
-store times of the first and of one of the last, epoch ms."""
+"""Messages of a queue with consecutive offsets. `queue`: number of the queue in the block.
+`begin_ms`, `end_ms`: store times of the first message and of one of the last, epoch ms."""
 GET_DTYPE: Final = np.dtype(
     [
         ("group", "<i4"),
@@ -46,8 +46,8 @@ GET_DTYPE: Final = np.dtype(
         ("end_ms", "<i8"),
     ]
 )
-"""Gets of a group that followed one another. messages: what the answers held, without those that
-filters left out; begin_ms, end_ms: of the first and of the last answer, epoch ms."""
+"""Consecutive gets of a group. `messages`: number of messages in the answers, without those that
+filters rejected. `begin_ms`, `end_ms`: times of the first and of the last answer, epoch ms."""
 
 MAGIC: Final = b"TSTRACE1"
 MAX_CONTENT_BYTES: Final = 256 << 20
@@ -57,8 +57,9 @@ _LEVEL: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TraceBlock:
-    """What happened between two times, epoch ms. dropped: runs and gets of which nothing is known;
-    puts, gets: rows of PUT_DTYPE and GET_DTYPE, by the numbers of `queues` and `groups`."""
+    """Arrivals and reads between two times, epoch ms. `dropped`: number of runs and gets that were
+    lost. `puts`, `gets`: arrays of PUT_DTYPE and GET_DTYPE. Their numbers are indexes of `queues`
+    and `groups`."""
 
     begin_ms: int
     end_ms: int
@@ -100,8 +101,8 @@ def encode_block(block: TraceBlock) -> bytes:
 
 
 def find_blocks(data: bytes) -> tuple[list[TraceBlock], int]:
-    """Decode the blocks in the bytes of a file; returns with them how many places hold something
-    else, such as a block that was not written to its end."""
+    """Decode the blocks in the bytes of a file. Also returns the number of places with other
+    content, such as an incompletely written block."""
     blocks: list[TraceBlock] = []
     damaged = position = 0
     while 0 <= position < len(data):
@@ -109,13 +110,12 @@ def find_blocks(data: bytes) -> tuple[list[TraceBlock], int]:
             block, position = _decode_block(data, position)
             blocks.append(block)
         except Corrupt:
-            damaged += 1
+            damaged += any(memoryview(data)[position:])  # zeros up to the end are nothing
             position = data.find(MAGIC, position + 1)
     return blocks, damaged
 
 
 def _decode_block(data: bytes, position: int) -> tuple[TraceBlock, int]:
-    """The block at a byte, and where it ends."""
     begin = position + _HEAD.size
     if len(data) < begin:
         raise Corrupt("the head of a block is cut off", offset=position)
@@ -152,7 +152,7 @@ def _check_numbers(block: TraceBlock, position: int) -> None:
 
 
 def _join_columns(rows: Rows) -> bytes:
-    """One column behind the other, as likes are packed best beside each other."""
+    """Concatenate columns, because similar values compress best next to each other."""
     names = rows.dtype.names or ()
     return b"".join(np.ascontiguousarray(rows[name]).tobytes() for name in names)
 

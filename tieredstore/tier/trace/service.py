@@ -1,40 +1,277 @@
-"""TraceService: writes at intervals what is recorded, while somebody wants it recorded.
-
-It harms nothing else: what cannot be written, as on a full disk, is dropped and counted.
-"""
+"""TraceService: writes the recorded trace at intervals while tracing is enabled. No other service
+waits for it. A part that cannot be written, for example on a full disk, is dropped and counted."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+
+import numpy as np
 
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.contracts.dispatch_source import ObservedSource
-from tieredstore.disk.file_operations import FILES
+from tieredstore.contracts.dispatch_source import ArrivedRuns, ObservedSource, QueueKey
+from tieredstore.contracts.message_store import GetMessageStatus
+from tieredstore.disk.errors import wrap_os_errors
+from tieredstore.disk.file_operations import FILES, AppendFile, FileOperations
+from tieredstore.errors import Invalid
 from tieredstore.service_thread import ServiceHealth, ServiceThread
-from tieredstore.tier.trace.blocks import TraceBlock, encode_block
-from tieredstore.tier.trace.files import TRACE_FOLDER, TraceFiles
-from tieredstore.tier.trace.recorder import TraceRecorder
+from tieredstore.tier.trace.blocks import (
+    GET_DTYPE,
+    PUT_DTYPE,
+    Rows,
+    TraceBlock,
+    encode_block,
+    find_blocks,
+)
 
 if TYPE_CHECKING:
     from tieredstore.clock import Clock
     from tieredstore.config import StoreConfig
     from tieredstore.contracts.dispatch_source import DispatchSource
-    from tieredstore.disk.file_operations import FileOperations
+    from tieredstore.contracts.message_store import GetMessageResult, GetRequest
     from tieredstore.metrics import Metrics
 
+
+MAX_RUNS: Final = 1 << 20
+"""Maximum number of runs of messages that wait to be written. Further runs are dropped and
+counted."""
+MAX_GETS: Final = 1 << 18
+_LOOKED_AT: Final = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
+
+
+_Get: TypeAlias = "tuple[GetRequest, int, int, bool, int]"
+"""A get as recorded: the next offset and the number of messages of its answer, whether the tier
+answered, and the time, epoch ms."""
+T = TypeVar("T")
+
+
+class _Numbers(dict[T, int]):
+    """Assigns numbers to keys in the order of their first use."""
+
+    def __missing__(self, thing: T) -> int:
+        number = self[thing] = len(self)
+        return number
+
+
+class TraceRecorder:
+    """Recorder of puts and gets. Thread-safe, except that only one thread calls `take`. `is_on`:
+    whether gets are recorded. `TraceService` decides whether messages are recorded."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.is_on = False
+        self._now_ms = clock.now_ms
+        self._begin_ms = self._now_ms()
+        self._runs: deque[ArrivedRuns] = deque()
+        # Each is changed by one thread alone
+        self._told_runs = self._taken_runs = 0
+        self._gets: deque[_Get] = deque()
+        self._dropped: deque[int] = deque()
+
+    def begin(self) -> None:
+        """Begin to record. Earlier events are discarded."""
+        self._begin_ms = self._now_ms()
+        self.is_on = True
+
+    # What happens
+
+    def put(self, runs: ArrivedRuns) -> None:
+        """Record arrived messages. Called by one thread at a time."""
+        count = len(runs.queues)
+        if self._told_runs - self._taken_runs + count > MAX_RUNS:
+            self._dropped.append(count)
+            return
+        self._told_runs += count
+        self._runs.append(runs)
+
+    def get(self, request: GetRequest, result: GetMessageResult, *, from_tier: bool) -> None:
+        """Record the answer of a get that returned or filtered messages."""
+        end = result.next_begin_offset
+        if end <= request.offset or result.status not in _LOOKED_AT:
+            return
+        if len(self._gets) >= MAX_GETS:
+            self._dropped.append(1)
+            return
+        self._gets.append((request, end, len(result.messages), from_tier, self._now_ms()))
+
+    # Rows of it
+
+    def take(self) -> TraceBlock:
+        """Return the arrivals and reads since the last call."""
+        begin_ms, self._begin_ms = self._begin_ms, self._now_ms()
+        queues, groups = _Numbers[QueueKey](), _Numbers[str]()
+        puts = self._take_puts(queues)
+        gets = self._take_gets(queues, groups)
+        dropped = sum(self._dropped.popleft() for _ in range(len(self._dropped)))
+        return TraceBlock(begin_ms, self._begin_ms, dropped, list(queues), list(groups), puts, gets)
+
+    def _take_puts(self, queues: _Numbers[QueueKey]) -> Rows:
+        runs = [self._runs.popleft() for _ in range(len(self._runs))]
+        self._taken_runs += sum(len(run.queues) for run in runs)
+        runs = [run for run in runs if len(run.queues)]
+        if not runs:
+            return np.empty(0, PUT_DTYPE)
+        numbers = np.array([queues[key] for run in runs for key in run.queues], np.int64)
+        offsets, messages, sizes, times = (
+            np.concatenate(columns)
+            for columns in zip(
+                *((run.offsets, run.messages, run.sizes, run.timestamps_ms) for run in runs),
+                strict=True,
+            )
+        )
+        order = np.flatnonzero(messages)
+        order = order[np.argsort(numbers[order], kind="stable")]
+        numbers, offsets, messages, sizes, times = (
+            column[order] for column in (numbers, offsets, messages, sizes, times)
+        )
+        is_next = (numbers[1:] == numbers[:-1]) & (offsets[1:] == offsets[:-1] + messages[:-1])
+        starts = np.flatnonzero(np.append(len(order) > 0, ~is_next))
+        rows = np.zeros(len(starts), PUT_DTYPE)
+        if len(starts):
+            rows["queue"], rows["offset"] = numbers[starts], offsets[starts]
+            rows["messages"] = np.add.reduceat(messages, starts)
+            rows["size_bytes"] = np.add.reduceat(sizes, starts)
+            rows["begin_ms"] = times[starts]
+            rows["end_ms"] = times[np.append(starts[1:], len(order)) - 1]
+        return rows
+
+    def _take_gets(self, queues: _Numbers[QueueKey], groups: _Numbers[str]) -> Rows:
+        found: list[list[int]] = []
+        last: dict[tuple[str, str, int, bool], list[int]] = {}
+        for _ in range(len(self._gets)):
+            request, end, messages, from_tier, time_ms = self._gets.popleft()
+            reader = request.group, request.topic, request.queue_id, from_tier
+            row = last.get(reader)
+            if row is not None and row[4] == request.offset:
+                row[4] = end
+                row[5] += 1
+                row[6] += messages
+                row[8] = time_ms
+                continue
+            group, queue = groups[request.group], queues[request.key]
+            row = [group, queue, from_tier, request.offset, end, 1, messages, time_ms, time_ms]
+            last[reader] = row
+            found.append(row)
+        rows = np.zeros(len(found), GET_DTYPE)
+        if found:
+            for name, column in zip(GET_DTYPE.names or (), np.array(found).T, strict=True):
+                rows[name] = column
+        return rows
+
+
+TRACE_FOLDER: Final = "tieredstore.trace"
+"""Name of the folder of trace files in the store. Java ignores the folder."""
+SUFFIX: Final = ".trace"
+_FILES: Final = 8
+"""Approximate number of trace files when MAX_TRACE_BYTES is reached."""
+
+
+class TraceFiles:
+    """Appends blocks to files in a folder.
+
+    Used by one thread at a time. Each process begins a new file. `limit_bytes`: limit of all files
+    together.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int, files: FileOperations = FILES) -> None:
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._files = files
+        self._file: AppendFile | None = None
+        self._path = folder
+        self._size = 0
+
+    def append(self, block: bytes, now_ms: int) -> bool:
+        """Append a block. Returns False for a block that is larger than half of the limit. After an
+        OSError the open file stays unchanged."""
+        limit = self._limit_bytes
+        if len(block) > limit // 2:
+            return False
+        if self._size + len(block) > max(limit // _FILES, len(block)):
+            self.close()
+        try:
+            self._make_room(limit - len(block))
+            if self._file is None:
+                self._open(now_ms)
+            assert self._file is not None
+            self._file.write(block)
+        except BaseException:
+            self.close()
+            raise
+        self._size += len(block)
+        return True
+
+    def close(self) -> None:
+        """Close the open file. Idempotent."""
+        file, self._file, self._size = self._file, None, 0
+        if file is not None:
+            file.close()
+
+    def _open(self, now_ms: int) -> None:
+        self._files.make_directory(self._folder)
+        while (path := self._folder / f"{now_ms:020d}{SUFFIX}").exists():
+            now_ms += 1
+        self._path, self._file = path, self._files.open_append(path, empty=False)
+
+    def _make_room(self, limit: int) -> None:
+        paths = list(list_trace_files(self._folder))
+        sizes = [self._files.size(path) or 0 for path in paths]
+        total = sum(sizes)
+        for path, size in zip(paths, sizes, strict=True):
+            if total <= limit:
+                break
+            if self._file is None or path != self._path:
+                self._files.unlink(path)
+                total -= size
+
+
+def list_trace_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder, oldest first. Yields nothing if the folder does not exist."""
+    with suppress(FileNotFoundError):
+        yield from sorted(
+            path
+            for path in folder.iterdir()
+            if path.suffix == SUFFIX and path.stem.isdecimal() and len(path.stem) == 20
+        )
+
+
+def read_trace_files(path: Path) -> Iterator[tuple[Path, list[TraceBlock], int]]:
+    """Read a trace file, or all trace files of a folder or of a store's folder. Yields each file
+    with its blocks and the number of unreadable places. Raises Invalid if there is no file,
+    Unavailable."""
+    folders = path, path / TRACE_FOLDER
+    paths = [path] if path.is_file() else [p for f in folders for p in list_trace_files(f)]
+    if not paths:
+        raise Invalid(
+            f"{path}: no trace: expected a file that tieredStoreTraceEnable=true made, or a folder "
+            "with such files",
+            path=str(path),
+        )
+    for found in paths:
+        with wrap_os_errors("read", found):
+            data = FILES.read(found)
+        yield found, *find_blocks(data)
+
+
+INTERVAL_MS: Final = 10_000
+"""Period that is combined into one record of a queue, ms."""
+MAX_TRACE_BYTES: Final = 256 << 20
+"""Limit of all files together, bytes. The oldest files are deleted."""
 DROPPED_METRIC: Final = "rocketmq_tiered_store_x_trace_dropped_rows_total"
 _log = logging.getLogger(__name__)
 
 
 class TraceService:
-    """Records while `tieredStoreTraceEnable` says so, looked at every `tieredStoreTraceInterval`.
+    """Records a trace while `tieredStoreTraceEnable` is set, which is checked every 10 s.
 
-    state: the broker's `storePathRootDir`. recorder: to be told of gets while its `is_on` says so.
-    clock: of what is recorded.
+    `state`: the broker's `storePathRootDir`.
+    `recorder`: receives gets while its `is_on` is set.
+    `clock`: clock of the recorded times.
     """
 
     def __init__(
@@ -52,34 +289,32 @@ class TraceService:
         self._folder = state / TRACE_FOLDER
         self._clock = clock
         self._metrics = metrics
-        self._files = TraceFiles(self._folder, lambda: config.trace_max_size_bytes, files)
+        self._files = TraceFiles(self._folder, MAX_TRACE_BYTES, files)
         self._source: ObservedSource | None = None
         self._lost = 0  # not written, and not yet told of in a block
         self._has_failed = False
         self._lock = threading.Lock()  # one round at a time
-        self._loop = ServiceThread(
-            "tiered-trace", self.run_round, lambda: config.trace_interval_ms, clock=loop_clock
-        )
+        self._loop = ServiceThread("tiered-trace", self.run_round, INTERVAL_MS, clock=loop_clock)
 
     def start(self, source: DispatchSource) -> None:
-        """Begin to look whether to record what a source tells of, and gets."""
+        """Start to check the configuration, and to record gets and the changes that a source
+        reports."""
         self._source = source if isinstance(source, ObservedSource) else None
         self._loop.start()
 
     def stop(self) -> None:
-        """Write what is left, and record nothing more. Idempotent."""
+        """Write the remaining events, and stop recording. Idempotent."""
         self._loop.stop()
         with self._lock:
             self._switch(is_on=False)
             self._files.close()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how the background loop is."""
+        """Return the health of the background loop."""
         return [self._loop.health()]
 
     def run_round(self) -> None:
-        """Write what was recorded since the last round, if anything was to be. Raises nothing that
-        the disk says."""
+        """Write the events since the last round, if recording is on. Disk errors are not raised."""
         with self._lock:
             if self.recorder.is_on:
                 self._write(self.recorder.take())

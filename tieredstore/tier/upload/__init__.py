@@ -1,1 +1,1 @@
-"""Uploads: which queues, when, by how many threads, and one visit to one queue."""
+"""Uploads: choice of queues, times, threads, and the upload rounds of a queue."""

@@ -1,26 +1,43 @@
-"""CommitInterval: how long the first message of a queue may wait for others before an upload.
-
-A provider that prefers large writes prices requests, not bytes. There a queue that would not fill
-a write waits longer than `tieredStoreGroupCommitTimeout`: as long as it takes to gather one at
-the queue's rate, at most `tieredStoreAdaptiveCommitMaxInterval` (`docs/cost.md`). Meanwhile the
-messages are on the broker's disk: the retention guard keeps them there.
-"""
+"""How long the first message of a queue waits for further messages (the commit interval), and how
+large an upload is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tieredstore.config import StoreConfig
 
+DEFERRED_BYTES: Final = 1 << 20
+"""Maximum size of an upload that may wait, in memory, for a shared fence check."""
+
+
+def goes_at_once(config: StoreConfig, waiting_messages: int) -> bool:
+    """Return whether so many messages are uploaded immediately, regardless of their age."""
+    return not config.group_commit or waiting_messages > config.group_commit_count
+
+
+def is_gathered(size_bytes: int, preferred_bytes: int) -> bool:
+    """Return whether the gathered batches are enough for a write."""
+    return size_bytes >= preferred_bytes
+
+
+def is_deferred(size_bytes: int, *, is_last: bool) -> bool:
+    """Return whether a write waits for a shared fence check. `is_last`: whether the queue has no
+    further messages."""
+    return is_last and size_bytes <= DEFERRED_BYTES
+
+
 GATHERED_MS = 40_000
-"""The longest interval where writes are gathered: with the time to the next scan less than a
-minute."""
+"""Longest interval if writes of many queues are gathered, ms. Together with the time until the next
+scan, a message waits less than a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitInterval:
-    """shortest_ms, longest_ms: bounds; preferred_bytes: size of a write that is worth its price, 0
-    where no size is better than another (then all intervals are the shortest)."""
+    """The commit interval of a queue. `shortest_ms`, `longest_ms`: bounds. `preferred_bytes`: size
+    of a write that is worth its price. With 0, all sizes are equally good, so all intervals are the
+    shortest."""
 
     shortest_ms: int
     longest_ms: int
@@ -30,8 +47,8 @@ class CommitInterval:
     def from_config(
         cls, config: StoreConfig, preferred_bytes: int, *, gathers: bool = False
     ) -> CommitInterval:
-        """Make it from the configuration. gathers: small writes of many queues are stored together,
-        so waiting saves nothing."""
+        """Create the interval from the configuration. `gathers`: small writes of many queues are
+        stored together, so waiting has no advantage."""
         shortest_ms = config.group_commit_timeout_ms
         longest_ms = max(config.adaptive_commit_max_interval_ms, shortest_ms)
         if gathers:
@@ -45,7 +62,8 @@ class CommitInterval:
         return self.preferred_bytes > 0
 
     def interval_ms(self, bytes_per_s: float) -> int:
-        """Compute what a queue waits that grows at this rate; 0 or less: nothing is known of it."""
+        """Return the time that a queue waits if it grows at the given rate. A rate of 0 or less
+        means unknown."""
         if not self.is_adaptive:
             return self.shortest_ms
         if bytes_per_s <= 0:
@@ -54,12 +72,13 @@ class CommitInterval:
         return int(min(max(wanted_ms, self.shortest_ms), self.longest_ms))
 
     def rate(self, size_bytes: int, span_ms: int) -> float:
-        """Compute bytes per second of a batch whose store times span `span_ms`. Over less than the
-        shortest interval nothing can be said, so it counts as that."""
+        """Return the bytes per second of a batch whose store times span `span_ms`. A span below the
+        shortest interval counts as that interval."""
         return size_bytes * 1000 / max(span_ms, self.shortest_ms, 1)
 
     def is_due(self, age_ms: int, waiting_bytes: int, bytes_per_s: float) -> bool:
-        """Tell whether a queue is uploaded whose oldest waiting message has that age."""
+        """Return whether a queue must be uploaded if its oldest waiting message has the given
+        age."""
         if age_ms < -self.shortest_ms:
             return True  # the clock was set back, and would hold it until it is there again
         if self.is_adaptive and waiting_bytes >= self.preferred_bytes:

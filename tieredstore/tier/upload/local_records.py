@@ -1,7 +1,8 @@
-"""What an upload reads of the local store: batches of records, and the way around bad ones."""
+"""Reads an upload's batches of records from the local store, without damaged records."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,23 +10,31 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
-from tieredstore.errors import Corrupt
-from tieredstore.message.columns.bounds import add_up
+from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
+from tieredstore.contracts.segment import Buffer
+from tieredstore.errors import Corrupt, TieredStoreError
+from tieredstore.message import layout
+from tieredstore.message.buffers import add_up
+from tieredstore.message.names import queue_path
+from tieredstore.tier.flat import batch
+from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.reading import run
 
 SEARCHED_AT_ONCE: Final = 4096
 SEARCHED_MESSAGES: Final = 1 << 16
-"""Messages in which one visit looks for one that can be read, behind a damaged one."""
+"""Number of messages after a damaged one in which an upload round searches for an undamaged
+message."""
 
 
 class DamagedRecord(Corrupt):
-    """The record at a queue offset (`offset`) cannot be read, or is not what its unit says."""
+    """Raised if the record at a queue offset (`offset`) cannot be read, or does not match its
+    unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Messages [first_offset, until_offset) of a queue that were left out of the tier, as their
-    records in the local store are damaged; error: what is wrong with the first."""
+    """Messages [first_offset, until_offset) of a queue that are omitted from the tier, because
+    their local records are damaged. `error`: error of the first message."""
 
     first_offset: int
     until_offset: int
@@ -35,7 +44,8 @@ class LeftOut:
 def read_units(
     source: DispatchSource, key: QueueKey, offset: int, count: int
 ) -> npt.NDArray[np.void]:
-    """Read up to `count` units, one at least. Raises Corrupt where there is none."""
+    """Read up to `count` units, at least one. Raises Corrupt if the queue has no unit at
+    `offset`."""
     units = source.read_units(key, offset, count)
     if not len(units):
         raise Corrupt(
@@ -51,9 +61,9 @@ def read_units(
 def read_batch(
     source: DispatchSource, key: QueueKey, offset: int, count: int, size_bytes: int
 ) -> tuple[npt.NDArray[np.void], Sequence[memoryview]]:
-    """Read the messages from `offset` on, with their units: at most `count`, and fewer than
-    `size_bytes`, but one at least (D1); those in front of a damaged one. Raises DamagedRecord when
-    the first is damaged, and what the source raises."""
+    """Read messages from `offset`, with their units: at most `count`, and fewer than `size_bytes`,
+    but at least one (D1). The batch ends before a damaged record. Raises DamagedRecord if the first
+    record is damaged, and the errors of the source."""
     units = read_units(source, key, offset, count)
     if add_up(units["size"]) >= size_bytes:
         ends = units["size"].cumsum(dtype=np.int64)
@@ -76,9 +86,9 @@ def read_batch(
 def find_good_record(
     source: DispatchSource, key: QueueKey, begin: int, end: int, is_ending: Callable[[], bool]
 ) -> tuple[int | None, int]:
-    """Find the first queue offset in [begin, end) whose record can be read, None without one; and
-    up to which offset was looked: not to the end when it is to end, or where units are missing.
-    Raises what the source raises but for damage."""
+    """Return the first queue offset in [begin, end) with a readable record, or None, and the offset
+    at which the search ended. The search ends early if the caller stops, or if units are missing.
+    Raises the errors of the source except damage."""
     at = begin
     while at < end and not is_ending():
         units = source.read_units(key, at, min(SEARCHED_AT_ONCE, end - at))
@@ -92,3 +102,122 @@ def find_good_record(
             return at + index, at + index
         at += len(units)
     return None, at
+
+
+class LocalCopies:
+    """Copies of the messages of one broker's queues in its local store."""
+
+    def __init__(self, source: DispatchSource, broker_name: str) -> None:
+        self._source = source
+        self._broker_name = broker_name
+
+    def read(
+        self, path: str, first_offset: int, count: int, commit_log_offset: int
+    ) -> tuple[Buffer, Buffer] | None:
+        """Return `count` messages of a queue from an offset, in the form of the tier's commit log,
+        with their units. Returns None if some are missing. See `contracts.gathering.LocalCopy`."""
+        _, topic, queue_id = path.split("/")
+        key = QueueKey(topic, int(queue_id))
+        if path != queue_path(self._broker_name, *key):
+            return None
+        try:
+            available = self._source.queue_range(key)
+            if available is None or first_offset < available.min_offset:
+                return None
+            units = self._source.read_units(key, first_offset, count)
+            while 0 < len(units) < count:
+                more = self._source.read_units(key, first_offset + len(units), count - len(units))
+                if not len(more):
+                    return None
+                units = np.concatenate([units, more])
+            if not len(units):
+                return None
+            found = batch.prepare(
+                units,
+                self._source.read_records(units),
+                commit_log_offset,
+                first_offset=first_offset,
+                path=path,
+            )
+        except TieredStoreError:
+            return None  # cleaned, or damaged: the tier has it
+        return found.buffer, found.unit_bytes(0, found.count)
+
+
+_log = logging.getLogger(__name__)
+
+
+def check_not_ahead(key: QueueKey, file: FlatMessageFile, available: QueueRange) -> None:
+    """Raise Corrupt if the tier has messages that the local store does not have (D24)."""
+    current = file.consume_queue_max_offset
+    if current > available.max_offset:
+        raise Corrupt(
+            f"{file.path}: the tier has messages up to queue offset {current}, the local store "
+            f"only up to {available.max_offset}: it lost messages, or is another store"
+            f"{_describe_way_on(key)}",
+            topic=key.topic,
+            queue_id=key.queue_id,
+            offset=available.max_offset,
+            path=file.path,
+        )
+
+
+def check_last_message(
+    source: DispatchSource, key: QueueKey, file: FlatMessageFile, available: QueueRange
+) -> None:
+    """Raise Corrupt unless the last message in the tier equals the local message at its offset. If
+    one of them cannot be read, their units are compared."""
+    offset = file.consume_queue_commit_offset - 1
+    if not available.min_offset <= offset < available.max_offset:
+        return
+    tiered_units = run(file.read_units(offset, 1))
+    local_units = source.read_units(key, offset, 1)
+    if not len(tiered_units) or not len(local_units):
+        return
+    size = int(tiered_units["size"][0])
+    position = int(tiered_units["physical_offset"][0])
+    try:
+        tiered = run(file.read_commit_log(position, size))
+        if not layout.is_head_of_message(tiered, size):
+            raise Corrupt(f"the record at {position} of the commit log has a damaged head")
+        local = b"".join(source.read_records(local_units))
+    except Corrupt as error:
+        if not _have_same_message(tiered_units, local_units):
+            raise
+        _log.error("%s: going on, as its unit is the local one: %s", file.path, error)
+        return
+    at = layout.PHYSICAL_OFFSET_POSITION
+    if tiered[:at] != local[:at] or tiered[at + 8 :] != local[at + 8 :]:
+        raise Corrupt(
+            f"{file.path}: the message of queue offset {offset} in the tier is not the one in "
+            f"the local store. Nothing is uploaded behind it{_describe_way_on(key)}",
+            topic=key.topic,
+            queue_id=key.queue_id,
+            offset=offset,
+            path=file.path,
+        )
+
+
+def find_position(source: DispatchSource, key: QueueKey, offset: int, available: QueueRange) -> int:
+    """Return the position in the local log of the message at a queue offset, or -1 if the queue has
+    no message there."""
+    if not available.min_offset <= offset < available.max_offset:
+        return -1
+    units = source.read_units(key, offset, 1)
+    return int(units["physical_offset"][0]) if len(units) else -1
+
+
+def _describe_way_on(key: QueueKey) -> str:
+    return (
+        f". Where topic {key.topic} was deleted and made again by a Java broker, `tieredstore tier "
+        f"delete {key.topic}` takes the former one from the tier, and the next run uploads the "
+        "present one"
+    )
+
+
+def _have_same_message(
+    tiered_units: npt.NDArray[np.void], local_units: npt.NDArray[np.void]
+) -> bool:
+    """Return whether two units describe the same message: all fields are equal except the
+    position."""
+    return all(tiered_units[name][0] == local_units[name][0] for name in ("size", "tags_code"))

@@ -1,12 +1,13 @@
-"""What a visit of the dispatcher to one queue came to."""
+"""State and result of the upload of one queue."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from tieredstore.clock import Clock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import TieredStoreError
 from tieredstore.tier.flat.batch import RecordBatch
@@ -17,11 +18,42 @@ from tieredstore.tier.upload.local_records import LeftOut
 if TYPE_CHECKING:
     from tieredstore.tier.upload.key_upload import KeyUpload
 
+_FIRST_PAUSE_MS: Final = 20_000
+_LONGEST_PAUSE_MS: Final = 600_000
+_MOST_DOUBLINGS: Final = 16
+
+
+class Backoff:
+    """Pause before a failed operation is retried. The pause doubles after each failure, up to ten
+    minutes."""
+
+    __slots__ = ("_clock", "_failures", "_until_ms")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._until_ms = 0
+
+    @property
+    def is_over(self) -> bool:
+        return not self._failures or self._clock.monotonic_ms() >= self._until_ms
+
+    def note_failure(self) -> None:
+        """Begin the next pause."""
+        pause_ms = min(_FIRST_PAUSE_MS << min(self._failures, _MOST_DOUBLINGS), _LONGEST_PAUSE_MS)
+        self._failures += 1
+        self._until_ms = self._clock.monotonic_ms() + pause_ms
+
+    def note_success(self) -> None:
+        """End the pause."""
+        self._failures = 0
+
 
 class DispatchStatus(enum.Enum):
-    """UPLOADED: messages were committed. STORED: they will be, after a look at the writer epoch.
-    HELD: group commit waits for more, or for time. IDLE: nothing is new. BUSY: another thread has
-    the queue. FILTERED, DISABLED, UNKNOWN, STOPPED: nothing to be done. FAILED: see the error."""
+    """Status of an upload round. UPLOADED: messages were committed. STORED: messages are stored,
+    and will be committed after the next fence check. HELD: group commit waits for more messages, or
+    until its time is over. IDLE: no new messages. BUSY: another thread uploads the queue. FILTERED,
+    DISABLED, UNKNOWN, STOPPED: nothing to do. FAILED: see the error."""
 
     UPLOADED = "uploaded"
     STORED = "stored"
@@ -37,9 +69,9 @@ class DispatchStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoredUpload:
-    """An upload that is stored, and counts after a look at the writer epoch. ends: how far the
-    files are; batches: its messages, size_bytes long; keys: what puts their keys in the index then;
-    None: nothing does."""
+    """An upload that is stored and waits for a fence check. `ends`: stored ends of the files.
+    `batches`: its messages. `size_bytes`: their size. `keys`: puts the messages' keys into the
+    index afterwards, or None."""
 
     file: FlatMessageFile
     ends: StoredEnds
@@ -50,11 +82,12 @@ class StoredUpload:
 
 @dataclass(slots=True)
 class DispatchOutcome:
-    """messages, size_bytes: committed by this visit (an error may have ended it after that); hole:
-    [first missing, next present) queue offsets when the visit left one, as the local store had
-    deleted them; left_out: messages whose local records are damaged; more: whether there is work
-    that need not wait; stored: with STORED, what `QueueUpload.finish` lets count; room_bytes: the
-    queue needs new segments before it goes on, with room for that much (0: for their age)."""
+    """Outcome of an upload round. `messages`, `size_bytes`: number and bytes of the messages that
+    the round has committed, even if an error ended it later. `hole`: [first missing, next present)
+    queue offsets that the local store had deleted. `left_out`: messages whose local records are
+    damaged. `more`: whether there is more work that need not wait. `stored`: with STORED, the
+    upload that `QueueUpload.finish` commits. `room_bytes`: the queue first needs new segments with
+    room for this number of bytes (0: because of their age)."""
 
     key: QueueKey
     status: DispatchStatus
@@ -66,3 +99,31 @@ class DispatchOutcome:
     stored: StoredUpload | None = None
     room_bytes: int | None = None
     left_out: list[LeftOut] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class QueueState:
+    """State of a queue between upload rounds.
+
+    `file`: the file of this state. `verified`: whether the last message in the tier was compared
+    with the local message. `position`: position of that message in the local log, bytes, -1 if
+    unknown. `indexed`: whether no key above the watermark is known to be missing. `oldest_offset`,
+    `oldest_ms`: first message not uploaded, and its store time. `waiting_bytes`: size of the
+    messages from the oldest up to `weighed_offset`. `bytes_per_s`: rate of the last upload, 0
+    before the first upload. `unconfirmed`: the last upload, while it is only stored.
+    `damaged_until`: all local records from the first that is not uploaded up to this queue offset
+    are damaged. `index_backoff`: set while missing keys of the queue cannot be read back.
+    """
+
+    file: FlatMessageFile
+    verified: bool = False
+    position: int = -1
+    indexed: bool = False
+    oldest_offset: int = -1
+    oldest_ms: int = -1
+    weighed_offset: int = -1
+    waiting_bytes: int = 0
+    bytes_per_s: float = 0.0
+    unconfirmed: StoredUpload | None = None
+    damaged_until: int = -1
+    index_backoff: Backoff | None = None

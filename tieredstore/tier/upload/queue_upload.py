@@ -1,42 +1,53 @@
-"""QueueUpload: one visit to one queue, from the local store to the committed tier and its index.
-
-The rules of the batches: `docs/formats/tier-layout.md` says what is written, Java's dispatcher
-when; where we differ is in `docs/differences.md` (D1 to D4, D21, D24).
-"""
+"""Upload rounds of one queue, from the local store to the tier and its key index.
+`docs/formats/tier-layout.md` describes the written data. Java's dispatcher determines when it is
+written. The differences are in `docs/differences.md` (D1 to D4, D21, D24)."""
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
+from tieredstore.contracts.segment import Capabilities
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.message.columns import records as columns
 from tieredstore.metrics import Metrics
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.confirmation import StoredEnds
 from tieredstore.tier.flat.message_file import FlatMessageFile
-from tieredstore.tier.upload.commit_interval import CommitInterval
+from tieredstore.tier.upload.commit_interval import (
+    CommitInterval,
+    goes_at_once,
+    is_deferred,
+    is_gathered,
+)
 from tieredstore.tier.upload.key_upload import KeyUpload
 from tieredstore.tier.upload.local_records import (
     SEARCHED_MESSAGES,
     DamagedRecord,
     LeftOut,
+    check_last_message,
+    check_not_ahead,
     find_good_record,
+    find_position,
     read_batch,
     read_units,
 )
-from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus, StoredUpload
-from tieredstore.tier.upload.position import check_last_message, check_not_ahead
-from tieredstore.tier.upload.queue_state import QueueState
-from tieredstore.tier.upload.rules import goes_at_once, is_deferred, is_gathered
+from tieredstore.tier.upload.outcome import (
+    DispatchOutcome,
+    DispatchStatus,
+    QueueState,
+    StoredUpload,
+)
 
 NEW_QUEUE_LOOK_BACK_MS = 120_000
-"""How far back `tieredStoreBacklog=recent` begins."""
+"""Age of the first message that is uploaded with `tieredStoreBacklog=recent`, ms."""
 
 DISPATCHED_METRIC = "rocketmq_tiered_store_messages_dispatch_total"
 DAMAGED_METRIC = "rocketmq_tiered_store_x_damaged_local_messages_total"
@@ -45,8 +56,60 @@ GAP_METRIC = "rocketmq_tiered_store_x_dispatch_gap_messages_total"
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class RoundOptions:
+    """Options of an upload round. `force`: upload without waiting for a batch to fill. `max_bytes`:
+    pause after about this number of bytes. `defers`: if the last upload of the round is small, only
+    store it, and leave its commit to `finish`. `may_roll`: whether new segments may be begun. If
+    not, the outcome reports that they are needed (`room_bytes`)."""
+
+    force: bool = False
+    max_bytes: int | None = None
+    defers: bool = False
+    may_roll: bool = True
+
+
+class Step(enum.Enum):
+    """Steps of an upload round. COMMIT: commit the messages that an earlier round has stored.
+    INDEX: put missing keys. CHECK: compare the end of the queue with the local store, and roll.
+    UPLOAD: upload one write. GIVE_WAY: let other threads have the queue. HOLD: end, nothing more is
+    due. PAUSE: end, more is due. END: end, the dispatcher acts next."""
+
+    BEGIN = enum.auto()
+    COMMIT = enum.auto()
+    INDEX = enum.auto()
+    CHECK = enum.auto()
+    UPLOAD = enum.auto()
+    GIVE_WAY = enum.auto()
+    HOLD = enum.auto()
+    PAUSE = enum.auto()
+    END = enum.auto()
+
+
+_LAST_STEPS = (Step.HOLD, Step.PAUSE, Step.END)
+
+
+@dataclass(slots=True)
+class UploadRound:
+    """One upload round of a registered queue. The caller holds the queue's lock, once. `available`:
+    range of the messages in the local store. `keys`: puts keys into the index, or None. `done`: the
+    last step."""
+
+    key: QueueKey
+    file: FlatMessageFile
+    available: QueueRange
+    state: QueueState
+    keys: KeyUpload | None
+    options: RoundOptions
+    outcome: DispatchOutcome = field(init=False)
+    done: Step = Step.BEGIN
+
+    def __post_init__(self) -> None:
+        self.outcome = DispatchOutcome(self.key, DispatchStatus.IDLE)
+
+
 class QueueUpload:
-    """Uploads queues, one visit at a time; what is known of a queue is in its `QueueState`."""
+    """Uploads queues, one round at a time. The state of a queue is in its `QueueState`."""
 
     def __init__(
         self,
@@ -54,16 +117,16 @@ class QueueUpload:
         source: DispatchSource,
         clock: Clock,
         metrics: Metrics,
-        *,
-        preferred_bytes: int = 0,
-        gathers: bool = False,
+        capabilities: Capabilities,
+        is_ending: Callable[[], bool],
     ) -> None:
         self._config = config
         self._source = source
         self._clock = clock
         self._metrics = metrics
-        self._gather_bytes = preferred_bytes
-        self._gathers = gathers
+        self._gather_bytes = capabilities.preferred_batch_bytes
+        self._gathers = bool(capabilities.gathered_bytes)
+        self._is_ending = is_ending
 
     @property
     def _interval(self) -> CommitInterval:
@@ -75,118 +138,98 @@ class QueueUpload:
         return self._interval.is_adaptive
 
     def first_offset(self, key: QueueKey, available: QueueRange) -> int:
-        """Find where a queue that the tier does not have begins (`tieredStoreBacklog`, D4)."""
+        """Return the first offset of a queue that is not in the tier yet (`tieredStoreBacklog`,
+        D4)."""
         if self._config.backlog == "all":
             return available.min_offset
         since = self._clock.now_ms() - NEW_QUEUE_LOOK_BACK_MS
         offset = self._source.offset_by_time(key, since)
         return max(min(offset, available.max_offset), available.min_offset)
 
-    def visit(
-        self,
-        key: QueueKey,
-        file: FlatMessageFile,
-        available: QueueRange,
-        state: QueueState,
-        keys: KeyUpload | None,
-        *,
-        force: bool,
-        max_bytes: int | None,
-        defers: bool = False,
-        may_roll: bool = True,
-        is_ending: Callable[[], bool] = lambda: False,
-    ) -> DispatchOutcome:
-        """Upload what is due of an announced queue whose lock the caller holds, once: between two
-        batches others may have it.
+    # A round: plan a step, execute it
 
-        Stops after about `max_bytes`, or behind the batch in hand when it is to end, with `more`
-        set. What failed is in the outcome's error; what was committed before counts, what was not
-        is forgotten and read again next time. keys: what puts the keys in the index; None: nothing
-        does. defers: leave a small upload that is the last one
-        stored, for `finish`. may_roll: whether to begin new segments; if not, the outcome says
-        that they are needed (`room_bytes`).
+    def run(self, round: UploadRound) -> DispatchOutcome:
+        """Upload the due messages.
+
+        Between two writes other threads may use the queue. Returns the outcome, with the error that
+        ended the round. Messages that were committed before the error stay committed. The other
+        messages are read again in the next round.
         """
-        outcome = DispatchOutcome(key, DispatchStatus.IDLE)
+        outcome = round.outcome
         try:
-            self._begin(file, state, outcome)
-            if keys is not None:
-                outcome.more = keys.put_missing(
-                    file,
-                    state,
-                    force=force,
-                    is_ending=is_ending,
-                    give_way=lambda: self._give_way(file, state, outcome),
-                )
-            if not file.is_closed:
-                self._check_position(key, file, available, state, outcome)
-                if may_roll:
-                    file.roll_commit_log_if_due()
-                elif file.is_roll_due and file.consume_queue_max_offset < available.max_offset:
-                    outcome.room_bytes = 0
-            while (
-                outcome.room_bytes is None
-                and not file.is_closed
-                and self._is_due(key, file, available, state, force=force)
-            ):
-                if is_ending():
-                    outcome.more = True
-                    break
-                try:
-                    self._upload(
-                        key,
-                        file,
-                        available,
-                        state,
-                        keys,
-                        outcome,
-                        defers=defers,
-                        may_roll=may_roll,
-                    )
-                except DamagedRecord as error:
-                    self._leave_out(key, file, state, outcome, error, is_ending)
-                if outcome.stored is not None or outcome.room_bytes is not None:
-                    break
-                if max_bytes is not None and outcome.size_bytes >= max_bytes:
-                    outcome.more = True
-                    break
-                self._give_way(file, state, outcome)
-            else:
-                if file.consume_queue_max_offset < available.max_offset and not outcome.messages:
-                    outcome.status = DispatchStatus.HELD
+            while round.done not in _LAST_STEPS:
+                step = self._plan(round)
+                self._execute(step, round)
+                round.done = step
         except TieredStoreError as error:
             outcome.error = error
-            file.rollback()
+            round.file.rollback()
         if outcome.messages:
             outcome.status = DispatchStatus.UPLOADED
-            self._count(DISPATCHED_METRIC, key, outcome.messages, file_type="commit_log")
+            self._count(DISPATCHED_METRIC, round.key, outcome.messages, file_type="commit_log")
         if outcome.error is not None:
             outcome.status = DispatchStatus.FAILED
         elif outcome.stored is not None:
             outcome.status = DispatchStatus.STORED
         return outcome
 
-    def _begin(self, file: FlatMessageFile, state: QueueState, outcome: DispatchOutcome) -> None:
-        """What an earlier visit stored and could not confirm is committed first."""
-        state.unconfirmed = None
-        if file.has_uncommitted:
-            committed = file.consume_queue_commit_offset
-            try:
-                file.commit()
-            finally:
-                outcome.messages += file.consume_queue_commit_offset - committed
+    def _plan(self, round: UploadRound) -> Step:
+        """Return the next step, according to the result of the last one."""
+        file, outcome, max_bytes = round.file, round.outcome, round.options.max_bytes
+        if round.done is Step.BEGIN:
+            return Step.COMMIT
+        if round.done is Step.COMMIT:
+            return Step.INDEX
+        if round.done is Step.INDEX and not file.is_closed:
+            return Step.CHECK
+        if round.done is Step.UPLOAD:
+            if outcome.stored is not None or outcome.room_bytes is not None:
+                return Step.END
+            is_enough = max_bytes is not None and outcome.size_bytes >= max_bytes
+            return Step.PAUSE if is_enough else Step.GIVE_WAY
+        if outcome.room_bytes is not None or file.is_closed or not self._is_due(round):
+            return Step.HOLD
+        return Step.PAUSE if self._is_ending() else Step.UPLOAD
 
-    def _give_way(self, file: FlatMessageFile, state: QueueState, outcome: DispatchOutcome) -> None:
-        """Let others have the queue who wait for it; then it is as at the begin of a visit."""
-        file.give_way()
-        if not file.is_closed:
-            self._begin(file, state, outcome)
+    def _execute(self, step: Step, round: UploadRound) -> None:
+        """Execute one step. Raises the errors of the local store and the tier."""
+        file, outcome = round.file, round.outcome
+        if step is Step.COMMIT:
+            self._commit_stored(round)
+        elif step is Step.INDEX and round.keys is not None:
+            outcome.more = round.keys.put_missing(
+                *(file, round.state),
+                force=round.options.force,
+                is_ending=self._is_ending,
+                give_way=lambda: self._give_way(round),
+            )
+        elif step is Step.CHECK:
+            self._check_position(round)
+            if round.options.may_roll:
+                file.roll_commit_log_if_due()
+            elif file.is_roll_due and file.consume_queue_max_offset < round.available.max_offset:
+                outcome.room_bytes = 0
+        elif step is Step.UPLOAD:
+            try:
+                self._upload(round)
+            except DamagedRecord as error:
+                self._leave_out(round, error)
+            if file.times.is_due:
+                file.times.record()
+        elif step is Step.GIVE_WAY:
+            self._give_way(round)
+        elif step is Step.HOLD:
+            if file.consume_queue_max_offset < round.available.max_offset:
+                outcome.status = DispatchStatus.HELD
+        elif step is Step.PAUSE:
+            outcome.more = True
 
     def finish(
         self, outcome: DispatchOutcome, state: QueueState, problem: TieredStoreError | None = None
     ) -> None:
-        """Let a STORED upload count, as a look that began after the visit has confirmed the right
-        to write; problem: why it has not, then the next visit commits what is stored. An upload
-        that a later visit let count, and one whose topic was deleted, are left alone."""
+        """Commit a STORED upload after a fence check that began after the round. `problem`: why the
+        check failed. The next round then commits the stored bytes. No-op for an upload that a later
+        round has committed, or whose topic was deleted."""
         stored, outcome.stored = outcome.stored, None
         assert stored is not None
         committed = 0
@@ -195,7 +238,7 @@ class QueueUpload:
                 raise problem
             stored.file.wait_for_lock()
             try:
-                # Asked with the lock: a visit that had it puts the keys itself, once.
+                # Asked with the lock: a round that had it puts the keys itself, once.
                 is_last = state.unconfirmed is stored
                 before = stored.file.consume_queue_commit_offset
                 is_open = stored.file.settle(stored.ends)
@@ -216,175 +259,168 @@ class QueueUpload:
         if outcome.error is not None:
             outcome.status = DispatchStatus.FAILED
 
-    # Where the queue stands
+    # The steps
 
-    def _check_position(
-        self,
-        key: QueueKey,
-        file: FlatMessageFile,
-        available: QueueRange,
-        state: QueueState,
-        outcome: DispatchOutcome,
-    ) -> None:
+    def _commit_stored(self, round: UploadRound) -> None:
+        round.state.unconfirmed = None
+        file = round.file
+        if file.has_uncommitted:
+            committed = file.consume_queue_commit_offset
+            try:
+                file.commit()
+            finally:
+                round.outcome.messages += file.consume_queue_commit_offset - committed
+
+    def _give_way(self, round: UploadRound) -> None:
+        """Let waiting threads use the queue, then continue as at the beginning of a round."""
+        round.file.give_way()
+        if not round.file.is_closed:
+            self._commit_stored(round)
+
+    def _check_position(self, round: UploadRound) -> None:
+        key, file, state, available = round.key, round.file, round.state, round.available
         verified, state.verified = state.verified, False
+        if file.consume_queue_max_offset > available.max_offset:
+            # Another round had the queue since the range was read, and has uploaded more.
+            available = self._source.queue_range(key) or available
         check_not_ahead(key, file, available)
         current = file.consume_queue_max_offset
         if current < available.min_offset:
-            hole = (current, available.min_offset)
             file.skip_to(available.min_offset)
-            outcome.hole = hole
-            self._count(GAP_METRIC, key, hole[1] - hole[0])
+            round.outcome.hole = (current, available.min_offset)
+            self._count(GAP_METRIC, key, available.min_offset - current)
             _log.error(
-                "%s: the local store deleted queue offsets %d to %d before they were uploaded; "
-                "going on at %d",
-                file.path,
-                hole[0],
-                hole[1] - 1,
-                hole[1],
+                "%s: the local store deleted queue offsets %d to %d before they were uploaded. "
+                "It continues at %d",
+                *(file.path, current, available.min_offset - 1, available.min_offset),
             )
-        elif not verified:
-            check_last_message(self._source, key, file, available)
+        else:
+            # A store that another process writes may have deleted the topic and recreated it.
+            position = find_position(self._source, key, current - 1, available)
+            if not verified or position != state.position:
+                check_last_message(self._source, key, file, available)
+                state.position = position
         state.verified = True
 
-    def _is_due(
-        self,
-        key: QueueKey,
-        file: FlatMessageFile,
-        available: QueueRange,
-        state: QueueState,
-        *,
-        force: bool,
-    ) -> bool:
-        """Whether the next batch need not wait (group commit)."""
-        current = file.consume_queue_max_offset
+    def _is_due(self, round: UploadRound) -> bool:
+        available, state = round.available, round.state
+        current = round.file.consume_queue_max_offset
         left = available.max_offset - current
         if left <= 0:
             return False
-        if force or goes_at_once(self._config, left):
+        if round.options.force or goes_at_once(self._config, left):
             return True
         if state.oldest_offset != current:
             try:
-                records = self._source.read_records(read_units(self._source, key, current, 1))
+                records = self._source.read_records(read_units(self._source, round.key, current, 1))
             except Corrupt:
-                return True  # reading the batch will say what is wrong with it
+                return True  # reading the batch reports the damage
             state.oldest_ms = int(columns.store_timestamps(records[0], np.zeros(1, np.int64))[0])
             state.oldest_offset = state.weighed_offset = current
             state.waiting_bytes = 0
         if self._interval.is_adaptive and state.weighed_offset < available.max_offset:
-            self._weigh(key, available, state)
+            count = available.max_offset - state.weighed_offset
+            units = read_units(self._source, round.key, state.weighed_offset, count)
+            state.waiting_bytes += int(units["size"].sum(dtype=np.int64))
+            state.weighed_offset += len(units)
         age_ms = self._clock.now_ms() - state.oldest_ms
         return self._interval.is_due(age_ms, state.waiting_bytes, state.bytes_per_s)
 
-    def _weigh(self, key: QueueKey, available: QueueRange, state: QueueState) -> None:
-        """Add what is new since the last visit to the bytes that wait."""
-        count = available.max_offset - state.weighed_offset
-        units = read_units(self._source, key, state.weighed_offset, count)
-        state.waiting_bytes += int(units["size"].sum(dtype=np.int64))
-        state.weighed_offset += len(units)
-
-    # One upload: gather, commit, index
-
-    def _upload(
-        self,
-        key: QueueKey,
-        file: FlatMessageFile,
-        available: QueueRange,
-        state: QueueState,
-        keys: KeyUpload | None,
-        outcome: DispatchOutcome,
-        *,
-        defers: bool,
-        may_roll: bool,
-    ) -> None:
+    def _upload(self, round: UploadRound) -> None:
+        file, state, outcome = round.file, round.state, round.outcome
         committed = file.consume_queue_commit_offset
-        batches: list[RecordBatch] = []
-        size = 0
-        # False until the end: an error anywhere leaves the keys to the next visit, and keys never
-        # overtake missing ones.
-        put_by = keys if state.indexed else None
+        # False until the end: after an error the next round puts the keys, in their order.
+        keys = round.keys if state.indexed else None
         state.indexed = False
         try:
-            while True:
-                current = file.consume_queue_max_offset
-                count = min(available.max_offset - current, self._config.group_commit_count)
-                if count <= 0:
-                    break
-                try:
-                    units, records = read_batch(
-                        self._source, key, current, count, self._config.group_commit_size_bytes
-                    )
-                except TieredStoreError:
-                    if not batches:
-                        raise
-                    break  # what was gathered goes first; the next batch begins with the bad one
-                made = file.append_batch(units, records, may_roll=may_roll)
-                if made.count:
-                    batches.append(made)
-                    size += len(made.buffer)
-                if made.count < len(units):
-                    outcome.room_bytes = int(units["size"][made.count])
-                    break
-                if is_gathered(size, self._gather_bytes):
-                    break
+            batches = self._gather(round)
             if not batches:
-                state.indexed = put_by is not None
+                state.indexed = keys is not None
                 return
-            is_last = file.consume_queue_max_offset >= available.max_offset
-            ends: StoredEnds | None = None
-            if defers and is_deferred(size, is_last=is_last):
-                ends = file.store()
-                is_done = ends is not None
-            else:
-                is_done = file.commit()
-            if not is_done:
-                raise Unavailable(f"{file.path}: closed, or another thread commits")
+            size_bytes = sum(len(batch.buffer) for batch in batches)
+            ends = self._write(round, size_bytes)
         finally:
             outcome.messages += file.consume_queue_commit_offset - committed
         first_ms = int(batches[0].store_timestamps[0])
         span_ms = int(batches[-1].store_timestamps[-1]) - first_ms
-        state.bytes_per_s = self._interval.rate(size, span_ms)
+        state.bytes_per_s = self._interval.rate(size_bytes, span_ms)
         if ends is not None:
-            outcome.stored = StoredUpload(file, ends, batches, size, put_by)
+            outcome.stored = StoredUpload(file, ends, batches, size_bytes, keys)
             state.unconfirmed = outcome.stored
             return
-        outcome.size_bytes += size
-        if put_by is not None:
-            put_by.put_batches(file, batches, state)
+        outcome.size_bytes += size_bytes
+        if keys is not None:
+            keys.put_batches(file, batches, state)
 
-    def _leave_out(
-        self,
-        key: QueueKey,
-        file: FlatMessageFile,
-        state: QueueState,
-        outcome: DispatchOutcome,
-        error: DamagedRecord,
-        is_ending: Callable[[], bool],
-    ) -> None:
-        """Go on behind a damaged local record, and those that follow it, leaving a hole. Raises the
-        error when no good one follows yet: then there is nothing to go on with."""
+    def _gather(self, round: UploadRound) -> list[RecordBatch]:
+        """Append batches to the queue's files until their bytes suffice for a write, the queue
+        ends, or a segment is full."""
+        key, file, config = round.key, round.file, self._config
+        batches: list[RecordBatch] = []
+        size_bytes = 0
+        while not batches or not is_gathered(size_bytes, self._gather_bytes):
+            current = file.consume_queue_max_offset
+            count = min(round.available.max_offset - current, config.group_commit_count)
+            if count <= 0:
+                break
+            try:
+                units, records = read_batch(
+                    self._source, key, current, count, config.group_commit_size_bytes
+                )
+            except TieredStoreError:
+                if not batches:
+                    raise
+                break  # write the gathered batches first: the next batch begins with the bad record
+            positions = units["physical_offset"].copy()  # appending overwrites them
+            batch = file.append_batch(units, records, may_roll=round.options.may_roll)
+            if batch.count:
+                round.state.position = int(positions[batch.count - 1])
+                batches.append(batch)
+                size_bytes += len(batch.buffer)
+            if batch.count < len(units):
+                round.outcome.room_bytes = int(units["size"][batch.count])
+                break
+        return batches
+
+    def _write(self, round: UploadRound, size_bytes: int) -> StoredEnds | None:
+        """Commit the gathered batches, or store them for a later fence check and return their
+        ends."""
+        file = round.file
+        is_last = file.consume_queue_max_offset >= round.available.max_offset
+        ends: StoredEnds | None = None
+        if round.options.defers and is_deferred(size_bytes, is_last=is_last):
+            ends = file.store()
+            is_written = ends is not None
+        else:
+            is_written = file.commit()
+        if not is_written:
+            raise Unavailable(f"{file.path}: closed, or another thread commits")
+        return ends
+
+    def _leave_out(self, round: UploadRound, error: DamagedRecord) -> None:
+        """Skip a damaged local record, and damaged ones that follow it, which leaves a hole. Raises
+        the error if no undamaged record follows."""
+        key, file, state = round.key, round.file, round.state
         first = file.consume_queue_max_offset
         available = self._source.queue_range(key)
         if available is None or available.min_offset > first:
-            raise error  # it was deleted meanwhile, which the next visit sees
+            raise error  # it was deleted since, which the next round reports
         known = max(state.damaged_until, first + 1)
         end = min(available.max_offset, known + SEARCHED_MESSAGES)
-        found, state.damaged_until = find_good_record(self._source, key, known, end, is_ending)
-        if found is not None and known > first + 1:
-            # What earlier visits found damaged may have been put in order since.
-            found, _ = find_good_record(self._source, key, first, found + 1, is_ending)
-        if found is None:
+        good, state.damaged_until = find_good_record(self._source, key, known, end, self._is_ending)
+        if good is not None and known > first + 1:
+            # Records that earlier rounds found damaged may have been repaired since.
+            good, _ = find_good_record(self._source, key, first, good + 1, self._is_ending)
+        if good is None:
             raise error
-        if found == first:
+        if good == first:
             return
-        file.skip_to(found)
-        outcome.left_out.append(LeftOut(first, found, error))
-        self._count(DAMAGED_METRIC, key, found - first)
+        file.skip_to(good)
+        round.outcome.left_out.append(LeftOut(first, good, error))
+        self._count(DAMAGED_METRIC, key, good - first)
         _log.error(
             "%s: left out %d messages whose local records are damaged, from queue offset %d on: %s",
-            file.path,
-            found - first,
-            first,
-            error,
+            *(file.path, good - first, first, error),
         )
 
     def _count(self, name: str, key: QueueKey, amount: int, **labels: str) -> None:

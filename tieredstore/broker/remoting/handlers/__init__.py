@@ -1,1 +1,1 @@
-"""What the remoting server answers, one module a family of request codes."""
+"""Handlers of the remoting server, with one module per family of request codes."""

@@ -1,30 +1,38 @@
-"""Who is there: heartbeats, members of groups, locks of queues (34, 35, 38, 41, 42, 46)."""
+"""Connected clients: heartbeats, members of groups, queue locks (codes 34, 35, 38, 41, 42, 46)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from tieredstore.broker.clients import TAG, ConsumerSettings, Subscription
+from tieredstore.broker.auth.policies import Action, Want, want_group, want_topic
+from tieredstore.broker.clients.consumers import MAX_SUBSCRIPTIONS, ConsumerSettings
+from tieredstore.broker.clients.session import TAG, Subscription
 from tieredstore.broker.pull import make_filter
-from tieredstore.broker.refused import RefusalReason, Refused
-from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.handlers.fields import read_text
+from tieredstore.broker.remoting.connection import Connection
+from tieredstore.broker.remoting.handler_table import Group, JsonBody, Request, RequestHeader
+from tieredstore.broker.remoting.handlers.base import (
+    ConsumerGroupHeader,
+    Handlers,
+    answers,
+    list_source_wants,
+    succeed,
+    succeed_with,
+)
 from tieredstore.broker.remoting.handlers.pull import check_property_filter
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Busy, Invalid
-from tieredstore.message.names import RETRY_PREFIX
+from tieredstore.message.names import MAX_NAME_BYTES, RETRY_PREFIX
 
-if TYPE_CHECKING:
-    from tieredstore.broker.remoting.connection import Connection
-    from tieredstore.broker.remoting.handler_table import HandlerTable
-    from tieredstore.broker.services import BrokerServices
-
-MAX_SUBSCRIPTIONS: Final = 10_000
-"""Groups and topics of one heartbeat, together."""
+MAX_CLIENT_ID: Final = 1_024
+"""Maximum length of a client id in characters."""
+_MAX_LANGUAGE: Final = 32
 
 
 class _SubscriptionData(msgspec.Struct, rename="camel"):
@@ -47,10 +55,22 @@ class _ProducerData(msgspec.Struct, rename="camel"):
     group_name: str
 
 
-class _Heartbeat(msgspec.Struct, rename="camel"):
+class HeartbeatBody(JsonBody, kw_only=True):
+    """Body of HEART_BEAT. No rights exist on producer groups. For a transaction check, the client's
+    right on the topic is checked."""
+
     client_id: str = msgspec.field(name="clientID")
     producer_data_set: list[_ProducerData] | None = None
     consumer_data_set: list[_ConsumerData] | None = None
+
+    def list_wants(self, *actions: Action) -> Iterator[Want]:
+        """Yield the rights that the sender needs, on the groups and topics of all consumers in the
+        heartbeat."""
+        for consumer in self.consumer_data_set or ():
+            topics = [data.topic for data in consumer.subscription_data_set or ()]
+            own = RETRY_PREFIX + consumer.group_name
+            others = (topic for topic in topics if topic != own)
+            yield from list_source_wants(consumer.group_name, others, *actions)
 
 
 class _MessageQueue(msgspec.Struct, rename="camel", frozen=True):
@@ -59,42 +79,47 @@ class _MessageQueue(msgspec.Struct, rename="camel", frozen=True):
     broker_name: str | None = None
 
 
-class _LockRequest(msgspec.Struct, rename="camel"):
+class LockBody(JsonBody, kw_only=True):
     consumer_group: str
     client_id: str
     mq_set: list[_MessageQueue]
 
+    def list_wants(self, *actions: Action) -> Iterator[Want]:
+        """Yield the rights that the sender needs, on the group and on the topics of the queues."""
+        yield want_group(self.consumer_group, *actions)
+        for topic in {queue.topic for queue in self.mq_set}:
+            yield want_topic(topic, *actions)
 
-class _CheckRequest(msgspec.Struct, rename="camel"):
+
+class CheckBody(JsonBody, kw_only=True):
     client_id: str | None = None
-    group: str | None = None
+    group: Group = ""
     subscription_data: _SubscriptionData | None = None
 
 
-_Body = TypeVar("_Body")
+class UnregisterHeader(RequestHeader, kw_only=True):
+    producer_group: str = ""
+    consumer_group: str = ""
+
+    def list_wants(self, *actions: Action) -> Iterator[Want]:
+        """Yield the right that a consumer needs on its group. A producer needs no right to
+        unregister."""
+        if self.consumer_group:
+            yield want_group(self.consumer_group, *actions)
 
 
-def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve the codes of this family."""
-    handlers = _ClientHandlers(broker)
-    table.register(RequestCode.HEART_BEAT, handlers.take_heartbeat)
-    table.register(RequestCode.UNREGISTER_CLIENT, handlers.unregister)
-    table.register(RequestCode.GET_CONSUMER_LIST_BY_GROUP, handlers.list_consumers)
-    table.register(RequestCode.LOCK_BATCH_MQ, handlers.lock)
-    table.register(RequestCode.UNLOCK_BATCH_MQ, handlers.unlock)
-    table.register(RequestCode.CHECK_CLIENT_CONFIG, handlers.check_config)
+class ClientHandlers(Handlers):
+    """Requests of clients about themselves."""
 
-
-class _ClientHandlers:
-    def __init__(self, broker: BrokerServices) -> None:
-        self._broker = broker
-
-    def take_heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Note the groups of a client. The retry topic of a consumer group is made here too."""
-        heartbeat = _decode(request, _Heartbeat)
+    @answers(RequestCode.HEART_BEAT, HeartbeatBody, Action.SUB)
+    def take_heartbeat(self, request: Request[HeartbeatBody]) -> RemotingCommand:
+        """Record the groups of a client, and create the retry topics of its consumer groups."""
+        heartbeat, connection = request.header, request.connection
+        _check_client_id(heartbeat.client_id)
+        connection.caller = request.caller
         connection.client_id = heartbeat.client_id
-        connection.language = request.language
-        connection.version = request.version
+        connection.language = request.command.language[:_MAX_LANGUAGE]
+        connection.version = request.command.version
         consumers = heartbeat.consumer_data_set or []
         producers = heartbeat.producer_data_set or []
         count = len(producers) + sum(1 + len(c.subscription_data_set or ()) for c in consumers)
@@ -106,14 +131,14 @@ class _ClientHandlers:
             self._register_consumer(connection, consumer)
         for producer in producers:
             self._broker.producers.register(producer.group_name, connection)
-        return RemotingCommand(ResponseCode.SUCCESS)
+        return succeed()
 
     def _register_consumer(self, connection: Connection, consumer: _ConsumerData) -> None:
         broker = self._broker
         config = broker.groups.find_group(consumer.group_name)
-        if config is None:  # as Java: its pulls say why
+        if config is None:  # as Java: its pulls report why
             return
-        with suppress(Busy):  # it is being deleted: the next heartbeat makes it again
+        with suppress(Busy):  # it is being deleted: the next heartbeat creates it again
             broker.topics.create_on_send_back(
                 RETRY_PREFIX + consumer.group_name,
                 config.retry_queue_nums,
@@ -140,59 +165,69 @@ class _ClientHandlers:
             and broker.settings.notify_consumer_ids_changed_enable,
         )
 
-    def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Take a client out of the groups that it names."""
-        fields = request.ext_fields
-        if group := fields.get("producerGroup"):
-            self._broker.producers.unregister(group, connection)
-        if group := fields.get("consumerGroup"):
-            self._broker.consumers.unregister(group, connection)
-        return RemotingCommand(ResponseCode.SUCCESS)
+    @answers(RequestCode.UNREGISTER_CLIENT, UnregisterHeader, Action.PUB, Action.SUB)
+    def unregister(self, request: Request[UnregisterHeader]) -> RemotingCommand:
+        if group := request.header.producer_group:
+            self._broker.producers.unregister(group, request.connection)
+        if group := request.header.consumer_group:
+            self._broker.consumers.unregister(group, request.connection)
+        return succeed()
 
-    def list_consumers(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """List the client ids of a group's members."""
-        group = read_text(request, "consumerGroup")
+    @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupHeader, Action.SUB, Action.GET)
+    def list_consumers(self, request: Request[ConsumerGroupHeader]) -> RemotingCommand:
+        """Return the client ids of a group's members."""
+        group = request.header.consumer_group
         client_ids = self._broker.consumers.list_client_ids(group)
         if not client_ids:
-            raise Refused(RefusalReason.SYSTEM_ERROR, f"no consumer for this group, {group}")
-        return RemotingCommand(
-            ResponseCode.SUCCESS, body=msgspec.json.encode({"consumerIdList": client_ids})
-        )
+            raise Refused(Reason.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        return succeed_with({"consumerIdList": client_ids})
 
-    def lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Take or renew the locks of queues; the answer names those that the client holds."""
-        wanted = _decode(request, _LockRequest)
-        held = self._broker.locks.lock(wanted.consumer_group, _keys(wanted), wanted.client_id)
+    @answers(RequestCode.LOCK_BATCH_MQ, LockBody, Action.SUB)
+    def lock(self, request: Request[LockBody]) -> RemotingCommand:
+        """Lock queues, or renew their locks. The answer lists the queues that the client has
+        locked."""
+        wanted = request.header
+        _check_client_id(wanted.client_id)
+        group = wanted.consumer_group
+        known = len(group) <= MAX_NAME_BYTES and self._broker.groups.find_group(group) is not None
+        keys = [key for key in _keys(wanted) if known and self._has_queue(key)]
+        held = self._broker.locks.lock(group, keys, wanted.client_id)
         queues = [queue for queue in wanted.mq_set if QueueKey(queue.topic, queue.queue_id) in held]
-        return RemotingCommand(
-            ResponseCode.SUCCESS, body=msgspec.json.encode({"lockOKMQSet": queues})
-        )
+        return succeed_with({"lockOKMQSet": queues})
 
-    def unlock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Give up the locks of queues."""
-        given = _decode(request, _LockRequest)
+    def _has_queue(self, key: QueueKey) -> bool:
+        """Return whether a consumer may get this queue. Other queues cannot be locked."""
+        config = self._broker.topics.find_consumed(key.topic)
+        if config is None or key.queue_id < 0 or len(key.topic) > MAX_NAME_BYTES:
+            return False
+        return key.queue_id < config.queue_nums
+
+    @answers(RequestCode.UNLOCK_BATCH_MQ, LockBody, Action.SUB)
+    def unlock(self, request: Request[LockBody]) -> RemotingCommand:
+        """Release the locks of queues."""
+        given = request.header
         self._broker.locks.unlock(given.consumer_group, _keys(given), given.client_id)
-        return RemotingCommand(ResponseCode.SUCCESS)
+        return succeed()
 
-    def check_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Tell whether a subscription is one: SQL92 expressions are parsed."""
-        data = _decode(request, _CheckRequest).subscription_data
+    @answers(RequestCode.CHECK_CLIENT_CONFIG, CheckBody, Action.SUB)
+    def check_config(self, request: Request[CheckBody]) -> RemotingCommand:
+        """Check whether a subscription is valid. SQL92 expressions are parsed."""
+        data = request.header.subscription_data
         if data is not None and (data.expression_type or TAG) != TAG:
             check_property_filter(self._broker, str(data.expression_type))
             make_filter(Subscription.parse(data.topic, data.sub_string, data.expression_type))
-        return RemotingCommand(ResponseCode.SUCCESS)
+        return succeed()
 
 
 _UNIT_TOPIC_FLAG: Final = 2
 
 
-def _keys(request: _LockRequest) -> list[QueueKey]:
+def _check_client_id(client_id: str) -> None:
+    if len(client_id) > MAX_CLIENT_ID:
+        raise Invalid(
+            f"client id: expected at most {MAX_CLIENT_ID} characters, found {len(client_id)}"
+        )
+
+
+def _keys(request: LockBody) -> list[QueueKey]:
     return [QueueKey(queue.topic, queue.queue_id) for queue in request.mq_set]
-
-
-def _decode(request: RemotingCommand, kind: type[_Body]) -> _Body:
-    """Decode a JSON body; numbers may be written as text. Raises Invalid."""
-    try:
-        return msgspec.json.decode(request.body_bytes, type=kind, strict=False)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"body of request {request.code}: {error}") from None

@@ -1,113 +1,92 @@
-"""What the broker asks live clients on behalf of others (220, 307, 309), and replies to
-requests between clients (324, 325, 326)."""
+"""Requests that are forwarded to connected clients (codes 220, 307, 309), and replies between
+clients (324, 325, 326)."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from tieredstore.broker.clients import ClientSession, ConsumerGroup, TelemetryClient
-from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.auth.policies import Action, want_group, want_topic
+from tieredstore.broker.clients.consumers import ConsumerGroup
+from tieredstore.broker.clients.session import ClientSession, TelemetryClient
+from tieredstore.broker.peer_warnings import PEERS
+from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
+from tieredstore.broker.remoting.handler_table import Group, Request, RequestHeader, Topic, is_true
 from tieredstore.broker.remoting.handlers.admin.connections import show_subscription
-from tieredstore.broker.remoting.handlers.fields import read_bool, read_int, read_text
+from tieredstore.broker.remoting.handlers.base import Handlers, answers, succeed, succeed_with
+from tieredstore.broker.remoting.handlers.send import SendHeader, SendHeaderV2
+from tieredstore.broker.remoting.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from tieredstore.broker.send.sender import SendRequest
-from tieredstore.errors import Invalid, TieredStoreError, Unavailable
+from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.message import properties as props
-from tieredstore.message.hosts import encode_host
-from tieredstore.message.ids import parse_offset_message_id
-from tieredstore.message.record import Message
-
-if TYPE_CHECKING:
-    from tieredstore.broker.remoting.connection import Connection
-    from tieredstore.broker.remoting.handler_table import HandlerTable
-    from tieredstore.broker.services import BrokerServices
-    from tieredstore.message.record import StoredMessage
-_log = logging.getLogger(__name__)
+from tieredstore.message.encoding import Message
+from tieredstore.message.hosts import encode_host, parse_offset_message_id
+from tieredstore.message.record import StoredMessage
 
 CALL_TIMEOUT_MS: Final = 10_000
-"""How long a client may take to answer, as with Java."""
+"""Time limit (ms) for a client's answer, as in Java."""
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
-_SEND_FIELDS: Final = {
-    "a": "producerGroup",
-    "b": "topic",
-    "c": "defaultTopic",
-    "d": "defaultTopicQueueNums",
-    "e": "queueId",
-    "f": "sysFlag",
-    "g": "bornTimestamp",
-    "h": "flag",
-    "i": "properties",
-    "j": "reconsumeTimes",
-    "k": "unitMode",
-}
+_NOT_PASSED_ON: Final = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)
+"""Fields that are not forwarded to the client. A signature does not cover the request code, so the
+client could use the signature for a different request."""
 
 
-def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve the codes of this family."""
-    handlers = _DirectHandlers(broker)
-    table.register(RequestCode.GET_CONSUMER_RUNNING_INFO, handlers.get_running_info)
-    table.register(RequestCode.CONSUME_MESSAGE_DIRECTLY, handlers.consume)
-    table.register(RequestCode.SEND_REPLY_MESSAGE, handlers.reply)
-    table.register(RequestCode.SEND_REPLY_MESSAGE_V2, handlers.reply)
+class ConsumerHeader(RequestHeader, kw_only=True):
+    consumer_group: Group
+    client_id: str
+    jstack_enable: str = "false"
 
 
-def reset_client_offsets(
-    broker: BrokerServices, group: str, topic: str, timestamp_ms: int, body: bytes
-) -> list[ClientSession]:
-    """Tell the members of a group to go on elsewhere (220, one-way); returns those that were told.
-
-    body: Java's ResetOffsetBody, a map with queues as keys. A client then commits these offsets.
-    """
-    members = broker.consumers.find_group(group)
-    told: list[ClientSession] = []
-    fields = {"topic": topic, "group": group, "timestamp": str(timestamp_ms), "isForce": "true"}
-    for session in () if members is None else members.sessions:
-        try:
-            session.send_one_way(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
-        except Invalid:  # gRPC: the server itself knows how far its groups are
-            continue
-        told.append(session)
-    return told
+class ConsumeHeader(RequestHeader, kw_only=True):
+    consumer_group: Group
+    client_id: str
+    msg_id: str
+    topic: Topic = ""
 
 
-class _DirectHandlers:
-    def __init__(self, broker: BrokerServices) -> None:
-        self._broker = broker
+_Consumer = TypeVar("_Consumer", ConsumerHeader, ConsumeHeader)
 
-    async def get_running_info(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-    ) -> RemotingCommand:
-        """Ask a consumer how it is."""
+
+class DirectHandlers(Handlers):
+    """Requests that are forwarded to other clients."""
+
+    @answers(RequestCode.GET_CONSUMER_RUNNING_INFO, ConsumerHeader, Action.GET)
+    async def get_running_info(self, request: Request[ConsumerHeader]) -> RemotingCommand:
         group, session = self._find_consumer(request)
         if not isinstance(session, TelemetryClient):
-            return await _pass_on(
-                session, _relay(session, request, request.ext_fields, request.body_bytes)
-            )
-        has_stacks = read_bool(request, "jstackEnable")
+            return await _pass_on(session, _relay(session, request, {}, request.body))
+        has_stacks = is_true(request.header.jstack_enable)
         return await _pass_on(session, _describe(group, session, has_stacks=has_stacks))
 
-    async def consume(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Let a consumer consume one message, which is found by its offset message id."""
+    @answers(RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeHeader, Action.SUB)
+    async def consume(self, request: Request[ConsumeHeader]) -> RemotingCommand:
+        """Ask a consumer to consume one message, which is found by its offset message id."""
         _, session = self._find_consumer(request)
-        message_id = read_text(request, "msgId")
+        message_id = request.header.msg_id
         _, _, physical_offset = parse_offset_message_id(message_id)
         look = self._broker.store.look_message_by_offset
         message = await self._broker.look_ups.run(look, physical_offset)
-        topic = request.ext_fields.get("topic")
-        # The id of a message from the tier may be that of any other one here.
+        topic = request.header.topic
+        # The id of a message from the tier may match any local message.
         if message is None or (topic and message.topic != topic):
-            raise Refused(RefusalReason.SYSTEM_ERROR, f"message {message_id} is not there")
+            raise Refused(Reason.SYSTEM_ERROR, f"message {message_id} is not there")
+        wanted = want_topic(message.topic, Action.SUB)
+        request.caller.require(wanted)
+        group = request.header.consumer_group
+        rights = (wanted, want_group(group, Action.SUB))
+        if not all(map(session.caller.allows, rights)):
+            raise Refused(
+                Reason.NO_PERMISSION,
+                f"The Consumer <{group}> <{session.client_id}> may not read topic {message.topic}",
+            )
         if isinstance(session, TelemetryClient):
             return await _pass_on(session, self._verify(session, message))
-        fields = request.ext_fields | {"brokerName": self._broker.settings.broker_name}
+        fields = {"brokerName": self._broker.settings.broker_name}
         return await _pass_on(session, _relay(session, request, fields, bytes(message.raw)))
 
     async def _verify(self, session: TelemetryClient, message: StoredMessage) -> RemotingCommand:
@@ -121,98 +100,91 @@ class _DirectHandlers:
             spentTimeMills=self._broker.clock.monotonic_ms() - begin_ms,
         )
 
-    def _find_consumer(self, request: RemotingCommand) -> tuple[ConsumerGroup, ClientSession]:
-        group = read_text(request, "consumerGroup")
-        client_id = read_text(request, "clientId")
+    def _find_consumer(self, request: Request[_Consumer]) -> tuple[ConsumerGroup, ClientSession]:
+        group = request.header.consumer_group
+        client_id = request.header.client_id
         members = self._broker.consumers.find_group(group)
         session = None if members is None else members.find_client(client_id)
         if members is None or session is None:
-            raise Refused(
-                RefusalReason.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
-            )
+            raise Refused(Reason.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         return members, session
 
-    async def reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Push a reply to the client that waits for it, and keep it as a message of the reply
-        topic. Whether it was pushed is the answer."""
-        fields = request.ext_fields
-        if request.code == RequestCode.SEND_REPLY_MESSAGE_V2:
-            fields = {
-                name: fields[short] for short, name in _SEND_FIELDS.items() if short in fields
-            }
-            request.ext_fields = fields
-        properties = props.decode_properties(fields.get("properties", "").encode())
+    @answers(RequestCode.SEND_REPLY_MESSAGE_V2, SendHeaderV2, Action.PUB)
+    @answers(RequestCode.SEND_REPLY_MESSAGE, SendHeader, Action.PUB)
+    async def reply(self, request: Request[SendHeader]) -> RemotingCommand:
+        """Send a reply to the client that waits for it, and store the reply as a message of the
+        reply topic. The answer is an error if the reply was not sent."""
+        self._broker.sender.door.check_topic(request.header.topic, is_reply=True)
+        properties = props.decode_properties(request.header.properties.encode())
         try:
-            await self._push_reply(connection, request, properties)
+            await self._push_reply(request, properties)
         finally:
-            await self._store_reply(connection, request, properties)
-        return RemotingCommand(
-            ResponseCode.SUCCESS,
-            {
-                "msgId": "0",
-                "queueId": str(max(read_int(request, "queueId"), 0)),
-                "queueOffset": "0",
-            },
+            await self._store_reply(request, properties)
+        return succeed(
+            {"msgId": "0", "queueId": str(max(request.header.queue_id, 0)), "queueOffset": "0"}
         )
 
     async def _push_reply(
-        self, connection: Connection, request: RemotingCommand, properties: Mapping[str, str]
+        self, request: Request[SendHeader], properties: Mapping[str, str]
     ) -> None:
         broker = self._broker
         client_id = properties.get(REPLY_TO_CLIENT)
         if client_id is None:
             raise Refused(
-                RefusalReason.SYSTEM_ERROR, f"reply message properties[{REPLY_TO_CLIENT}] is null"
+                Reason.SYSTEM_ERROR, f"reply message properties[{REPLY_TO_CLIENT}] is null"
             )
         session = broker.producers.find_client(client_id)
         if session is None:
             raise Refused(
-                RefusalReason.SYSTEM_ERROR,
-                f"push reply message fail, channel of <{client_id}> not found.",
+                Reason.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found."
             )
         now_ms = str(broker.clock.now_ms())
         pushed = {**properties, PUSH_REPLY_TIME: now_ms}
-        fields = request.ext_fields | {
+        fields = {
+            **_show_fields(request.header),
             "properties": props.encode_properties(pushed).decode(),
-            "bornHost": connection.address,
+            "bornHost": request.connection.address,
             "storeHost": broker.address,
             "storeTimestamp": now_ms,
         }
         reply = await session.request(
-            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields, request.body_bytes, CALL_TIMEOUT_MS
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields, request.body, CALL_TIMEOUT_MS
         )
         if reply.code != ResponseCode.SUCCESS:
             raise Refused(
-                RefusalReason.SYSTEM_ERROR,
-                f"push reply message to {client_id} fail: {reply.remark}",
+                Reason.SYSTEM_ERROR, f"push reply message to {client_id} fail: {reply.remark}"
             )
 
     async def _store_reply(
-        self, connection: Connection, request: RemotingCommand, properties: Mapping[str, str]
+        self, request: Request[SendHeader], properties: Mapping[str, str]
     ) -> None:
-        host, _, port = connection.address.rpartition(":")
+        host, _, port = request.connection.address.rpartition(":")
         message = Message(
-            read_text(request, "topic"),
-            request.body_bytes,
-            read_int(request, "queueId"),
+            request.header.topic,
+            request.body,
+            request.header.queue_id,
             props.encode_properties(properties),
-            read_int(request, "flag", 0),
-            born_timestamp_ms=read_int(request, "bornTimestamp"),
+            request.header.flag,
+            born_timestamp_ms=request.header.born_timestamp,
             born_host=encode_host(host, int(port)),
-            reconsume_times=read_int(request, "reconsumeTimes", 0),
+            reconsume_times=request.header.reconsume_times,
         )
         try:
             await self._broker.sender.send(
-                SendRequest(read_text(request, "producerGroup"), message)
+                SendRequest(request.header.producer_group, message, is_reply=True)
             )
         except TieredStoreError as error:
-            _log.warning("a reply was not stored: %s", error)
+            PEERS.note("replies not stored", f"a reply was not stored: {error}")
 
 
 async def _relay(
-    session: ClientSession, request: RemotingCommand, fields: Mapping[str, str], body: bytes
+    session: ClientSession, request: Request[Any], fields: Mapping[str, str], body: bytes
 ) -> RemotingCommand:
-    """Put a request to a client and pass its answer on."""
+    """Forward a request to a client, and return the client's answer. `fields`: added to the fields
+    of the request. The signature is not forwarded."""
+    fields = {**request.command.ext_fields, **fields}
+    for name in _NOT_PASSED_ON:
+        fields.pop(name, None)
     reply = await session.request(request.code, fields, body, CALL_TIMEOUT_MS)
     return RemotingCommand(reply.code, dict(reply.ext_fields), reply.body, reply.remark)
 
@@ -220,8 +192,8 @@ async def _relay(
 async def _describe(
     group: ConsumerGroup, session: TelemetryClient, *, has_stacks: bool
 ) -> RemotingCommand:
-    """Tell what is known of a consumer of gRPC (Java's ConsumerRunningInfo); what its threads do
-    it says itself."""
+    """Return information about a gRPC consumer (Java's ConsumerRunningInfo), as far as the broker
+    has it. With `has_stacks`, the client is asked for its thread stacks."""
     began_ms = group.consumers[session].began_ms
     subscriptions = [show_subscription(found) for found in group.subscriptions.values()]
     stacks = await session.print_thread_stacks(CALL_TIMEOUT_MS) if has_stacks else None
@@ -233,7 +205,6 @@ async def _describe(
 
 
 async def _pass_on(session: ClientSession, asking: Awaitable[RemotingCommand]) -> RemotingCommand:
-    """Wait for what a client says, or say that it says nothing."""
     try:
         return await asking
     except Unavailable as error:
@@ -242,5 +213,11 @@ async def _pass_on(session: ClientSession, asking: Awaitable[RemotingCommand]) -
         )
 
 
+def _show_fields(header: SendHeader) -> dict[str, str]:
+    """Return the fields of a send request under their long names, as Java writes them."""
+    fields = msgspec.to_builtins(SendHeader(**msgspec.structs.asdict(header)))
+    return {name: str(value) for name, value in fields.items() if value is not None}
+
+
 def _answer(**body: object) -> RemotingCommand:
-    return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(body))
+    return succeed_with(body)

@@ -1,61 +1,73 @@
-"""Messages by key, by id and by place (12, 33)."""
+"""Queries of messages by key, by unique key and by commit log offset (codes 12, 33)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tieredstore.broker.refused import RefusalReason, Refused
-from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
+import msgspec
+
+from tieredstore.broker.auth.policies import Action, want_topic
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.handlers.fields import read_bool, read_int, read_text
-
-if TYPE_CHECKING:
-    from tieredstore.broker.remoting.connection import Connection
-    from tieredstore.broker.remoting.handler_table import HandlerTable
-    from tieredstore.broker.services import BrokerServices
-    from tieredstore.message.record import StoredMessage
+from tieredstore.broker.remoting.handler_table import Int64, Request, RequestHeader, Topic, is_true
+from tieredstore.broker.remoting.handlers.base import Handlers, answers, succeed
+from tieredstore.broker.services import BrokerServices
+from tieredstore.message.record import StoredMessage
 
 UNIQUE_KEY_COUNT: Final = 32
-"""How many messages an id finds: a resent message has the id of the first."""
+"""Maximum number of messages that have one unique key. A message that is sent again keeps the
+unique key of the first send."""
 MAX_COUNT: Final = 1024
+_LOOKS: Final = (Action.SUB, Action.GET)
 _FOREVER_MS: Final = 2**63 - 1
 
 
-def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve the codes of this family."""
-    handlers = _QueryHandlers(broker)
-    table.register(RequestCode.QUERY_MESSAGE, handlers.query)
-    table.register(RequestCode.VIEW_MESSAGE_BY_ID, handlers.view)
+class QueryHeader(RequestHeader, kw_only=True):
+    """Header of QUERY_MESSAGE. Times are epoch ms."""
+
+    topic: Topic
+    key: str
+    max_num: Int64
+    begin_timestamp: Int64
+    end_timestamp: Int64
+    is_unique_key: str = msgspec.field(name="_UNIQUE_KEY_QUERY", default="false")
 
 
-class _QueryHandlers:
-    def __init__(self, broker: BrokerServices) -> None:
-        self._broker = broker
+class ViewHeader(RequestHeader, kw_only=True):
+    """Header of VIEW_MESSAGE_BY_ID. `offset`: commit log offset of the message."""
 
-    async def query(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Find messages by key or unique key, in the tier too."""
-        topic = read_text(request, "topic")
-        count = min(read_int(request, "maxNum"), MAX_COUNT)
-        if read_bool(request, "_UNIQUE_KEY_QUERY"):
+    topic: Topic = ""
+    offset: Int64
+
+
+class QueryHandlers(Handlers):
+    """Queries that return messages."""
+
+    @answers(RequestCode.QUERY_MESSAGE, QueryHeader, Action.SUB, Action.GET)
+    async def query(self, request: Request[QueryHeader]) -> RemotingCommand:
+        """Return messages by key or unique key, including messages in the tier."""
+        topic, caller = request.header.topic, request.caller
+        count = min(request.header.max_num, MAX_COUNT)
+        if is_true(request.header.is_unique_key):
             count = UNIQUE_KEY_COUNT
         found = await self._broker.look_ups.run(
             self._broker.store.query_message,
             topic,
-            read_text(request, "key"),
+            request.header.key,
             count,
-            read_int(request, "beginTimestamp"),
-            read_int(request, "endTimestamp"),
+            request.header.begin_timestamp,
+            request.header.end_timestamp,
         )
+        # A key of another topic may have the same hash.
+        found = [message for message in found if caller.allows(want_topic(message.topic, *_LOOKS))]
         if not found:
             raise Refused(
-                RefusalReason.QUERY_NOT_FOUND,
-                "can not find message, maybe time range not correct",
-                topic=topic,
+                Reason.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
             )
         newest = max(found, key=lambda message: message.store_timestamp_ms)
-        return RemotingCommand(
-            ResponseCode.SUCCESS,
+        return succeed(
             {
                 "indexLastUpdateTimestamp": str(newest.store_timestamp_ms),
                 "indexLastUpdatePhyoffset": str(newest.physical_offset),
@@ -63,28 +75,32 @@ class _QueryHandlers:
             [message.raw for message in found],
         )
 
-    async def view(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Find the message at a byte of the local commit log. One that is in the tier alone is
-        found by its key or its place in the queue: its record names another byte."""
-        physical_offset = read_int(request, "offset")
+    @answers(RequestCode.VIEW_MESSAGE_BY_ID, ViewHeader, Action.GET)
+    async def view(self, request: Request[ViewHeader]) -> RemotingCommand:
+        """Return the message at an offset of the local commit log. A message that is only in the
+        tier must be queried by its key or its queue offset, because its record contains a physical
+        offset in the tier."""
+        physical_offset = request.header.offset
         look = self._broker.store.look_message_by_offset
         message = await self._broker.look_ups.run(look, physical_offset)
         if message is None:
             raise Refused(
-                RefusalReason.SYSTEM_ERROR,
-                f"can not find message by the offset, {physical_offset}",
+                Reason.SYSTEM_ERROR, f"can not find message by the offset, {physical_offset}"
             )
-        return RemotingCommand(ResponseCode.SUCCESS, body=message.raw)
+        request.caller.require(want_topic(message.topic, Action.GET))
+        return succeed(body=message.raw)
 
 
 async def find_message(
     broker: BrokerServices, physical_offset: int, message_id: str, topics: Sequence[str]
 ) -> StoredMessage | None:
-    """Find the message that a client has: by the byte of the commit log that its record names, and
-    by its id (UNIQ_KEY) where another one, or none, is there.
+    """Return the message that a client means. `physical_offset`: commit log offset in the record
+    that the client has. `message_id`: the message's id. `topics`: topics that the message may be
+    in.
 
-    A record that came from the tier names a byte of its queue's file there, at which the local log
-    may hold any other. topics: where a message with that id may be.
+    If the local log has a different message or none at that offset, the message is searched by its
+    id (UNIQ_KEY). A record from the tier contains an offset in its queue's file in the tier, at
+    which the local log may have any message.
     """
     found = await broker.look_ups.run(broker.store.look_message_by_offset, physical_offset)
     if found is not None and _has_id(found, message_id, topics):
@@ -100,7 +116,8 @@ async def find_message(
 
 
 def _has_id(message: StoredMessage, message_id: str, topics: Sequence[str]) -> bool:
-    """Tell whether a message has an id, as clients name it: UNIQ_KEY, or (Go, C++) where it is."""
+    """Return whether a message has the given id, which is its UNIQ_KEY or (from Go and C++ clients)
+    its offset message id."""
     return message.msg_id == message_id or (
         message.offset_message_id == message_id.upper() and message.topic in topics
     )

@@ -1,42 +1,41 @@
-"""What producers send: single messages (310, 10), batches (320), recalls (370)."""
+"""Requests of producers: single messages (codes 310, 10), batches (320), recalls (370),
+transactions (37, 323), and messages that consumers send back (36)."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import Final
 
-from tieredstore.broker.refused import RefusalReason, Refused
+import msgspec
+
+from tieredstore.broker.auth.access import Caller
+from tieredstore.broker.auth.policies import Action, Want, want_light_queues, want_topic
+from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
+from tieredstore.broker.remoting.handler_table import (
+    Group,
+    Int32,
+    Int64,
+    Request,
+    RequestHeader,
+    Topic,
+)
+from tieredstore.broker.remoting.handlers.base import Handlers, answers, succeed
+from tieredstore.broker.remoting.handlers.query import find_message
 from tieredstore.broker.send.sender import REGION, SendRequest, SendResult
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.transactions.messages import CommitOrRollback
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.errors import Corrupt
 from tieredstore.message.batch import decode_batch
 from tieredstore.message.encoding import Message
 from tieredstore.message.hosts import parse_host
-from tieredstore.message.properties import find_property
+from tieredstore.message.names import RETRY_PREFIX
+from tieredstore.message.properties import find_integer, find_property
+from tieredstore.message.record import StoredMessage
 
-if TYPE_CHECKING:
-    from tieredstore.broker.remoting.connection import Connection
-    from tieredstore.broker.remoting.handler_table import HandlerTable
-    from tieredstore.broker.services import BrokerServices
-
-_SHORT_NAMES: Final = {
-    "producerGroup": "a",
-    "topic": "b",
-    "defaultTopic": "c",
-    "defaultTopicQueueNums": "d",
-    "queueId": "e",
-    "sysFlag": "f",
-    "bornTimestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsumeTimes": "j",
-    "unitMode": "k",
-    "maxReconsumeTimes": "l",
-    "batch": "m",
-}
 _OK: Final = PutMessageStatus.PUT_OK
 _CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -46,112 +45,137 @@ _CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
 _born_host = functools.lru_cache(maxsize=4096)(parse_host)
 
 
-def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve what producers send."""
-    handlers = _SendHandlers(broker)
-    table.register(RequestCode.SEND_MESSAGE_V2, handlers.send)
-    table.register(RequestCode.SEND_MESSAGE, handlers.send_with_long_names)
-    table.register(RequestCode.SEND_BATCH_MESSAGE, handlers.send)
-    table.register(RequestCode.RECALL_MESSAGE, handlers.recall)
+class SendHeader(RequestHeader, kw_only=True):
+    """Header of SEND_MESSAGE, with long names. `born_timestamp`: epoch ms."""
+
+    producer_group: str = ""
+    topic: Topic
+    default_topic: str = ""
+    default_topic_queue_nums: Int64 = 4
+    queue_id: Int32
+    sys_flag: Int64 = 0
+    born_timestamp: Int64 = 0
+    flag: Int64 = 0
+    properties: str = ""
+    reconsume_times: Int64 = 0
+    unit_mode: str = "false"
+    max_reconsume_times: Int64 | None = None
+    batch: str = "false"
+
+    def list_wants(self, *actions: Action) -> Iterator[Want]:
+        """Yield the rights that the sender needs, on the topic and on the light queues of the
+        message."""
+        yield want_topic(self.topic, *actions)
+        yield from want_light_queues(self.properties.encode("utf-8", "replace"))
 
 
-class _SendHandlers:
+class SendHeaderV2(SendHeader, kw_only=True):
+    """Header of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: the same fields with short names."""
+
+    producer_group: str = msgspec.field(name="a", default="")
+    topic: Topic = msgspec.field(name="b")
+    default_topic: str = msgspec.field(name="c", default="")
+    default_topic_queue_nums: Int64 = msgspec.field(name="d", default=4)
+    queue_id: Int32 = msgspec.field(name="e")
+    sys_flag: Int64 = msgspec.field(name="f", default=0)
+    born_timestamp: Int64 = msgspec.field(name="g", default=0)
+    flag: Int64 = msgspec.field(name="h", default=0)
+    properties: str = msgspec.field(name="i", default="")
+    reconsume_times: Int64 = msgspec.field(name="j", default=0)
+    unit_mode: str = msgspec.field(name="k", default="false")
+    max_reconsume_times: Int64 | None = msgspec.field(name="l", default=None)
+    batch: str = msgspec.field(name="m", default="false")
+
+
+class RecallHeader(RequestHeader, kw_only=True):
+    producer_group: str = ""
+    topic: Topic
+    recall_handle: str = ""
+
+
+class SendHandlers(Handlers):
+    """Requests of producers."""
+
     def __init__(self, broker: BrokerServices) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._sender = broker.sender
 
-    def send(
-        self, connection: Connection, command: RemotingCommand
-    ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Answer SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
-        fields = command.ext_fields
-        request = _make_request(connection, command, fields)
-        if fields.get("m") == "true":
-            return self._send_batch(request)
-        message = request.message
+    @answers(RequestCode.SEND_BATCH_MESSAGE, SendHeaderV2, Action.PUB)
+    @answers(RequestCode.SEND_MESSAGE_V2, SendHeaderV2, Action.PUB)
+    @answers(RequestCode.SEND_MESSAGE, SendHeader, Action.PUB)
+    def send(self, request: Request[SendHeader]) -> RemotingCommand | Awaitable[RemotingCommand]:
+        made = _make_request(request)
+        if request.header.batch == "true":
+            return self._send_batch(made, request.caller)
+        message = made.message
         if message.properties.find(b"TRAN_MSG\x01") >= 0 and _is_half(message):
-            sent = self._broker.transactions.submit(request)
+            sent = self._broker.transactions.submit(made)
         else:
-            sent = self._sender.submit(request)
+            sent = self._sender.submit(made)
         return _respond(sent) if isinstance(sent, SendResult) else _wait(sent)
 
-    def send_with_long_names(
-        self, connection: Connection, command: RemotingCommand
-    ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Answer SEND_MESSAGE."""
-        command.ext_fields = {
-            _SHORT_NAMES.get(name, name): value for name, value in command.ext_fields.items()
-        }
-        return self.send(connection, command)
-
-    async def _send_batch(self, request: SendRequest) -> RemotingCommand:
+    async def _send_batch(self, request: SendRequest, caller: Caller) -> RemotingCommand:
         body = request.message.body
         limit = self._broker.settings.max_message_size_bytes
         if len(body) > limit:
             raise Refused(
-                RefusalReason.MESSAGE_ILLEGAL,
+                Reason.SYSTEM_ERROR,  # as Java, for which a single message is MESSAGE_ILLEGAL
                 f"message body size exceeded: expected a batch of at most {limit} bytes, found "
                 f"{len(body)}",
             )
         try:
             items = decode_batch(body)
         except Corrupt as error:
-            raise Refused(RefusalReason.MESSAGE_ILLEGAL, str(error)) from error
+            raise Refused(Reason.MESSAGE_ILLEGAL, str(error)) from error
+        if caller.access is not None:
+            for item in items:
+                caller.require(*want_light_queues(item.properties))
         messages = [
             Message("", item.body, properties=item.properties, flag=item.flag) for item in items
         ]
         return _respond(await self._sender.send_batch(request, messages))
 
-    async def recall(self, _: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Answer RECALL_MESSAGE."""
-        fields = command.ext_fields
+    @answers(RequestCode.RECALL_MESSAGE, RecallHeader, Action.PUB)
+    async def recall(self, request: Request[RecallHeader]) -> RemotingCommand:
+        header = request.header
         message_id = await self._sender.recall(
-            fields.get("producerGroup", ""),
-            fields.get("topic", ""),
-            fields.get("recallHandle", ""),
+            header.producer_group, header.topic, header.recall_handle
         )
-        return RemotingCommand(ResponseCode.SUCCESS, {"msgId": message_id})
+        return succeed({"msgId": message_id})
 
 
-def _make_request(
-    connection: Connection, command: RemotingCommand, fields: Mapping[str, str]
-) -> SendRequest:
-    try:
-        message = Message(
-            fields["b"],
-            command.body_bytes,
-            int(fields["e"]),
-            fields.get("i", "").encode("utf-8", "replace"),
-            int(fields.get("h", 0)),
-            int(fields.get("f", 0)),
-            int(fields.get("g", 0)),
-            _born_host(connection.address),
-            int(fields.get("j", 0)),
-        )
-        most = fields.get("l")
-        return SendRequest(
-            fields.get("a", ""),
-            message,
-            fields.get("c", ""),
-            int(fields.get("d", 4)),
-            None if most is None else int(most),
-            fields.get("k") == "true",
-        )
-    except (KeyError, ValueError) as error:
-        raise Refused(
-            RefusalReason.INVALID_PARAMETER,
-            f"request {command.code}: missing or bad field: {error!r}",
-        ) from error
+def _make_request(request: Request[SendHeader]) -> SendRequest:
+    header = request.header
+    message = Message(
+        header.topic,
+        request.body,
+        header.queue_id,
+        header.properties.encode("utf-8", "replace"),
+        header.flag,
+        header.sys_flag,
+        header.born_timestamp,
+        _born_host(request.connection.address),
+        header.reconsume_times,
+    )
+    return SendRequest(
+        header.producer_group,
+        message,
+        header.default_topic,
+        header.default_topic_queue_nums,
+        header.max_reconsume_times,
+        header.unit_mode == "true",
+    )
 
 
 def _is_half(message: Message) -> bool:
-    """Whether a message waits for the end of a transaction. Clients before 4.6.1 leave TRAN_MSG in
-    the messages that they send again later."""
+    """Return whether a message is a half message. Clients before 4.6.1 leave TRAN_MSG in the
+    messages that they send back for a retry. A message with earlier deliveries and a delay level is
+    therefore no half message."""
     properties = message.properties
     if (find_property(properties, b"TRAN_MSG") or b"").lower() != b"true":
         return False
-    is_delayed = find_property(properties, b"DELAY") not in (None, b"0")
-    return not (message.reconsume_times > 0 and is_delayed)
+    level = find_integer(properties, b"DELAY", 32) or 0
+    return not (message.reconsume_times > 0 and level > 0)
 
 
 def _respond(sent: SendResult) -> RemotingCommand:
@@ -172,3 +196,89 @@ def _respond(sent: SendResult) -> RemotingCommand:
 
 async def _wait(sent: Awaitable[SendResult]) -> RemotingCommand:
     return _respond(await sent)
+
+
+class SendBackHeader(RequestHeader, kw_only=True):
+    """Header of CONSUMER_SEND_MSG_BACK. `offset`: commit log offset in the record that the consumer
+    has."""
+
+    group: Group
+    offset: Int64
+    delay_level: Int64 = 0
+    max_reconsume_times: Int64 | None = None
+    origin_msg_id: str = ""
+    origin_topic: Topic = ""
+
+
+class SendBackHandlers(Handlers):
+    """Requests about messages that a consumer failed to consume."""
+
+    @answers(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, Action.SUB)
+    async def send_back(self, request: Request[SendBackHeader]) -> RemotingCommand:
+        """Redeliver a message later, or move it to the dead letters."""
+        header = request.header
+        group, offset = header.group, header.offset
+        message: StoredMessage | int = offset
+        if message_id := header.origin_msg_id:
+            topics = (header.origin_topic, RETRY_PREFIX + group)
+            found = await find_message(self._broker, offset, message_id, topics)
+            if found is None:
+                text = f"look message by offset failed, {offset}: {message_id} is not there"
+                raise Refused(Reason.SYSTEM_ERROR, text)
+            message = found
+
+        def check(found: StoredMessage) -> None:
+            # The offset may be that of any message of the log.
+            request.caller.require(want_topic(found.topic, Action.SUB))
+
+        await self._broker.send_back.send_back(
+            group, message, header.delay_level, header.max_reconsume_times, check=check
+        )
+        return succeed()
+
+
+class EndTransactionHeader(RequestHeader, kw_only=True):
+    """Header of END_TRANSACTION. Clients before 5.2 send no topic, so they need a right on all
+    topics."""
+
+    producer_group: str
+    commit_log_offset: Int64
+    tran_state_table_offset: Int64
+    commit_or_rollback: Int64
+    topic: str = ""
+
+    def list_wants(self, *actions: Action) -> Iterator[Want]:
+        """Return the right that the sender needs on the topic."""
+        yield want_topic(self.topic, *actions)
+
+
+class ResumeHeader(RequestHeader):
+    msg_id: str
+
+
+class TransactionHandlers(Handlers):
+    """Requests about half messages."""
+
+    @answers(RequestCode.END_TRANSACTION, EndTransactionHeader, Action.PUB)
+    async def end_transaction(self, request: Request[EndTransactionHeader]) -> RemotingCommand:
+        """Commit or roll back a half message."""
+        header = request.header
+        try:
+            resolution = CommitOrRollback(header.commit_or_rollback)
+        except ValueError as error:
+            text = f"request {request.code}: field commitOrRollback: {error}"
+            raise Refused(Reason.INVALID_PARAMETER, text) from error
+
+        def check(topic: str) -> None:
+            # The request's topic is the client's claim. This one is the transaction's.
+            request.caller.require(want_topic(topic, Action.PUB))
+
+        half = header.commit_log_offset, header.tran_state_table_offset
+        await self._broker.transactions.end(header.producer_group, *half, resolution, check)
+        return succeed()
+
+    @answers(RequestCode.RESUME_CHECK_HALF_MESSAGE, ResumeHeader, Action.UPDATE)
+    async def resume_check(self, request: Request[ResumeHeader]) -> RemotingCommand:
+        """Ask the producer again for the outcome of a half message that was discarded."""
+        await self._broker.transactions.resume(request.header.msg_id)
+        return succeed()

@@ -1,1 +1,1 @@
-"""JSON bodies as columns: the schema that says which, and the decoding."""
+"""JSON bodies as columns: the schema and the decoding."""

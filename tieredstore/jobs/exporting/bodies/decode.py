@@ -1,9 +1,7 @@
-"""Decodes JSON bodies into the columns of a schema.
-
-A body fits when it is one JSON object in UTF-8 whose members have the types of the schema, none of
-them converted: a number in quotes is no number. Members that the schema does not name are left
-aside, missing ones and `null` are null. A body that does not fit gives nulls alone, and the reason.
-"""
+"""Decoder of JSON bodies into the columns of a schema. A body fits if it is one JSON object in
+UTF-8 whose members have the types of the schema. Values are not converted: a number in quotes is
+not a number. Members outside the schema are ignored. Missing members and `null` become null. A body
+that does not fit gives only nulls, and the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
@@ -21,9 +19,11 @@ import pyarrow.compute as pc
 from tieredstore.jobs.exporting.bodies.schema import BodyField, BodySchema, BodyType
 
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""First and last moment of the years 1 to 9999."""
+"""First and last microsecond of the years 1 to 9999."""
+_SHOWN = 60
+"""Maximum number of letters of a value in a reason."""
 _FLOAT_MOST = 3.4028234663852886e38
-_PLAIN: dict[str, Any] = {
+_PLAIN: dict[str, object] = {
     "BOOLEAN": bool,
     "INT": Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)],
     "BIGINT": Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)],
@@ -39,7 +39,8 @@ _PLAIN: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """columns: one a column of the schema. unfit: rows whose bodies do not fit, with the reason."""
+    """Decoded bodies. `columns`: columns of the schema. `unfit`: rows that do not fit, with the
+    reason."""
 
     columns: list[pa.Array]
     unfit: dict[int, str] = field(default_factory=dict)
@@ -48,11 +49,11 @@ class Decoded:
 def decode_bodies(schema: BodySchema, bodies: pa.Array) -> Decoded:
     """Decode the bodies (binary, none null) of a batch."""
     decoder = _decoder(schema)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     unfit: dict[int, str] = {}
     for number, body in enumerate(bodies.to_pylist()):
         try:
-            rows.append(decoder.decode(body))
+            rows.append(_fit_decimals(schema, decoder.decode(body)))
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
             rows.append({})
             unfit[number] = str(error)
@@ -60,7 +61,7 @@ def decode_bodies(schema: BodySchema, bodies: pa.Array) -> Decoded:
         return Decoded(_columns(schema, rows), unfit)
     except (pa.ArrowException, ValueError, OverflowError):
         pass
-    # What Arrow does not take, such as a decimal of more digits: found row by row.
+    # Arrow rejects some values, such as a decimal with more digits. They are found row by row.
     for number, row in enumerate(rows):
         try:
             _columns(schema, [row])
@@ -70,7 +71,41 @@ def decode_bodies(schema: BodySchema, bodies: pa.Array) -> Decoded:
     return Decoded(_columns(schema, rows), unfit)
 
 
-def _columns(schema: BodySchema, rows: Sequence[dict[str, Any]]) -> list[pa.Array]:
+def _fit_decimals(schema: BodySchema, row: dict[str, object]) -> dict[str, object]:
+    """Return a row whose decimals have the places of their types. Raises ValueError for others.
+    Arrow may crash at a decimal with thousands of places."""
+    for member in schema.fields:
+        if member.type.has_decimals and row.get(member.name) is not None:
+            row[member.name] = _fit(member.type, row[member.name])
+    return row
+
+
+def _fit(type_: BodyType, value: Any) -> Any:
+    if value is None or not type_.has_decimals:
+        return value
+    match type_.name:
+        case "ARRAY":
+            return [_fit(type_.items[0].type, item) for item in value]
+        case "MAP":
+            return {name: _fit(type_.items[0].type, item) for name, item in value.items()}
+        case "STRUCT":
+            return {
+                item.name: _fit(item.type, value[item.name])
+                for item in type_.items
+                if item.name in value
+            }
+    exact = Context(prec=type_.precision, traps=[Inexact, InvalidOperation])
+    try:
+        found = value.quantize(Decimal((0, (1,), -type_.scale)), context=exact)
+    except DecimalException:
+        found = Decimal("NaN")
+    if not found.is_finite():
+        text = str(value)
+        raise ValueError(f"expected a {type_}, found {text[:_SHOWN]}{'…' * (len(text) > _SHOWN)}")
+    return found
+
+
+def _columns(schema: BodySchema, rows: Sequence[dict[str, object]]) -> list[pa.Array]:
     found = [
         pa.array([row.get(field.name) for row in rows], field.type.arrow) for field in schema.fields
     ]
@@ -100,7 +135,7 @@ def _decoder(schema: BodySchema) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(_object(schema.fields))
 
 
-def _object(fields: Sequence[BodyField]) -> Any:
+def _object(fields: Sequence[BodyField]) -> object:
     members = {
         field.name: _type(field.type) if field.required else NotRequired[_type(field.type) | None]
         for field in fields

@@ -1,6 +1,6 @@
-"""What columns JSON bodies give, as text: `id BIGINT, at TIMESTAMP, city STRUCT<name: STRING>`.
+"""Schema of JSON bodies as text: `id BIGINT, at TIMESTAMP, city STRUCT<name: STRING>`.
 
-The types are those of Spark's DDL that Parquet, Delta and Iceberg all have.
+The types are the types of Spark's DDL that Parquet, Delta and Iceberg support.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tieredstore.errors import Invalid
-from tieredstore.scan.rows import COLUMNS
+from tieredstore.scan.rows import ALL_COLUMNS
 
 _PLAIN: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
@@ -28,20 +28,25 @@ _PLAIN: dict[str, pa.DataType] = {
 }
 _SYNONYMS = {"BOOL": "BOOLEAN", "INTEGER": "INT", "LONG": "BIGINT", "REAL": "FLOAT"}
 _KNOWN = (*_PLAIN, "DECIMAL(p,s)", "ARRAY<…>", "MAP<STRING,…>", "STRUCT<name: …>")
-RESERVED = frozenset({*COLUMNS, "day", "hour", "bucket"})
-"""Names of columns that a target has, or may have, besides."""
+RESERVED = frozenset({*ALL_COLUMNS, "day", "hour", "bucket"})
+"""Column names that a target has, or may have, besides the body columns."""
 _MOST_DEPTH = 32
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([\w$.@-]+)|([<>(),:])|(\S))")
 
 
 @dataclass(frozen=True, slots=True)
 class BodyType:
-    """A type. name: of `_PLAIN`, or DECIMAL, ARRAY, MAP, STRUCT. items: of what it is made."""
+    """A type. `name`: a name in `_PLAIN`, or DECIMAL, ARRAY, MAP, STRUCT. `items`: element
+    types."""
 
     name: str
     items: tuple[BodyField, ...] = ()
     precision: int = 0
     scale: int = 0
+
+    @property
+    def has_decimals(self) -> bool:
+        return self.name == "DECIMAL" or any(item.type.has_decimals for item in self.items)
 
     @property
     def arrow(self) -> pa.DataType:
@@ -74,7 +79,7 @@ class BodyType:
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
-    """A member of a JSON object. required: a body without it does not fit."""
+    """A member of a JSON object. `required`: a body without it does not fit."""
 
     name: str
     type: BodyType
@@ -87,14 +92,14 @@ class BodyField:
 
 @dataclass(frozen=True, slots=True)
 class BodySchema:
-    """The members of bodies that become columns, each named by `prefix` and the member."""
+    """Members of bodies that become columns. A column name is `prefix` and the member's name."""
 
     fields: tuple[BodyField, ...]
     prefix: str = ""
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """Columns by name, in order."""
+        """Types of the columns by name, in order."""
         return {f"{self.prefix}{field.name}": field.type.arrow for field in self.fields}
 
     def __str__(self) -> str:
@@ -102,8 +107,8 @@ class BodySchema:
 
 
 def parse_body_schema(text: str, prefix: str = "") -> BodySchema:
-    """Parse `name TYPE [NOT NULL], …`. Names with other characters stand in backticks. Raises
-    Invalid, which shows the place."""
+    """Parse `name TYPE [NOT NULL], …`. Backticks quote names with other characters. Raises
+    Invalid."""
     parser = _Parser(text)
     schema = BodySchema(tuple(parser.read_fields()), prefix)
     names = list(schema.types)
@@ -111,16 +116,16 @@ def parse_body_schema(text: str, prefix: str = "") -> BodySchema:
     for name in names:
         if name.lower() in RESERVED:
             raise Invalid(
-                f"body schema: column {name!r} is one of the message's or of the target's; give "
+                f"body schema: column {name!r} is one of the message's or of the target's. Give "
                 "the columns of the body a prefix (body_prefix)"
             )
         if lower.count(name.lower()) > 1:
-            raise Invalid(f"body schema: column {name!r} is there twice; case does not count")
+            raise Invalid(f"body schema: column {name!r} is there twice. Case does not count")
     return schema
 
 
 def read_body_schema(given: str | Path, prefix: str = "") -> BodySchema:
-    """Parse a schema that is given as text, or the file that has it. Raises Invalid."""
+    """Parse a schema given as text, or as a file. Raises Invalid."""
     if isinstance(given, str):
         return parse_body_schema(given, prefix)
     try:
@@ -131,7 +136,7 @@ def read_body_schema(given: str | Path, prefix: str = "") -> BodySchema:
 
 
 class _Parser:
-    """Reads a schema from left to right."""
+    """Parser that reads a schema from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -139,7 +144,7 @@ class _Parser:
         self._next = 0
 
     def read_fields(self) -> Iterator[BodyField]:
-        """Read all of it."""
+        """Parse the whole schema."""
         yield self._read_field(0, is_inner=False)
         while self._next < len(self._tokens):
             self._expect(",")
@@ -235,13 +240,13 @@ class _Parser:
 
     def _error(self, place: int, wanted: str, found: str) -> Invalid:
         return Invalid(
-            f"body schema, character {place + 1}: expected {wanted}, found {found!r}; a schema "
+            f"body schema, character {place + 1}: expected {wanted}, found {found!r}. A schema "
             "is such as: id BIGINT, at TIMESTAMP, city STRUCT<name: STRING>"
         )
 
 
 def _split(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Words with their places, and whether they may be names."""
+    """Split a text into words with their positions, and whether each word may be a name."""
     end = len(text.rstrip())
     place = 0
     while place < end:

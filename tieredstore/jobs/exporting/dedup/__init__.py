@@ -1,1 +1,1 @@
-"""Of messages with one key, the first alone is exported."""
+"""Deduplication: of the messages with one key, only the first is exported."""

@@ -1,17 +1,15 @@
-"""Finds the messages of a run that are not exported, for they are duplicates.
-
-Tasks read the keys of what the run has and, for the queues of the same topics, of what the target
-has from around the same store times; then tasks find the duplicates, each in a part of all keys,
-so that none of them holds more than its part in memory.
-"""
+"""Search for the duplicates of a run, which are not exported. The first tasks read the keys of the
+new messages. They also read the keys of already exported messages of the same topics that have
+store times near those of the new messages. Then each task finds the duplicates in one part of all
+keys, so that it holds only this part in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
-from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable
 from tieredstore.jobs.exporting.dedup.duplicates import DropSection, FindTask, find_duplicates
 from tieredstore.jobs.exporting.dedup.keys import (
@@ -23,24 +21,26 @@ from tieredstore.jobs.exporting.dedup.keys import (
     stage_keys,
 )
 from tieredstore.jobs.exporting.plan import Plan, PlannedRange, plan_known, scan_ranges
-from tieredstore.jobs.exporting.state import Position
 from tieredstore.jobs.exporting.targets.storage import Folder
 from tieredstore.jobs.run import JobRun
+from tieredstore.scan.arrow.read import INFLATED_COLUMNS
 from tieredstore.scan.catalogue import TierCatalogue
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.rows import BODY_ERROR
 
 FIND_RECORDS = 2_000_000
-"""Of a task that finds duplicates, about; each is 36 bytes, three times while they are sorted."""
+"""Approximate number of records of a task. Each record takes 36 bytes, and three times as much
+during the sort."""
 _MOST_TIME_MS = (1 << 63) - 1
 KNOWN_STEP = "known-ranges"
 
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """sections: the messages to leave out, by write task. ranges: what the keys' tasks found in
-    each range of a write task. names: of the staged files. damage, findings: in what the target
-    has."""
+    """Duplicates of a run. `sections`: the messages to leave out, by write task. `ranges`: results
+    of the key tasks for each range of a write task. `names`: names of the staged files. `damage`,
+    `findings`: damage in already exported messages."""
 
     sections: dict[int, tuple[DropSection, ...]] = field(default_factory=dict)
     ranges: list[list[KeyedRange]] = field(default_factory=list)
@@ -49,24 +49,23 @@ class Drops:
     findings: list[str] = field(default_factory=list)
 
     def require_same_rows(self, run: JobRun, found: Sequence[Sequence[int]]) -> None:
-        """Raise Unavailable where the write tasks found other messages in their ranges than were
-        there when the keys were read: one may be lost whose duplicates were dropped. The journal is
-        of no more use then."""
+        """Raise Unavailable if write tasks found other messages than key tasks did. The journal is
+        then useless, because a message may be lost whose duplicates were dropped."""
         for number, (ranges, rows) in enumerate(zip(self.ranges, found, strict=True)):
             expected = [keyed.rows for keyed in ranges]
             if list(rows) != expected:
                 run.journal.finish()
                 raise Unavailable(
                     f"task {number}: the tier changed while it was exported: expected {expected} "
-                    f"messages in its ranges, as when their keys were read, found {list(rows)}; "
-                    "nothing was committed, run again"
+                    f"messages in its ranges, as when their keys were read, found {list(rows)}. "
+                    "Nothing was committed, run again"
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class DropFinder:
-    """How the duplicates of one run are found. columns: that its files need. skip: leave damaged
-    messages out."""
+    """Search for duplicates. `columns`: columns that the files need. `skip`: leave out damaged
+    messages."""
 
     run: JobRun
     location: TierLocation
@@ -80,13 +79,16 @@ class DropFinder:
 
     def find(self, tasks: Sequence[tuple[ScanRange, ...]]) -> Drops:
         """Find the duplicates in the ranges of the write tasks. Raises Corrupt, Unavailable."""
-        # What a write task would leave out as damaged must not count as the first of its key.
-        new = self._stage("keys", "k", tasks, self.columns if self.skip else ())
+        # A body that does not decompress must not count as the first of its key. Neither must a
+        # message that a write task would leave out as damaged.
+        has_bodies = not INFLATED_COLUMNS.isdisjoint(self.columns)
+        bodies = (BODY_ERROR,) if has_bodies else ()
+        new = self._stage("keys", "k", tasks, (*self.columns, *bodies) if self.skip else bodies)
         known_ranges = self.run.do_once(
             KNOWN_STEP, lambda: self._plan_known(new), list[list[PlannedRange]]
         )
         planned = list(scan_ranges(self.catalogue, known_ranges)) if known_ranges else []
-        known = self._stage("known-keys", "o", planned, ())
+        known = self._stage("known-keys", "o", planned, bodies)
         sections = self._find(tasks, new, known)
         files = chain(
             (outcome.name for outcome in (*new, *known)), (part.name for part in sections)
@@ -125,8 +127,8 @@ class DropFinder:
         return self.run.map(stage, stage_keys, work, KeysOutcome) if work else []
 
     def _plan_known(self, new: Sequence[KeysOutcome]) -> list[list[PlannedRange]]:
-        """What the target has of the topics whose keys were read, stored at most a window before or
-        behind them."""
+        """Plan to read the exported messages of these topics within a time window around the new
+        messages."""
         times: dict[str, tuple[int, int]] = {}
         for item, keyed in zip(
             chain.from_iterable(self.plan.tasks),
@@ -141,13 +143,10 @@ class DropFinder:
             topic: (least_ms - self.window_ms, min(most_ms + self.window_ms + 1, _MOST_TIME_MS))
             for topic, (least_ms, most_ms) in times.items()
         }
-        provider: SegmentProvider = self.location.connect()
-        try:
+        with closing(self.location.connect()) as provider:
             return plan_known(
                 provider, self.catalogue, self.plan.taken, bounds, task_bytes=self.task_bytes
             )
-        finally:
-            provider.close()
 
     def _find(
         self,
@@ -178,13 +177,13 @@ class DropFinder:
 
 
 def first_ranges(tasks: Sequence[Sequence[object]]) -> list[int]:
-    """Return the number of the first range of each task, counted through all tasks."""
+    """Return the number of the first range of each task. Ranges are numbered through all tasks."""
     return list(accumulate(map(len, tasks), initial=0))[:-1]
 
 
 def taken_from(plan: Plan, ranges: Sequence[Sequence[KeyedRange]]) -> dict[str, int]:
-    """Return from which offset on the target has every message of a queue, or a duplicate of it, by
-    queue, for the queues whose position changes."""
+    """Return an offset for each queue whose position changes. From this offset on, the target has
+    every message, or a duplicate of the message."""
     found: dict[str, tuple[int, int]] = dict(plan.taken)
     for item, keyed in zip(
         chain.from_iterable(plan.tasks), chain.from_iterable(ranges), strict=True
@@ -195,11 +194,9 @@ def taken_from(plan: Plan, ranges: Sequence[Sequence[KeyedRange]]) -> dict[str, 
         if keyed.taken_from > item.from_offset:
             first = keyed.taken_from
         found[item.queue] = first, item.until_offset
-    return {queue: _first(found.get(queue), position) for queue, position in plan.positions.items()}
-
-
-def _first(taken: tuple[int, int] | None, position: Position) -> int:
-    """The first of what is taken, which is nothing where it does not reach the position."""
-    if taken is None or taken[1] != position.next_offset:
-        return position.next_offset
-    return taken[0]
+    ends = {queue: position.next_offset for queue, position in plan.positions.items()}
+    # The range of a queue counts if it reaches the position.
+    return {
+        queue: found[queue][0] if found.get(queue, (0, -1))[1] == end else end
+        for queue, end in ends.items()
+    }

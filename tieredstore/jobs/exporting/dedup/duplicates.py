@@ -1,4 +1,4 @@
-"""Which messages of an export are duplicates: those with the key of an earlier one."""
+"""Search for duplicates in an export: messages with the key of an earlier message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from tieredstore.jobs.exporting.attempts import try_again
 from tieredstore.jobs.exporting.dedup.keys import (
     RECORD,
     Array,
@@ -17,15 +16,14 @@ from tieredstore.jobs.exporting.dedup.keys import (
     read_section,
     write_array,
 )
-from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors
+from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors, try_again
 
 DROP = np.dtype([("range", "<u4"), ("offset", "<i8")])
-"""A message that is not exported: number of its range in the export, and queue offset."""
+"""A message that is not exported: its range number in the export, and its queue offset."""
 
 
 class DropSection(msgspec.Struct, frozen=True, array_like=True):
-    """Messages [first, first + count) of a file, all of one write task, the number of which is
-    `task`."""
+    """Messages [first, first + count) of a file, all from the write task number `task`."""
 
     name: str
     task: int
@@ -35,8 +33,8 @@ class DropSection(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class FindTask:
-    """Sections [first, last) of staged keys. new: files of what the export has; known: of what the
-    target has. task_starts: number of the first range of each write task."""
+    """Sections [first, last) of staged keys. `new`: files of the new messages. `known`: files of
+    the already exported messages. `task_starts`: number of the first range of each write task."""
 
     number: int
     folder: Folder
@@ -55,7 +53,8 @@ class FindTask:
 
 
 def find_duplicates(task: FindTask) -> list[DropSection]:
-    """Stage the places of the duplicates in some sections. Raises Unavailable as `try_again`."""
+    """Stage the positions of the duplicates in the given sections. Raises Unavailable like
+    `try_again`."""
     return try_again(task.folder, f"duplicates {task.key}", lambda files: _find_once(task, files))
 
 
@@ -79,12 +78,9 @@ def _find_once(task: FindTask, files: Files) -> list[DropSection]:
 
 
 def choose_drops(new: Array, known: Array, window_ms: int) -> Array:
-    """Return the places of the new messages that are duplicates, sorted.
-
-    Such a one has the key of a known message, or of a new one in front of it (by store time, then
-    by place), and their store times are at most `window_ms` apart. The first of all messages of a
-    key never is one, so no key is lost.
-    """
+    """Return the positions of the new messages that are duplicates, sorted. A duplicate has the key
+    of a known message, or of an earlier new message (by store time, then by position), and the
+    store times are at most `window_ms` apart. The first message of a key is never a duplicate."""
     rows = np.concatenate([new, known])
     is_new = np.arange(len(rows)) < len(new)
     order = np.lexsort((rows["offset"], rows["range"], rows["time_ms"], rows["low"], rows["high"]))
@@ -97,7 +93,7 @@ def choose_drops(new: Array, known: Array, window_ms: int) -> Array:
         there = (others >= 0) & (others < len(rows))
         others = np.where(there, others, index)
         earlier, later = np.minimum(times, times[others]), np.maximum(times, times[others])
-        # Without signs no difference is too large: two times may be 2^63 ms apart and more.
+        # Unsigned numbers hold any difference: two times may be 2^63 ms apart and more.
         apart_ms = later.view(np.uint64) - earlier.view(np.uint64)
         near: Array = there & (groups[others] == groups) & (apart_ms <= window_ms)
         return near
@@ -113,7 +109,7 @@ def choose_drops(new: Array, known: Array, window_ms: int) -> Array:
 
 
 def read_drops(files: Files, sections: Sequence[DropSection]) -> Mapping[int, Array]:
-    """Read the queue offsets to drop, sorted, by number of their range. Raises Unavailable."""
+    """Read the queue offsets to drop, sorted, by range number. Raises Unavailable."""
     if not sections:
         return {}
     drops = np.sort(

@@ -1,9 +1,8 @@
-"""Keys of messages, hashed and staged in files, so that the tasks that look for duplicates find
-all messages of a key together.
+"""Keys of messages, hashed and staged in files, so that one task finds all messages of a key.
 
-A file has the places of its sections, then records sorted by hash; a section is the records whose
-hashes begin alike. The hash is BLAKE2b of topic and UNIQ_KEY, of 128 bits: two keys of one hash
-are not to be expected in any store.
+A file has the positions of its sections, then records sorted by hash. A section contains the
+records whose hashes have the same first bits. The hash is BLAKE2b of topic and UNIQ_KEY, of 128
+bits. Collisions are not expected in any store.
 """
 
 from __future__ import annotations
@@ -22,30 +21,30 @@ import pyarrow.compute as pc
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable
-from tieredstore.jobs.exporting.attempts import try_again
-from tieredstore.jobs.exporting.left_out import LeftOut
 from tieredstore.jobs.exporting.plan import RangesTask
-from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors
+from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors, try_again
 from tieredstore.scan.arrow.read import arrow_batches
-from tieredstore.scan.findings import OnFinding, raise_on_damage
+from tieredstore.scan.arrow.schema import STORE_TIME_MS
+from tieredstore.scan.findings import LeftOut, OnFinding, raise_on_damage
 from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.rows import BODY_ERROR
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 RECORD = np.dtype(
     [("high", "<u8"), ("low", "<u8"), ("time_ms", "<i8"), ("offset", "<i8"), ("range", "<u4")]
 )
-"""The hash, the store time, and the place: queue offset, and number of the range in the export."""
+"""Staged record: hash, store time, and position (queue offset and range number)."""
 SECTIONS = 4096
 _SECTION_BITS = 12
 _COLUMNS = ("msg_id", "offset_msg_id", "store_timestamp", "queue_offset")
 _NO_TIME_MS = 1 << 62
-"""Stands for a time that microseconds cannot say."""
+"""Placeholder for a time that microseconds cannot represent."""
 
 
 class KeyedRange(msgspec.Struct, frozen=True, array_like=True):
-    """Of a range. rows: messages that it gave, with a key or without. taken_from: the first queue
-    offset from which it gave every message. least_ms, most_ms: bounds of the store times of those
+    """Summary of a range. `rows`: number of messages read, with or without a key. `taken_from`:
+    offset from which every message was read. `least_ms`, `most_ms`: store times of the messages
     with a key."""
 
     rows: int
@@ -56,9 +55,9 @@ class KeyedRange(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class KeysTask(RangesTask):
-    """Ranges whose keys are staged. first_range: number of the first of them. prefix: of
-    the file's name. columns: read besides, so that what is damaged there counts. skip: leave
-    damaged messages out."""
+    """Ranges whose keys are staged. `first_range`: number of the first range. `prefix`: prefix of
+    the file name. `columns`: further columns to read, so that damage in them counts. `skip`: leave
+    out damaged messages."""
 
     first_range: int
     folder: Folder
@@ -69,8 +68,7 @@ class KeysTask(RangesTask):
 
 @dataclass(frozen=True, slots=True)
 class KeysOutcome:
-    """name: of the file; empty where no message has a key. findings: damage that was left out, the
-    first of it."""
+    """Outcome of a key task. `name`: name of the file, empty without a key."""
 
     name: str
     records: int
@@ -80,7 +78,7 @@ class KeysOutcome:
 
 
 def stage_keys(task: KeysTask) -> KeysOutcome:
-    """Stage the keys of a task. Raises Corrupt, and Unavailable as `try_again`."""
+    """Stage the keys of a task. Raises Corrupt, and Unavailable like `try_again`."""
     return try_again(task.folder, f"keys {task.key}", lambda files: _stage_once(task, files))
 
 
@@ -110,13 +108,15 @@ def _read_keys(
     columns: tuple[str, ...],
     on_finding: OnFinding,
 ) -> tuple[KeyedRange, list[Array]]:
-    """What a range gives, and the records of its keys."""
     names = tuple(dict.fromkeys((*_COLUMNS, *columns)))
     topic = item.queue.topic.encode() + b"\0"
     rows, taken_from, following = 0, item.from_offset, item.from_offset
     parts: list[Array] = []
     whole = replace(item, since_ms=None)
-    for found in arrow_batches(provider, whole, names, on_finding=on_finding):
+    compares = item.since_ms is not None
+    for found in arrow_batches(
+        provider, whole, names, on_finding=on_finding, with_time_ms=compares
+    ):
         batch = select_since(found, item.since_ms)
         if not batch.num_rows:
             continue
@@ -126,6 +126,8 @@ def _read_keys(
         if len(missing):
             taken_from = int(offsets[missing[-1]])
         following = int(offsets[-1]) + 1
+        if BODY_ERROR in names:
+            batch = batch.filter(pc.is_null(batch.column(BODY_ERROR)))
         part = _hash_keys(topic, batch.select(_COLUMNS), number)
         if len(part):
             parts.append(part)
@@ -139,18 +141,16 @@ def _read_keys(
 
 
 def select_since(batch: pa.RecordBatch, since_ms: int | None) -> pa.RecordBatch:
-    """Select the rows stored at a time or later; a time that microseconds cannot say counts as
-    later."""
+    """Select the rows stored at a time or later. The column STORE_TIME_MS is removed."""
     if since_ms is None:
         return batch
-    since_us = pa.scalar(min(max(since_ms * 1000, -(2**63)), 2**63 - 1), pa.int64())
-    times = batch.column("store_timestamp").view(pa.int64())
-    return batch.filter(pc.fill_null(pc.greater_equal(times, since_us), fill_value=True))
+    chosen = batch.filter(pc.greater_equal(batch.column(STORE_TIME_MS), since_ms))
+    return chosen.drop_columns([STORE_TIME_MS])
 
 
 def _hash_keys(topic: bytes, batch: pa.RecordBatch, number: int) -> Array:
-    """Records of the messages that have a UNIQ_KEY: `msg_id` is the place in the broker's log where
-    there is none."""
+    """Return the records of messages with a UNIQ_KEY. A message without a UNIQ_KEY is recognised by
+    its `msg_id`, which equals its `offset_msg_id`."""
     ids = batch.column("msg_id")
     has_key = pc.and_(
         pc.not_equal(ids, batch.column("offset_msg_id")), pc.not_equal(pc.utf8_length(ids), 0)
@@ -171,7 +171,6 @@ def _hash_keys(topic: bytes, batch: pa.RecordBatch, number: int) -> Array:
 
 
 def _sort_into_sections(records: Array) -> list[Array]:
-    """The places of the sections, and the records."""
     records = records[np.argsort(records["high"], kind="stable")]
     firsts = np.arange(SECTIONS, dtype=np.uint64) << np.uint64(64 - _SECTION_BITS)
     places = np.append(np.searchsorted(records["high"], firsts), len(records))
@@ -188,7 +187,7 @@ def read_section(files: Files, name: str, first: int, last: int) -> Array:
 
 
 def write_array(files: Files, name: str, parts: Sequence[Array]) -> None:
-    """Write arrays into a new file, durable when this returns."""
+    """Write arrays into a new file. The file is durable on return."""
     stream = files.create(name)
     for part in parts:
         stream.write(part.tobytes())

@@ -1,1 +1,1 @@
-"""What an export writes to: plain Parquet, Iceberg, Delta."""
+"""Targets of an export: plain Parquet, Iceberg, Delta."""

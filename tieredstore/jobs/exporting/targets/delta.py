@@ -1,11 +1,12 @@
-"""A Delta table, written without a JVM: the log's own application transaction names the state.
+"""A Delta table, written without a JVM. The log's application transaction identifies the state.
 
 The `txn` action of a commit (application `tieredstore-export`) stays in the log and its checkpoints
-whatever else is cleaned there. Its version is a number of the state's file below `_tieredstore/`,
-written before the commit: the sequence in its upper bits, at random in the lower ones.
+through any cleanup. The version of the action is the number of the state's file below
+`_tieredstore/`, written before the commit. Its upper bits are the sequence, its lower bits are
+random.
 
-Data files stand in folders as Hive names them, for there are readers that take partition values
-from there and not from the log.
+Data files are in Hive-style folders, since some readers take partition values from folder names and
+not from the log.
 """
 
 from __future__ import annotations
@@ -25,16 +26,12 @@ import pyarrow as pa
 from tieredstore.errors import Invalid, Unavailable, make_missing_error
 from tieredstore.jobs.exporting.partition import FIRST_TIME_US, LAST_TIME_US
 from tieredstore.jobs.exporting.request import ExportRequest
-from tieredstore.jobs.exporting.state import (
-    DataFile,
-    TargetState,
-    decode_state,
-    require_columns,
-)
+from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state, require_columns
 from tieredstore.jobs.exporting.targets.storage import (
     ArrowFolder,
     Folder,
     FolderFiles,
+    delete_files,
     delta_options,
     open_filesystem,
 )
@@ -63,8 +60,8 @@ class DeltaTarget:
         self._files: FolderFiles = ArrowFolder(self._url, self._options).connect()
         if self._files.is_local and _PERCENT_ESCAPE.search(self._url_of_table()):
             raise Invalid(
-                f"{self._where}: delta-rs decodes the %XX in a folder's name and looks elsewhere; "
-                "choose a folder without"
+                f"{self._where}: delta-rs decodes the %XX in a folder's name and looks elsewhere. "
+                "Choose a folder without"
             )
         self._by = request.partition_by
         self._partition_columns = list(self._by.types)
@@ -87,7 +84,8 @@ class DeltaTarget:
         self._require_same(table)
 
     def _require_same(self, table: Any) -> None:
-        """Raise Invalid for a table with data of others, or that is made otherwise."""
+        """Raise Invalid for a table with data of other writers, other partition columns or other
+        columns."""
         if not self._version(table) and table.file_uris():
             self._refuse()
         found = table.metadata().partition_columns
@@ -129,7 +127,7 @@ class DeltaTarget:
                 return self.find_commit(state)
         else:
             raise Unavailable(
-                f"{self._where}: others commit to the table all the time; {_ATTEMPTS} attempts "
+                f"{self._where}: others commit to the table all the time: {_ATTEMPTS} attempts "
                 "failed",
                 path=self._where,
             )
@@ -140,19 +138,17 @@ class DeltaTarget:
         return str(self._table().version())
 
     def discard(self, folder: Folder, names: Sequence[str]) -> None:
-        files = folder.connect()
-        for name in names:
-            files.delete(name)
+        delete_files(folder, names)
 
-    def _try(self, state: TargetState, version: int, actions: list[Any]) -> bool:
-        """One attempt at the next version of the log. False where another one took it, or may have:
-        the state tells."""
+    def _try(self, state: TargetState, version: int, actions: list[object]) -> bool:
+        """Write the next version of the log. Return False if another writer may have written this
+        version."""
         from deltalake.exceptions import CommitFailedError, DeltaError
         from deltalake.transaction import CommitProperties, Transaction
 
         properties = CommitProperties(
             custom_metadata={"tieredstore.export": state.export},
-            max_commit_retries=0,  # behind another commit, the state is looked at again
+            max_commit_retries=0,  # The state is checked again after another commit.
             app_transactions=[Transaction(APPLICATION, version)],
         )
         table = self._table()
@@ -169,12 +165,10 @@ class DeltaTarget:
         except CommitFailedError:
             return self._version(self._table()) == version
         except DeltaError as error:
-            raise Unavailable(
-                f"{self._where}: {_shorten_error(error)}", path=self._where
-            ) from error
+            raise self._unavailable(error) from error
         return True
 
-    def _action(self, file: DataFile) -> Any:
+    def _action(self, file: DataFile) -> object:
         from deltalake.transaction import AddAction
 
         stats = {
@@ -206,19 +200,16 @@ class DeltaTarget:
                 storage_options=self._storage_options,
             )
         except DeltaError as error:
-            if self._find() is None:  # else another export made it at the same time
-                raise Unavailable(
-                    f"{self._where}: {_shorten_error(error)}", path=self._where
-                ) from error
+            if self._find() is None:  # Otherwise a concurrent export created it.
+                raise self._unavailable(error) from error
 
     def _table(self) -> Any:
-        """The table as it is now."""
         table = self._find()
         if table is None:
             raise Unavailable(f"{self._where}: the table is gone", path=self._where)
         return table
 
-    def _find(self) -> Any:
+    def _find(self) -> object:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
@@ -228,9 +219,12 @@ class DeltaTarget:
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise Unavailable(
-                f"{self._where}: {_shorten_error(error)}", path=self._where
-            ) from error
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> Unavailable:
+        """Return the error without colours, and without the document that the server sent."""
+        text = re.sub(r"\x1b\[\d+m|↳", "", str(error).partition("<?xml")[0])
+        return Unavailable(f"{self._where}: {' '.join(text.split())}", path=self._where)
 
     def _url_of_table(self) -> str:
         if self._files.is_local:
@@ -243,23 +237,22 @@ class DeltaTarget:
 
     def _refuse(self) -> None:
         raise Invalid(
-            f"{self._where}: has data that no export wrote; give an empty folder", path=self._where
+            f"{self._where}: has data that no export wrote. Give an empty folder", path=self._where
         )
 
 
 def _bounds(file: DataFile, which: str, schema: pa.Schema) -> dict[str, int | str]:
-    """Lower or upper bounds of a file's columns, as the log's JSON has them.
-
-    It has no time beyond the year 9999. A file with such times has no others (`partition.eras_of`):
-    its lower bound is the end of that year, which is true, and it has no upper one. The same goes
-    for times before the year 1. With neither bound deltalake's dataset would leave its rows out.
-    """
+    """Return the lower or upper bounds of a file's columns, in the form of the log's JSON. JSON has
+    no time beyond the year 9999. A file with such times has only such times (`partition.eras_of`).
+    Its lower bound is the end of that year, which is valid, and the upper bound is omitted. For
+    times before the year 1, the upper bound is the beginning of that year, and the lower bound is
+    omitted. If all bounds were omitted, deltalake's dataset would omit the rows of the file."""
     found: dict[str, int | str] = {}
     for name, statistics in file.statistics.items():
         bound: int | str | None = getattr(statistics, which)
         if pa.types.is_timestamp(schema.field(name).type) and isinstance(bound, int):
             bound = _time_bound(bound, which)
-        elif bound is None and statistics.nulls < file.rows:  # texts that are too long for a footer
+        elif bound is None and statistics.nulls < file.rows:  # texts too long for a footer
             bound = "" if which == "least" else "\U0010ffff" * 16
         if bound is not None:
             found[name] = bound
@@ -267,7 +260,7 @@ def _bounds(file: DataFile, which: str, schema: pa.Schema) -> dict[str, int | st
 
 
 def _time_bound(microseconds: int, which: str) -> str | None:
-    """The time, whole milliseconds as all of ours; None where there is no true bound."""
+    """Return the time in whole milliseconds, or None if no valid bound exists."""
     if which == "least" and microseconds < FIRST_TIME_US:
         return None
     if which == "most" and microseconds > LAST_TIME_US:
@@ -275,12 +268,6 @@ def _time_bound(microseconds: int, which: str) -> str | None:
     near = min(max(microseconds, FIRST_TIME_US), LAST_TIME_US)
     moment = _EPOCH + timedelta(milliseconds=near // 1000)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _shorten_error(error: Exception) -> str:
-    """Without colours, and without the document that a server sent."""
-    text = str(error).partition("<?xml")[0]
-    return " ".join(re.sub(r"\x1b\[\d+m|↳", "", text).split())
 
 
 def _state_name(version: int) -> str:

@@ -1,9 +1,8 @@
-"""An Iceberg table by pyiceberg: one snapshot an export, with the state among its properties.
-
-Snapshots that others make later (compactions, say) do not have it: it is looked for in the current
-snapshot and its ancestors, so that a table that was rolled back goes on where its data end. Where
-none of them has it, for those that had were expired, the copy in the table's properties counts.
-"""
+"""An Iceberg table, written by pyiceberg. Each export adds one snapshot with the state in its
+properties. Later snapshots of other writers (compactions, for example) lack the state. The state is
+looked for in the current snapshot and its ancestors, so that a table that was rolled back continues
+at the end of its data. If all snapshots with a state have expired, the copy in the table's
+properties counts."""
 
 from __future__ import annotations
 
@@ -14,36 +13,30 @@ from typing import Any
 
 import msgspec
 
+from tieredstore.disk.errors import classify_os_error
 from tieredstore.errors import Invalid, Unavailable, make_missing_error
 from tieredstore.jobs.exporting.request import ExportRequest
-from tieredstore.jobs.exporting.state import (
-    DataFile,
-    TargetState,
-    decode_state,
-    require_columns,
-)
+from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state, require_columns
 from tieredstore.jobs.exporting.targets.iceberg_entries import data_files
-from tieredstore.jobs.exporting.targets.iceberg_schema import (
-    make_schema,
-    make_spec,
-    require_cut,
-)
+from tieredstore.jobs.exporting.targets.iceberg_schema import make_schema, make_spec, require_cut
 from tieredstore.jobs.exporting.targets.storage import (
     Folder,
     InputFile,
     OutputStream,
+    delete_files,
     translate_errors,
 )
 
 STATE_PROPERTY = "tieredstore.export"
 _ATTEMPTS = 5
 _NO_METRICS = ("body", "keys.element", "properties.key", "properties.value")
-"""Columns without statistics in the files."""
+"""Columns without statistics in the data files."""
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergFolder:
-    """Files at a location that pyiceberg opens. Picklable, access keys of the catalog included."""
+    """Folder at a location that pyiceberg opens. Picklable, including access keys of the
+    catalog."""
 
     location: str
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -57,7 +50,7 @@ class IcebergFolder:
 
 
 class IcebergFiles:
-    """A folder, by pyiceberg's own file access."""
+    """Files of a folder, through pyiceberg's own file access."""
 
     def __init__(self, location: str, properties: Mapping[str, str]) -> None:
         from pyiceberg.io import load_file_io
@@ -74,7 +67,7 @@ class IcebergFiles:
             return self._io.new_output(self.path(name)).create()
 
     def seal(self, name: str) -> None:
-        """Do nothing: pyiceberg syncs nothing, and what it commits is as durable."""
+        """No-op: pyiceberg syncs no files, and its commits have the same durability."""
 
     def open(self, name: str) -> InputFile:
         with translate_errors(self._location):
@@ -89,7 +82,7 @@ class IcebergFiles:
             self._io.delete(self.path(name))
 
     def close(self) -> None:
-        """Do nothing: pyiceberg ends its connections itself."""
+        """No-op: pyiceberg closes its connections itself."""
 
 
 class IcebergTarget:
@@ -110,7 +103,16 @@ class IcebergTarget:
         self._types = request.types
         self._by = request.partition_by
         self.file_columns = request.column_names
-        self._catalog = _open_catalog(load_catalog, request)
+        try:
+            self._catalog = _call_once_more(
+                lambda: load_catalog(request.catalog, **request.target_options)
+            )
+        except Exception as error:  # Any error of the catalog's library.
+            text = " ".join(str(error).split())
+            raise Invalid(
+                f"catalog {request.catalog!r}: {text}. Its settings are those of --target-option"
+                " (docs/jobs.md) and of pyiceberg's configuration"
+            ) from error
         self._catalog.properties.setdefault(
             "py-io-impl", "tieredstore.jobs.exporting.targets.iceberg_io.S3FileIO"
         )
@@ -128,9 +130,10 @@ class IcebergTarget:
         self._require_same(table)
 
     def _require_same(self, table: Any) -> None:
-        """Raise Invalid for a table with data of others, or that is made otherwise."""
+        """Raise Invalid for a table with data of other writers, another partitioning or other
+        columns."""
         if table.current_snapshot() is not None and _state_text(table) is None:
-            raise Invalid(f"{self._where}: has data that no export wrote; name an empty table")
+            raise Invalid(f"{self._where}: has data that no export wrote. Name an empty table")
         columns = table.schema().fields
         require_columns(
             self._where,
@@ -157,27 +160,28 @@ class IcebergTarget:
             if self._add(table, text, files):
                 return self.find_commit(state)
         raise Unavailable(
-            f"{self._where}: others commit to the table all the time; {_ATTEMPTS} attempts failed"
+            f"{self._where}: others commit to the table all the time: {_ATTEMPTS} attempts failed"
         )
 
     def _add(self, table: Any, text: str, files: Sequence[DataFile]) -> bool:
-        """One attempt at the snapshot behind that of `table`; False where another one was made
-        meanwhile."""
+        """Add a snapshot after the snapshot of `table`. Return False if another writer added one
+        first."""
         from pyiceberg.exceptions import CommitFailedException
 
-        # pyiceberg would go on behind another export's commit. This is its own copy of the table's
+        # pyiceberg would retry after another export's commit. This is its own copy of the table's
         # properties, not the table's.
         table.metadata.properties["commit.retry.num-retries"] = "0"
         entries = data_files(table, f"{table.location()}/data", files)
         properties = {STATE_PROPERTY: text}
-        if table.metadata.name_mapping() is None:  # data files have no ids of columns
+        if table.metadata.name_mapping() is None:  # Data files have no column ids.
             mapping = table.schema().name_mapping.model_dump_json()
             properties["schema.name-mapping.default"] = mapping
+        merges = table.properties.get("commit.manifest-merge.enabled", "").lower() == "true"
         try:
             with table.transaction() as transaction:
                 transaction.set_properties(properties)
                 update = transaction.update_snapshot({STATE_PROPERTY: text})
-                with _append(update, table) as append:
+                with update.merge_append() if merges else update.fast_append() as append:
                     for entry in entries:
                         append.append_data_file(entry)
         except CommitFailedException:
@@ -192,21 +196,19 @@ class IcebergTarget:
         return ""
 
     def discard(self, folder: Folder, names: Sequence[str]) -> None:
-        files = folder.connect()
-        for name in names:
-            files.delete(name)
+        delete_files(folder, names)
 
-    def _state(self, table: Any) -> TargetState:
+    def _state(self, table: object) -> TargetState:
         text = _state_text(table)
         return TargetState() if text is None else decode_state(text, self._where)
 
-    def _find(self) -> Any:
+    def _find(self) -> object:
         try:
             return self._catalog.load_table(self._name)
         except self._no_table:
             return None
         except OSError as error:
-            raise Unavailable(f"{self._where}: {error}") from error
+            raise classify_os_error(error)(f"{self._where}: {error}") from error
 
     def _table(self) -> Any:
         table = self._find()
@@ -235,34 +237,20 @@ class IcebergTarget:
             )
 
 
-def _open_catalog(load_catalog: Callable[..., Any], request: ExportRequest) -> Any:
-    """The catalog. One in SQL makes its own tables where they are missing."""
-    try:
-        return _call_once_more(lambda: load_catalog(request.catalog, **request.target_options))
-    except Exception as error:  # whatever the catalog's library raises
-        text = " ".join(str(error).split())
-        raise Invalid(f"catalog {request.catalog!r}: {text}") from error
-
-
 def _call_once_more(make: Callable[[], Any]) -> Any:
-    """What makes something in a catalog, if it is missing. In SQL that fails where another process
-    has just made it: it is there for the second attempt."""
+    """Call `make`, which creates an object in a catalog if missing, and retry once. If another
+    process has just created the object, the first call fails in SQL, and the second call finds
+    it."""
     try:
         return make()
-    except Exception as error:  # whatever the catalog's library raises
+    except Exception as error:  # Any error of the catalog's library.
         if not type(error).__module__.startswith("sqlalchemy."):
             raise
         return make()
 
 
-def _append(update: Any, table: Any) -> Any:
-    """As the table wants it: manifests are merged, or are not."""
-    merges = table.properties.get("commit.manifest-merge.enabled", "false").lower() == "true"
-    return update.merge_append() if merges else update.fast_append()
-
-
 def _ancestors(table: Any) -> list[Any]:
-    """The current snapshot and those in front of it that the table still has."""
+    """Return the current snapshot and its ancestors, as far back as the table still has them."""
     found = []
     snapshot = table.current_snapshot()
     while snapshot is not None:
@@ -274,17 +262,11 @@ def _ancestors(table: Any) -> list[Any]:
 
 def _state_text(table: Any) -> str | None:
     snapshots = _ancestors(table)
-    for snapshot in snapshots:
-        text = _property(snapshot)
-        if text is not None:
-            return text
-    expired: str | None = table.properties.get(STATE_PROPERTY) if snapshots else None
-    return expired
+    texts = (text for snapshot in snapshots if (text := _property(snapshot)) is not None)
+    return next(texts, table.properties.get(STATE_PROPERTY) if snapshots else None)
 
 
 def _property(snapshot: Any) -> str | None:
     summary = snapshot.summary
-    text: str | None = (
-        None if summary is None else summary.additional_properties.get(STATE_PROPERTY)
-    )
+    text: str | None = summary and summary.additional_properties.get(STATE_PROPERTY)
     return text

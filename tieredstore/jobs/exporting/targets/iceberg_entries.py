@@ -1,8 +1,6 @@
-"""Data files as entries of an Iceberg manifest, of what the tasks said of them.
-
-pyiceberg's own `add_files` reads each file's footer again, looks for its name in the whole table,
-and takes times for Python's, which end with the year 9999.
-"""
+"""Data files as entries of an Iceberg manifest, from the results of the tasks. pyiceberg's own
+`add_files` would read each file's footer again and search the whole table for its name. It would
+also convert times to Python's, which end with the year 9999."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from tieredstore.jobs.exporting.partition import Partition, day_text
 from tieredstore.jobs.exporting.state import DataFile
 
 _LAST_HOUR = (1 << 31) - 1
-"""In Iceberg, in the year 246,953. Rows of later hours stand there; no filter names one."""
+"""Last hour of Iceberg, in the year 246,953. Rows of later hours get this hour."""
 
 
 def data_files(table: Any, folder: str, files: Sequence[DataFile]) -> list[Any]:
@@ -58,7 +56,7 @@ def _entry(table: Any, folder: str, file: DataFile) -> Any:
 
 
 def _partition(table: Any, file: DataFile) -> Any:
-    """One value of each field of the table's partition spec; `require_cut` has looked at it."""
+    """Return one value for each field of the table's partition spec."""
     from pyiceberg.transforms import BucketTransform
     from pyiceberg.typedef import Record
 
@@ -76,29 +74,28 @@ def _partition(table: Any, file: DataFile) -> Any:
 
 
 def _time_of(partition: Partition) -> int | None:
-    """A store time of the day and hour, µs."""
+    """Return a store time of the day and hour, µs."""
     if partition.day is None:
         return None
     return (partition.day * 24 + (partition.hour or 0)) * 3_600_000_000
 
 
 def _is_far(day: int | None) -> bool:
-    """Whether no calendar names it."""
     return day is not None and day_text(day) is None
 
 
 def _name_far_days(metadata: Any) -> Any:
-    """The metadata for one append, with days that have a name beyond the year 9999 too: pyiceberg
-    names each partition in a snapshot's summary. The catalog's own are not changed."""
+    """Return the metadata for one append, with names for days beyond the year 9999. pyiceberg names
+    each partition in a snapshot's summary."""
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import DayTransform, HourTransform
     from pyiceberg.types import IcebergType
 
-    class FarDayTransform(DayTransform[Any]):
+    class FarDayTransform(DayTransform[object]):
         def to_human_string(self, _: IcebergType, value: Any) -> str:
             return "null" if value is None else day_text(value) or str(value)
 
-    class FarHourTransform(HourTransform[Any]):
+    class FarHourTransform(HourTransform[object]):
         def to_human_string(self, source: IcebergType, value: Any) -> str:
             is_near = value is None or not _is_far(value // 24)
             return str(super().to_human_string(source, value)) if is_near else str(value)

@@ -1,4 +1,4 @@
-"""pyiceberg's access to files, through the tier's own S3 client where files are in S3."""
+"""File access for pyiceberg that uses the tier's own S3 client for files in S3."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tieredstore.errors import Unavailable
 from tieredstore.jobs.exporting.targets.objects import ObjectWriter, connect_s3, open_object
 
 IMPLEMENTATION = "py-io-impl"
-"""The property of a catalog that names pyiceberg's access to files."""
+"""The catalog property that names pyiceberg's file access."""
 _OPTIONS = {
     "s3.endpoint": "endpoint_override",
     "s3.region": "region",
@@ -26,11 +26,12 @@ _OPTIONS = {
 
 
 class S3FileIO(FileIO):
-    """Ours for `s3://…` with properties that ours has too; else what pyiceberg takes itself."""
+    """File access through our client for `s3://…` with known properties, and through pyiceberg's
+    for other locations."""
 
     def __init__(self, properties: Mapping[str, str] | None = None) -> None:
         super().__init__(dict(properties or {}))
-        self._clients: dict[str, Any] = {}
+        self._clients: dict[str, object] = {}
 
     def new_input(self, location: str) -> InputFile:
         place = self._split(location)
@@ -54,13 +55,19 @@ class S3FileIO(FileIO):
         client.delete([key])
 
     def _split(self, location: str) -> tuple[Any, str] | None:
-        """Client of the bucket, and key; None for what is not ours."""
+        """Return the client of the bucket, and the key. Return None for other locations."""
         scheme, _, rest = location.partition("://")
-        if scheme not in {"s3", "s3a"} or not _is_known(self.properties):
+        # Our client has no signer, role or proxy.
+        foreign = {name for name in self.properties if name.startswith(("s3.", "client."))}
+        if scheme not in {"s3", "s3a"} or foreign - _OPTIONS.keys():
             return None
         bucket, _, key = rest.partition("/")
         if bucket not in self._clients:
-            self._clients[bucket] = connect_s3(bucket, "", _options(self.properties))
+            options: dict[str, str] = {}
+            for name, option in _OPTIONS.items():
+                if name in self.properties:  # The first of the names counts, as in pyiceberg.
+                    options.setdefault(option, self.properties[name])
+            self._clients[bucket] = connect_s3(bucket, "", options)
         return self._clients[bucket], key
 
     def _other(self, location: str) -> FileIO:
@@ -68,22 +75,8 @@ class S3FileIO(FileIO):
         return load_file_io(given, location)
 
 
-def _is_known(properties: Mapping[str, str]) -> bool:
-    """No property asks for what our client is not told: a signer, a role, a proxy."""
-    return all(name in _OPTIONS or not name.startswith(("s3.", "client.")) for name in properties)
-
-
-def _options(properties: Mapping[str, str]) -> dict[str, str]:
-    """The first of the names for an option counts, as for pyiceberg."""
-    found: dict[str, str] = {}
-    for name, option in _OPTIONS.items():
-        if name in properties:
-            found.setdefault(option, properties[name])
-    return found
-
-
 class ObjectFile(InputFile, OutputFile):
-    """An object that is read, or made. All names of objects that pyiceberg makes are new ones."""
+    """An object that is read or created. pyiceberg creates objects only under new names."""
 
     def __init__(self, location: str, client: Any, key: str) -> None:
         super().__init__(location)

@@ -1,4 +1,4 @@
-"""Columns and partitions of an Iceberg table that an export makes, or goes on with."""
+"""Columns and partitions of an Iceberg table that an export creates or continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIME = "store_timestamp"
 
 
 def make_schema(types: Mapping[str, pa.DataType]) -> Any:
-    """Return the schema of a new table. The catalog gives the ids anew."""
+    """Return the schema of a new table. The catalog assigns new ids."""
     from pyiceberg.schema import Schema
     from pyiceberg.types import NestedField
 
@@ -28,15 +28,10 @@ def make_schema(types: Mapping[str, pa.DataType]) -> Any:
     )
 
 
-def make_spec(by: PartitionBy, ids: Mapping[str, int]) -> Any:
-    """Return the partition spec of a new table. ids: of its columns."""
+def make_spec(by: PartitionBy, ids: Mapping[str, int]) -> object:
+    """Return the partition spec of a new table. `ids`: field ids of its columns."""
     from pyiceberg.partitioning import PartitionField, PartitionSpec
-    from pyiceberg.transforms import (
-        BucketTransform,
-        DayTransform,
-        HourTransform,
-        IdentityTransform,
-    )
+    from pyiceberg.transforms import BucketTransform, DayTransform, HourTransform, IdentityTransform
 
     fields: list[tuple[str, Any, str]] = []
     if by.topic:
@@ -56,7 +51,7 @@ def make_spec(by: PartitionBy, ids: Mapping[str, int]) -> Any:
 
 
 def require_cut(table: Any, by: PartitionBy, where: str) -> None:
-    """Raise Invalid for a table that is partitioned finer than the files are cut."""
+    """Raise Invalid for a table whose partitions are finer than the files."""
     from pyiceberg.transforms import (
         BucketTransform,
         DayTransform,
@@ -66,7 +61,7 @@ def require_cut(table: Any, by: PartitionBy, where: str) -> None:
         YearTransform,
     )
 
-    buckets: Any = BucketTransform(by.buckets) if by.buckets else None
+    buckets: object = BucketTransform(by.buckets) if by.buckets else None
     days = (DayTransform, MonthTransform, YearTransform) if by.day else ()
     hours = (HourTransform,) if by.hour else ()
     for field in table.spec().fields:

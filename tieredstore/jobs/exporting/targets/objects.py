@@ -1,9 +1,8 @@
-"""Files of a target in S3: all requests go through the tier's own S3 client, with its retries.
-
-A file is kept on this machine's disk until it is closed, then sent with its length known, and made
-only if it is not there. pyarrow's client sends a body of two nested encodings, whose last bytes
-some servers take for the next request; it takes the answer to that for the one to its next file.
-"""
+"""Files of a target in S3. All requests use the tier's own S3 client, with its retries. A file
+stays on the local disk until it is closed. Then it is sent with its length, and created only if the
+object is missing. pyarrow's client sends a body in two nested encodings. Some servers take the last
+bytes of the body for the next request, and the client then takes the response to these bytes for
+the response to its next file."""
 
 from __future__ import annotations
 
@@ -13,10 +12,11 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar
 
 from tieredstore import registry
+from tieredstore.contracts.objects import FolderClient
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Busy, Unavailable
 
@@ -28,46 +28,8 @@ _ATTEMPTS = 5
 _Result = TypeVar("_Result")
 
 
-class ObjectInfo(Protocol):
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-
-class ObjectClient(Protocol):
-    """What a target needs of the client that a provider makes; as there, all raise Unavailable and
-    Invalid, and the first two Busy."""
-
-    @property
-    def url(self) -> str: ...
-
-    def put_if_absent(
-        self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
-    ) -> bool: ...
-
-    def compose(
-        self, key: str, parts: Sequence[Sequence[Buffer]], metadata: Mapping[str, str]
-    ) -> bool: ...
-
-    def get_range(self, key: str, position: int, length: int) -> bytes | None: ...
-
-    def head(self, key: str) -> ObjectInfo | None: ...
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]: ...
-
-    def names(self, folder: str) -> Sequence[str]: ...
-
-    def copy(self, key: str, to: str) -> bool: ...
-
-    def delete(self, keys: Sequence[str]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def connect_s3(bucket: str, prefix: str, options: Mapping[str, str]) -> ObjectClient:
-    """Open a place in a bucket; options as `storage.S3_OPTIONS` has them. Raises Invalid."""
+def connect_s3(bucket: str, prefix: str, options: Mapping[str, str]) -> FolderClient:
+    """Open a prefix in a bucket. The options are `storage.S3_OPTIONS`. Raises Invalid."""
     endpoint = endpoint_of(options)
     settings = {
         "objectStoreBucket": bucket,
@@ -81,12 +43,12 @@ def connect_s3(bucket: str, prefix: str, options: Mapping[str, str]) -> ObjectCl
         "tieredStoreS3ReadTimeout": str(_READ_TIMEOUT_MS),
         "tieredStoreS3FastReads": "false",
     }
-    client: ObjectClient = registry.object_client("s3", settings, f"s3://{bucket}/{prefix}")
+    client: FolderClient = registry.object_client("s3", settings, f"s3://{bucket}/{prefix}")
     return client
 
 
 def endpoint_of(options: Mapping[str, str]) -> str:
-    """Return the endpoint's URL, empty without one."""
+    """Return the URL of the endpoint, or an empty text without one."""
     endpoint = options.get("endpoint_override", "")
     if endpoint and "://" not in endpoint:
         return f"{options.get('scheme', 'https')}://{endpoint}"
@@ -94,23 +56,23 @@ def endpoint_of(options: Mapping[str, str]) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether readers of a folder of Parquet files leave a name out."""
+    """Return whether readers of a folder of Parquet files ignore a name."""
     return name.startswith((".", "_"))
 
 
 class ObjectFiles:
-    """Objects below a prefix, by their names."""
+    """Objects below a prefix, by name."""
 
     is_local = False
 
-    def __init__(self, client: ObjectClient) -> None:
+    def __init__(self, client: FolderClient) -> None:
         self._client = client
 
     def create(self, name: str) -> ObjectWriter:
         return ObjectWriter(self._client, name)
 
     def seal(self, name: str) -> None:
-        """Do nothing: an object that was made is durable."""
+        """No-op: a created object is durable."""
 
     def open(self, name: str) -> io.BufferedReader:
         return open_object(self._client, name)
@@ -136,11 +98,11 @@ class ObjectFiles:
         }
 
     def move(self, name: str, to: str) -> bool:
-        """Copy: the folder that the file is in is removed as a whole."""
+        """Copy the object. The source stays until its whole folder is removed."""
         return self._client.copy(name, to)
 
     def sync_folder(self, name: str) -> None:
-        """Do nothing: there are no folders."""
+        """No-op: an object store has no folders."""
 
     def delete(self, name: str) -> None:
         self._client.delete([name])
@@ -149,7 +111,7 @@ class ObjectFiles:
         self._client.delete([found.key for found in self._client.list(f"{name}/")])
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a small file that has one content for ever."""
+        """Write a small file whose content never changes."""
         self.put_new(name, data)
 
     def put_new(self, name: str, data: bytes) -> bool:
@@ -160,13 +122,11 @@ class ObjectFiles:
 
 
 class ObjectWriter:
-    """A file that becomes an object when it is closed; one that is left without is none.
+    """A file that becomes an object when it is closed. Without a close no object is created. The
+    name must be unique to this writer. An existing object of the same size counts as the result of
+    an earlier attempt."""
 
-    Its name has to be of this writer alone: an object that is there already and has the same size
-    is taken for the answer to an earlier attempt.
-    """
-
-    def __init__(self, client: ObjectClient, name: str) -> None:
+    def __init__(self, client: FolderClient, name: str) -> None:
         self._client = client
         self._name = name
         self._spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115
@@ -183,7 +143,7 @@ class ObjectWriter:
         return self._spool.write(data)
 
     def flush(self) -> None:
-        """Do nothing: nothing is there before `close`."""
+        """No-op: data are sent by `close`."""
 
     def tell(self) -> int:
         return self._spool.tell()
@@ -228,9 +188,9 @@ class ObjectWriter:
 
 
 class _ObjectReader(io.RawIOBase):
-    """An object, read in ranges."""
+    """Reader of an object, in ranges."""
 
-    def __init__(self, client: ObjectClient, name: str, size_bytes: int) -> None:
+    def __init__(self, client: FolderClient, name: str, size_bytes: int) -> None:
         self._client = client
         self._name = name
         self._size = size_bytes
@@ -262,8 +222,8 @@ class _ObjectReader(io.RawIOBase):
         return len(data)
 
 
-def open_object(client: ObjectClient, name: str) -> io.BufferedReader:
-    """Open an object for reading at random. Raises Unavailable where there is none."""
+def open_object(client: FolderClient, name: str) -> io.BufferedReader:
+    """Open an object for random reads. Raises Unavailable if it is missing."""
     found = client.head(name)
     if found is None:
         raise Unavailable(f"{client.url}/{name}: there is no such object", path=name)
@@ -271,7 +231,7 @@ def open_object(client: ObjectClient, name: str) -> io.BufferedReader:
 
 
 def _try_again(action: Callable[[], _Result]) -> _Result:
-    """What another request on the same key, or too many requests, kept from being done."""
+    """Retry an action that failed because of another request on the same key."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return action()

@@ -1,4 +1,5 @@
-"""Plain Parquet: a folder with `topic=…/day=…/` below it, and a log of commits (`parquet_log`)."""
+"""Plain Parquet target: a folder with subfolders `topic=…/day=…/`, and a log of commits
+(`parquet_log`)."""
 
 from __future__ import annotations
 
@@ -34,13 +35,13 @@ class ParquetTarget:
         names = [name for name in self._log.files.names() if not name.startswith((".", "_"))]
         if names and self._log.is_new:
             raise Invalid(
-                f"{self._where}: has files that no export wrote ({names[0]}); give an empty folder",
+                f"{self._where}: has files that no export wrote ({names[0]}). Give an empty folder",
                 path=self._where,
             )
         self._log.clear()
 
     def make(self) -> None:
-        """Do nothing: a folder is made with its first file."""
+        """No-op: the folder is created with its first file."""
 
     def load(self) -> TargetState:
         last = self._log.find_last()
@@ -56,7 +57,7 @@ class ParquetTarget:
         ]
         staging = export_staging(state.sequence - 1, state.export)
         while True:
-            # Its maker may have been killed since `prepare`.
+            # Its creator may have been killed since `prepare`.
             last = self._log.publish_last()
             if (0 if last is None else last.commit.state.sequence) != state.sequence - 1:
                 return None
@@ -67,7 +68,7 @@ class ParquetTarget:
             commit = Commit(state, staging, publications, compacted=compacted)
             if self._log.add(number, commit):
                 return self.find_commit(state)
-            # A compaction, which leaves the state as it is, or another export.
+            # A compaction, which keeps the state, or another export.
 
     def find_commit(self, state: TargetState) -> str:  # noqa: ARG002
         last = self._log.publish_last()

@@ -1,15 +1,15 @@
-"""The log of a plain Parquet target: what was added and removed, commit by commit.
+"""Commit log of a plain Parquet target. Each commit lists added and removed files.
 
     topic=orders/day=2026-11-21/00000001-00000.parquet
     _tieredstore/commits/00000000000000000001.json      state and files of commit 1
-    _tieredstore/published/00000000000000000001         what it says is done
-    _tieredstore/staging/00000000000000000000-<export>/ what the tasks of an export write
-    _tieredstore/staging/compact-<20 digits>-<id>/      and those of a compaction
+    _tieredstore/published/00000000000000000001         marks commit 1 as published
+    _tieredstore/staging/00000000000000000000-<export>/ files of the tasks of an export
+    _tieredstore/staging/compact-<20 digits>-<id>/      files of the tasks of a compaction
 
-The commit is the file in `commits`, which is made only if it is not there. What follows from it is
-done by whoever comes next, and may be done twice: each new file gets its name, those that were
-removed are deleted, then `published` says so. Only the last commit is ever published, for none is
-made before the one in front of it is. Readers leave out names that begin with `_`.
+The file in `commits` is the commit. It is created only if missing. The next process publishes it,
+possibly twice: each new file gets its name, removed files are deleted, then `published` records
+this. Only the last commit is ever unpublished, since a commit requires that its predecessor is
+published. Readers ignore names that begin with `_`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _THREADS = 8
 
 
 class Publication(msgspec.Struct, frozen=True, array_like=True):
-    """A file as the task wrote it, below its staging folder, and its place in the target."""
+    """A file of a task below its staging folder, and its final name in the target."""
 
     staged: str
     name: str
 
 
 class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a file in `commits` has. removed: files whose rows are in `files`. compacted: number of
-    the last commit that removed any, this one too. exported: number of the one that made the state;
-    0 where it is this one."""
+    """Content of a file in `commits`. `removed`: files whose rows are now in `files`. `compacted`:
+    number of the last commit, up to this one, that removed files. `exported`: number of the commit
+    that made the state (0: this commit)."""
 
     state: TargetState
     staging: str
@@ -53,54 +53,55 @@ class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class NumberedCommit:
-    """A commit and its place in the log, from 1."""
+    """A commit and its number in the log, from 1."""
 
     number: int
     commit: Commit
 
     @property
     def exported(self) -> int:
-        """Number of the commit that made the state."""
+        """Number of the commit that made the state in this commit."""
         return self.commit.exported or self.number
 
 
+@dataclass
 class CommitLog:
-    """The log of one target. Raises Unavailable, and Corrupt for a damaged one."""
+    """Log of one target. `where`: name of the target in messages. Raises Invalid for a bad URL,
+    Unavailable, and Corrupt for a damaged log."""
 
-    def __init__(self, url: str, options: Mapping[str, str], where: str) -> None:
-        """where: the target in messages. Raises Invalid."""
-        self._url = url
-        self._options = dict(options)
-        self._where = where
-        self.files: FolderFiles = ArrowFolder(url, self._options).connect()
+    url: str
+    options: Mapping[str, str]
+    where: str
+
+    def __post_init__(self) -> None:
+        self.files: FolderFiles = ArrowFolder(self.url, self.options).connect()
 
     @property
     def is_new(self) -> bool:
-        """Whether there is no commit."""
+        """Whether the log has no commit."""
         return not self.files.names(_COMMITS)
 
     def folder(self, below: str = "") -> Folder:
-        """Return the target's folder for tasks, or one in it."""
-        return ArrowFolder(self._url, self._options, below)
+        """Return the target's folder for tasks, or a folder below it."""
+        return ArrowFolder(self.url, self.options, below)
 
     def find_last(self) -> NumberedCommit | None:
-        """Return the last commit, published or not."""
+        """Return the last commit, published or unpublished."""
         names = [name for name in self.files.names(_COMMITS) if name.endswith(".json")]
         names = [name for name in names if not name.startswith(".")]
         return self._read(names[-1]) if names else None
 
     def read(self, number: int) -> Commit:
-        """Return the commit of a number."""
+        """Return the commit with a number."""
         return self._read(f"{number_text(number)}.json").commit
 
     def add(self, number: int, commit: Commit) -> bool:
-        """Make the commit of a number; False where there is one. The one in front of it has to be
-        published."""
+        """Create a commit after its published predecessor. Return False if the commit exists."""
         data = msgspec.json.encode(commit)
         return self.files.put_new(f"{_COMMITS}/{number_text(number)}.json", data)
 
     def publish_last(self) -> NumberedCommit | None:
-        """Do what the last commit says, where that is not done, and return it."""
+        """Publish the last commit if it is unpublished, and return it."""
         last = self.find_last()
         if last is None or self._is_published(last.number):
             return last
@@ -109,7 +110,7 @@ class CommitLog:
         self._each(lambda file: self._publish(last, file), commit.files)
         self._sync_folders(added)
         if commit.removed:
-            # First what they were made from: nobody who is late puts them there again.
+            # Source files are deleted first, so that no late process restores them.
             self._clear(commit)
             self._each(self.files.delete, commit.removed)
             self._sync_folders(commit.removed)
@@ -117,13 +118,14 @@ class CommitLog:
         return last
 
     def clear(self) -> None:
-        """Remove what was staged for commits that can not be made any more."""
+        """Remove staged files of commits that can no longer succeed."""
         last = self.publish_last()
         if last is not None:
             self._clear(last.commit)
 
     def _clear(self, commit: Commit) -> None:
-        """An export follows the one that it looked at, a compaction the compaction."""
+        """Delete the staging folders of exports and compactions that can no longer commit after
+        `commit`."""
         for staging in self.files.names(STAGING):
             is_compaction = staging.startswith(_COMPACT)
             number = staging.removeprefix(_COMPACT).partition("-")[0]
@@ -132,7 +134,7 @@ class CommitLog:
                 self.files.delete_folder(f"{STAGING}/{staging}")
 
     def _read(self, name: str) -> NumberedCommit:
-        where = f"{self._where}/{_COMMITS}/{name}"
+        where = f"{self.where}/{_COMMITS}/{name}"
         data = self.files.read(f"{_COMMITS}/{name}")
         try:
             raw = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
@@ -150,11 +152,12 @@ class CommitLog:
         staged = f"{STAGING}/{last.commit.staging}/{file.staged}"
         if self.files.exists(file.name) or self.files.move(staged, file.name):
             return
-        # Another process may have moved it in between; a later commit may have removed it since.
+        # Another process may have moved it in the meantime. A later commit may have removed it
+        # since.
         if self.files.exists(file.name) or self._is_published(last.number):
             return
         raise Corrupt(
-            f"{self._where}: commit {last.number} has a file that is gone: expected {file.name} or "
+            f"{self.where}: commit {last.number} has a file that is gone: expected {file.name} or "
             f"{staged}",
             path=file.name,
         )
@@ -165,7 +168,7 @@ class CommitLog:
                 pass
 
     def _sync_folders(self, names: Iterable[str]) -> None:
-        """All that may be new: those of the files, and the ones that these are in."""
+        """Sync all folders that may be new: folders of the files, and their parents."""
         found: set[str] = {""}
         for name in names:
             folder = name.rpartition("/")[0]
@@ -177,15 +180,15 @@ class CommitLog:
 
 
 def number_text(number: int) -> str:
-    """Return a number as names have it."""
+    """Return a number in the form of file names."""
     return f"{number:020d}"
 
 
 def export_staging(base: int, export: str) -> str:
-    """Return the staging folder of an export that goes out from sequence `base`."""
+    """Return the staging folder of an export that is based on sequence `base`."""
     return f"{number_text(base)}-{export}"
 
 
 def compact_staging(compacted: int, name: str) -> str:
-    """Return that of a compaction that follows the compaction of a number."""
+    """Return the staging folder of a compaction that follows the compaction with a number."""
     return f"{_COMPACT}{number_text(compacted)}-{name}"

@@ -1,21 +1,25 @@
-"""Files of a target, written by tasks and by the driver: a local folder, S3, another file system of
-pyarrow, or what pyiceberg opens."""
+"""Files of a target, written by tasks and by the driver. They are in a local folder, in S3, in
+another file system of pyarrow, or behind pyiceberg's file access."""
 
 from __future__ import annotations
 
+import logging
 import os
+import random
+import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pyarrow import fs
 
+from tieredstore.disk.errors import classify_os_error
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.sync import sync_folder, sync_path
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Expired, Invalid, Refused, Unavailable
 from tieredstore.jobs.exporting.targets.objects import (
     ObjectFiles,
     connect_s3,
@@ -25,9 +29,13 @@ from tieredstore.jobs.exporting.targets.objects import (
 from tieredstore.tier_url import parse_tier_url
 
 OutputStream: TypeAlias = Any
-"""A file that is written: pyarrow's, or one with `write`, `tell` and `close`."""
+"""A file open for writing: pyarrow's, or an object with `write`, `tell` and `close`."""
 InputFile: TypeAlias = Any
-"""A file that is read at random."""
+"""A file open for random reads."""
+
+MAX_ATTEMPTS = 3
+_Outcome = TypeVar("_Outcome")
+_log = logging.getLogger(__name__)
 
 S3_OPTIONS = {
     "access_key": "AWS_ACCESS_KEY_ID",
@@ -37,8 +45,7 @@ S3_OPTIONS = {
     "endpoint_override": "AWS_ENDPOINT_URL",
     "scheme": "AWS_ALLOW_HTTP",
 }
-"""Options of a target in S3, named as those of `pyarrow.fs.S3FileSystem`, and delta-rs' names for
-them."""
+"""Options of a target in S3, in the names of `pyarrow.fs.S3FileSystem` and of delta-rs."""
 
 
 class Folder(Protocol):
@@ -46,65 +53,65 @@ class Folder(Protocol):
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """Location of the folder, for messages."""
 
     def connect(self) -> Files:
         """Open the files of the folder. Raises Invalid, Unavailable."""
 
 
 class Files(Protocol):
-    """Files of a folder by their names, which may have slashes. Raise Unavailable.
-
-    is_local: on this machine's disks, where a second try at once mends nothing.
-    """
+    """Files of a folder by name. Names may have slashes. Methods raise Unavailable. `is_local`: on
+    a disk of this machine, where an immediate retry is useless."""
 
     is_local: bool
 
     def create(self, name: str) -> OutputStream: ...
 
     def seal(self, name: str) -> None:
-        """Make a file durable that was written and closed."""
+        """Make a written and closed file durable."""
 
     def open(self, name: str) -> InputFile: ...
 
     def exists(self, name: str) -> bool: ...
 
     def delete(self, name: str) -> None:
-        """Delete a file. No error where there is none."""
+        """Delete a file. A missing file is no error."""
 
     def close(self) -> None: ...
 
 
 class FolderFiles(Files, Protocol):
-    """Files of a folder whose own state is kept there too."""
+    """Files of a folder that also holds the target's own state."""
 
     def read(self, name: str) -> bytes: ...
 
     def names(self, folder: str = "") -> list[str]:
-        """List what a folder has, files and folders, sorted; nothing where it is missing."""
+        """Return the names of files and folders in a folder, sorted. Empty if the folder is
+        missing."""
 
     def sizes(self) -> dict[str, int]:
-        """List all files below with their bytes, by name, sorted; but what is in folders, or has
-        names, that begin with `_` or a dot."""
+        """Return the sizes in bytes of all files below, sorted by name. Files and folders whose
+        names begin with `_` or a dot are left out."""
 
     def move(self, name: str, to: str) -> bool:
-        """Move a file, or copy it. Returns False where there is no file of that name (any more)."""
+        """Move a file, or copy it. Returns False if the file is missing."""
 
     def sync_folder(self, name: str) -> None: ...
 
     def delete_folder(self, name: str) -> None: ...
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a small file, whole or not at all."""
+        """Write a small file, atomically."""
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """Put a file as `put` does if no file has the name; else return False. Of several at once
-        one has True."""
+        """Put a file like `put` if the name is free. Only one of several concurrent calls returns
+        True."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowFolder:
-    """A folder by its URL: `file:///dir`, a path, `s3://bucket/prefix`, what pyarrow opens."""
+    """A folder by its URL: `file:///dir`, a path, `s3://bucket/prefix`, or another URL of
+    pyarrow."""
 
     url: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -126,7 +133,7 @@ class ArrowFolder:
 
 
 class ArrowFiles:
-    """A folder of this machine, or of a file system of pyarrow."""
+    """Files of a folder on this machine, or in a file system of pyarrow."""
 
     def __init__(self, system: fs.FileSystem, root: str, url: str) -> None:
         self.is_local = isinstance(system, fs.LocalFileSystem)
@@ -163,20 +170,19 @@ class ArrowFiles:
         return bool(info.type is not fs.FileType.NotFound)
 
     def names(self, folder: str = "") -> list[str]:
+        return sorted(info.base_name for info in self._list(folder))
+
+    def _list(self, folder: str) -> list[fs.FileInfo]:
         place = self.path(folder) if folder else self._root
         with translate_errors(self._url):
-            found = self._system.get_file_info(fs.FileSelector(place, allow_not_found=True))
-        return sorted(info.base_name for info in found)
+            return list(self._system.get_file_info(fs.FileSelector(place, allow_not_found=True)))
 
     def sizes(self) -> dict[str, int]:
         found: dict[str, int] = {}
         folders = [""]
         while folders:
             folder = folders.pop()
-            place = self.path(folder) if folder else self._root
-            with translate_errors(self._url):
-                infos = self._system.get_file_info(fs.FileSelector(place, allow_not_found=True))
-            for info in infos:
+            for info in self._list(folder):
                 name = f"{folder}/{info.base_name}" if folder else info.base_name
                 if is_hidden(info.base_name):
                     continue
@@ -192,7 +198,7 @@ class ArrowFiles:
                 if self.is_local:
                     Path(self.path(to)).parent.mkdir(parents=True, exist_ok=True)
                     Path(self.path(name)).replace(self.path(to))
-                else:  # the folder that it is in is removed as a whole
+                else:  # The folder that the source is in is removed as a whole.
                     self._system.copy_file(self.path(name), self.path(to))
             except FileNotFoundError:
                 return False
@@ -204,28 +210,19 @@ class ArrowFiles:
                 sync_folder(self.path(name))
 
     def delete(self, name: str) -> None:
-        with translate_errors(self._url):
-            try:
-                self._system.delete_file(self.path(name))
-            except FileNotFoundError:
-                return
+        with translate_errors(self._url), suppress(FileNotFoundError):
+            self._system.delete_file(self.path(name))
 
     def delete_folder(self, name: str) -> None:
-        with translate_errors(self._url):
-            try:
-                self._system.delete_dir(self.path(name))
-            except FileNotFoundError:
-                return
+        with translate_errors(self._url), suppress(FileNotFoundError):
+            self._system.delete_dir(self.path(name))
 
     def put(self, name: str, data: bytes) -> None:
-        if not self.is_local:
-            with (
-                translate_errors(self._url),
-                self._system.open_output_stream(self.path(name)) as stream,
-            ):
-                stream.write(data)
-            return
         with translate_errors(self._url):
+            if not self.is_local:
+                with self._system.open_output_stream(self.path(name)) as stream:
+                    stream.write(data)
+                return
             temporary = self._temporary(name, data)
             temporary.replace(self.path(name))
             sync_folder(temporary.parent)
@@ -248,10 +245,10 @@ class ArrowFiles:
         return True
 
     def close(self) -> None:
-        """Do nothing: pyarrow ends its connections itself."""
+        """No-op: pyarrow closes its connections itself."""
 
     def _temporary(self, name: str, data: bytes) -> Path:
-        """A synced file beside the one that it shall become, with a name that starts with a dot."""
+        """Write a synced temporary file in the same folder. Its name begins with a dot."""
         path = Path(self.path(name))
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -260,16 +257,11 @@ class ArrowFiles:
 
 
 def open_filesystem(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
-    """Return file system and path of a URL that is not S3's. Raises Invalid, Unavailable."""
-    if "://" not in url:
-        _require_options(url, options, ())
-        return fs.LocalFileSystem(), str(Path(url).absolute())
-    place = parse_tier_url(url)
-    given = {**place.query, **options}
-    if place.scheme == "file":
-        _require_options(url, given, ())
-        return fs.LocalFileSystem(), str(Path(place.path).absolute())
-    _require_options(url, given, ())
+    """Return the file system and the path of a URL other than S3. Raises Invalid, Unavailable."""
+    place = parse_tier_url(url) if "://" in url else None
+    _require_options(url, {**(place.query if place else {}), **options}, ())
+    if place is None or place.scheme == "file":
+        return fs.LocalFileSystem(), str(Path(place.path if place else url).absolute())
     try:
         system, path = fs.FileSystem.from_uri(place.quoted)
     except (OSError, ValueError) as error:
@@ -278,7 +270,7 @@ def open_filesystem(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem
 
 
 def delta_options(url: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the same options for delta-rs."""
+    """Return the options of the folder for delta-rs."""
     given = {**parse_tier_url(url).query, **options} if "://" in url else dict(options)
     found = {S3_OPTIONS[name]: value for name, value in given.items()}
     if "AWS_ALLOW_HTTP" in found:
@@ -290,12 +282,14 @@ def delta_options(url: str, options: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def translate_errors(url: str) -> Iterator[None]:
-    """Raise what the file system raises as Unavailable with the target's name."""
+    """Translate errors of the file system and add the target's name: Invalid for lasting errors,
+    such as a name that is too long, else Unavailable."""
     try:
         yield
     except OSError as error:
         text = " ".join(str(error).split())
-        raise Unavailable(f"{url.partition('?')[0]}: {text}", path=url) from error
+        kind = classify_os_error(error)
+        raise kind(f"{url.partition('?')[0]}: {text}", path=url) from error
 
 
 def _require_options(url: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -303,5 +297,32 @@ def _require_options(url: str, options: Mapping[str, str], known: tuple[str, ...
     if unknown:
         names = ", ".join(known) or "none"
         raise Invalid(
-            f"{url.partition('?')[0]}: no target option {unknown[0]!r}; there are: {names}"
+            f"{url.partition('?')[0]}: no target option {unknown[0]!r}. Known are: {names}"
         )
+
+
+def try_again(folder: Folder, key: str, attempt_once: Callable[[Files], _Outcome]) -> _Outcome:
+    """Return the outcome of the task `key`. Raises Expired immediately, and Unavailable immediately
+    for a local target. A remote target gets `MAX_ATTEMPTS` attempts, and each attempt writes its
+    own files. The target's own client retries only errors that it classifies as temporary."""
+    with closing(folder.connect()) as files:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                return attempt_once(files)
+            except Unavailable as error:
+                if (
+                    files.is_local
+                    or isinstance(error, Expired | Refused)
+                    or attempt == MAX_ATTEMPTS
+                ):
+                    raise
+                _log.warning("task %s of the export is tried again: %s", key, error)
+                time.sleep(attempt * random.uniform(0.5, 1))  # noqa: S311
+    raise AssertionError
+
+
+def delete_files(folder: Folder, names: Iterable[str]) -> None:
+    """Delete files of a folder. Raises Unavailable."""
+    with closing(folder.connect()) as files:
+        for name in names:
+            files.delete(name)

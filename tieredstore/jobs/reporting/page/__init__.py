@@ -1,2 +1,1 @@
-"""A report as one HTML page: nothing from elsewhere, a table beside each chart, readable without
-its script."""
+"""A report as one HTML page without external resources, readable without its script."""

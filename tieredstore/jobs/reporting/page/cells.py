@@ -1,4 +1,4 @@
-"""Cells of a page's tables: what people read, and what a table is sorted by."""
+"""Cells of a page's tables: the displayed text and the sort key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SPANS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
 class Cell(NamedTuple):
-    """key: the number that the cell is sorted by; None for the text itself."""
+    """A cell. `key`: numeric sort key, None to sort by the text."""
 
     text: str
     key: float | None = None
@@ -56,14 +56,14 @@ def _number(value: object, show: object) -> Cell:
 
 
 def show_dollars(usd: float) -> str:
-    """Return whole cents, and of less than one what can be told from nothing."""
+    """Return an amount in whole cents, or below a cent with its first significant digits."""
     if 0 < usd < 0.01:
         return f"${usd:.2g}" if usd >= 0.0001 else "under $0.0001"
     return f"${usd:,.2f}"
 
 
 def show_span(seconds: float) -> str:
-    """Return a length of time in the largest unit of which there are two: `14 seconds`, `36
+    """Return a duration in the largest unit with a count of two or more: `14 seconds`, `36
     hours`."""
     for unit_seconds, name in _SPANS:
         if seconds >= 2 * unit_seconds:
@@ -79,7 +79,7 @@ def show_time(time_ms: int) -> str:
 
 
 def show_plainly(found: str) -> str:
-    """Escape control characters, and those that turn the direction of a text."""
+    """Escape control characters, and characters that change the direction of a text."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in found
     )

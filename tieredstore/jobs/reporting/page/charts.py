@@ -1,8 +1,6 @@
-"""Charts as a template draws them: bars and ranges of boxes, whose lengths are shares of a width.
-
-They are text and boxes, so they fit any width, take the colours of light and dark, and can be
-read aloud.
-"""
+"""Charts for a template: bars and ranges of boxes, whose lengths are shares of a width. Charts
+consist of text and boxes. They fit any width, take the colours of light and dark mode, and work
+with screen readers."""
 
 from __future__ import annotations
 
@@ -12,7 +10,8 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """A coloured piece. series: its number, from 0; start, width: per cent of the whole width."""
+    """A coloured piece of a bar. `series`: number of the series. `start`, `width`: per cent of the
+    whole width."""
 
     series: int
     start: float
@@ -20,7 +19,7 @@ class Part(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A line of a chart. value: what stands behind it, as text."""
+    """A bar of a chart. `value`: the text after the bar."""
 
     label: str
     parts: Sequence[Part]
@@ -28,8 +27,7 @@ class Bar(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """series: names of the colours, in their order; empty where there is but one. note: what is not
-    drawn."""
+    """A chart. `series`: names of the colours, empty for one colour. `note`: omitted parts."""
 
     bars: Sequence[Bar]
     series: Sequence[str] = ()
@@ -43,8 +41,8 @@ def stack(
     *,
     whole: float | None = None,
 ) -> list[Bar]:
-    """Make bars of pieces behind each other. values: of each bar by series. whole: what the full
-    width stands for; None for the longest bar."""
+    """Build stacked bars. `values`: by bar and series. `whole`: value of a full-width bar, None for
+    the longest bar."""
     longest = max((sum(row) for row in values), default=0.0) if whole is None else whole
     bars = []
     for label, row, text in zip(labels, values, texts, strict=True):
@@ -61,8 +59,9 @@ def stack(
 def ranges(
     labels: Sequence[str], values: Sequence[tuple[float, float, float, float]], texts: Sequence[str]
 ) -> list[Bar]:
-    """Make bars from the least to the most, on a scale of logarithms: two pieces, the first up to
-    the third value of four (least, half, nearly all, most), with a mark at the second."""
+    """Build bars on a logarithmic scale from four values each: minimum, median, a high percentile,
+    and maximum. A bar spans all four values. A first piece within the bar ends at the percentile,
+    and a mark shows the median."""
     low = min((row[0] for row in values), default=1.0)
     high = max((row[3] for row in values), default=1.0)
     span = math.log(max(high, 1) / max(low, 1)) or 1.0
@@ -72,7 +71,7 @@ def ranges(
 
     bars = []
     for label, (least, half, nearly_all, most), text in zip(labels, values, texts, strict=True):
-        # A piece that is a point is still to be seen.
+        # A piece without length stays visible.
         parts = [
             Part(1, place(least), max(place(most) - place(least), 0) + 4),
             Part(0, place(least), max(place(nearly_all) - place(least), 0) + 2),

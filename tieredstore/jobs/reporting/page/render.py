@@ -1,4 +1,4 @@
-"""A report's figures put into the template of the page."""
+"""Renders a report's figures with the template of the page."""
 
 from __future__ import annotations
 
@@ -18,15 +18,9 @@ from tieredstore.jobs.reporting.summary import Summary
 
 
 def page(
-    summary: Summary,
-    tier: str,
-    now_ms: int,
-    keys_percent: int,
-    prices: Prices | None,
-    facts: Facts,
+    summary: Summary, tier: str, now_ms: int, keys_percent: int, prices: Prices | None, facts: Facts
 ) -> bytes:
-    """Return the page in UTF-8. prices: None where no price applies: nothing is said of cost
-    then."""
+    """Return the page in UTF-8. `prices`: None if no price applies, for a page without costs."""
     script = _read("sort.js")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     place = "files" if tier.startswith("file:") else "objects"
@@ -43,7 +37,7 @@ def page(
         priced=prices is not None,
         style=_read("page.css"),
         script=script,
-        # The page runs this script and no other, whatever a topic is called.
+        # The page runs only this script, whatever the name of a topic is.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
     return text.encode()

@@ -1,37 +1,43 @@
-"""One consume queue in the database: where the messages of a queue are, in order."""
+"""Reads of consume queues in a database: positions of each queue's messages, in order."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.queues.interface import Units
 from tieredstore.local.queues.rocksdb.database import QueueDatabase
 from tieredstore.local.queues.rocksdb.layout import (
+    CHECKPOINT_KEY,
     VALUE_DTYPE,
     VALUE_SIZE,
     Place,
+    find_checkpoint_fault,
+    is_max_key,
     pack_max_key,
     pack_min_key,
     pack_number,
     pack_unit_prefix,
+    unpack_number,
+    unpack_offset_key,
     unpack_place,
 )
+from tieredstore.local.queues.unit_search import find_first
 from tieredstore.message.consume_queue import UNIT_DTYPE
 
 MAX_READ_UNITS: Final = 65_536
-"""Units of one read at most."""
+"""Maximum number of units of one read."""
 _VALUE: Final = struct.Struct(">qiqq")
 _UNKNOWN: Final = Place(-1, 0)
 
 
 class LogMinimum:
-    """Where the commit log begins, shared by the queues of a store. offset: bytes."""
+    """Start of the commit log in bytes. All queues of a store share this object."""
 
     __slots__ = ("offset",)
 
@@ -40,10 +46,10 @@ class LogMinimum:
 
 
 class RocksDBConsumeQueue:
-    """A queue's reading half, for its owner and for others. Offsets are queue offsets.
+    """Reads of one queue, for its owner and for other processes. Offsets are queue offsets.
 
-    Its minimum is looked for when somebody asks, once the log has lost the message that was the
-    first one. `last` and `first` are the owner's to set; None for a queue without messages.
+    The minimum is searched on demand, after the log has lost the queue's first message. The owner
+    sets `last` and `first`. `last` is None for a queue without messages.
     """
 
     __slots__ = ("_prefix", "database", "first", "last", "log_minimum", "queue_id", "topic")
@@ -61,7 +67,7 @@ class RocksDBConsumeQueue:
         return QueueKey(self.topic, self.queue_id)
 
     def load(self) -> bool:
-        """Read the first and the last message; tells whether there is such a queue. Raises
+        """Read the first and the last message. Returns whether the queue exists. Raises
         Corrupt."""
         key = self.key
         last = self.database.get_offset(pack_max_key(key))
@@ -72,7 +78,8 @@ class RocksDBConsumeQueue:
         return self.last is not None
 
     def set_places(self, last: bytes, first: bytes | None) -> None:
-        """Take the values of the database's offset family. Raises Corrupt."""
+        """Set the first and the last message from values of the database's offset family. Raises
+        Corrupt."""
         place = unpack_place(last, "last message of", self.key)
         self.last = place if place.offset >= 0 else None
         self.first = (
@@ -93,43 +100,38 @@ class RocksDBConsumeQueue:
 
     @property
     def max_physical_offset(self) -> int:
-        """End of the last message that was put in the queue; 0 when unknown."""
         value = None if self.last is None else self._value(self.last.offset)
         return 0 if value is None else value[0] + value[1]
 
     def find_first(self, min_physical_offset: int) -> Place:
-        """Find the first message from a byte of the commit log on; behind the last one where there
-        is none. Units that are not there any more count as earlier."""
+        """Return the offset of the first message at or after a byte of the commit log, or the end
+        of the queue. Missing units count as units of earlier messages."""
         last, low = self.last, self.first.offset
         if last is None:
             return Place(min_physical_offset, low)
         if last.physical_offset < min_physical_offset:
             return Place(min_physical_offset, last.offset + 1)
-        high, found = last.offset + 1, min_physical_offset
-        while low < high:
-            middle = (low + high) // 2
-            value = self._value(middle)
-            if value is None or value[0] < min_physical_offset:
-                low = middle + 1
-            else:
-                high, found = middle, value[0]
-        return Place(found, low)
+
+        def is_held(offset: int) -> bool:
+            value = self._value(offset)
+            return value is not None and value[0] >= min_physical_offset
+
+        offset = find_first(low, last.offset + 1, is_held)
+        value = self._value(offset) if offset <= last.offset else None
+        return Place(min_physical_offset if value is None else value[0], offset)
 
     def find_end(self, physical_offset: int) -> int:
-        """Find the first offset whose message is not wholly before a byte of the commit log;
-        max_offset where there is none."""
-        low, high = self.first.offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            value = self._value(middle)
-            if value is None or value[0] + value[1] <= physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """Return the first offset whose message ends after a byte of the commit log, or
+        max_offset."""
+
+        def is_behind(offset: int) -> bool:
+            value = self._value(offset)
+            return value is not None and value[0] + value[1] > physical_offset
+
+        return find_first(self.first.offset, self.max_offset, is_behind)
 
     def _value(self, offset: int) -> tuple[int, int, int, int] | None:
-        """Physical offset, size, tags code and store time of the unit of an offset."""
+        """Return physical offset, size, tags code and store time of the unit of an offset."""
         data = self.database.get_unit(self._prefix + pack_number(offset))
         if data is None:
             return None
@@ -139,7 +141,7 @@ class RocksDBConsumeQueue:
         return physical_offset, size, tags_code, store_timestamp
 
     def make_corrupt_error(self, offset: int, expected: str, found: str) -> Corrupt:
-        """Make the error about the unit of an offset."""
+        """Return an error about the unit of an offset."""
         return Corrupt(
             f"{self.database.directory}: unit {offset} of {self.topic}/{self.queue_id}: expected "
             f"{expected}, found {found}",
@@ -153,13 +155,12 @@ class RocksDBConsumeQueue:
         return self.min_offset <= offset < self.max_offset
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """Read (physical offset, size, tags code) of one message; None outside the queue."""
         value = self._value(offset) if self._has(offset) else None
         return None if value is None else value[:3]
 
     def read_units(self, offset: int, count: int) -> Units:
-        """Read up to `count` units from an offset on, MAX_READ_UNITS at most; none outside
-        [min_offset, max_offset). Raises Corrupt where one is missing."""
+        """Read up to `count` units from an offset on, at most MAX_READ_UNITS. Returns none for an
+        offset outside [min_offset, max_offset). Raises Corrupt for a missing unit."""
         if count <= 0 or not self._has(offset):
             return np.empty(0, dtype=UNIT_DTYPE)
         count = min(count, self.max_offset - offset, MAX_READ_UNITS)
@@ -194,14 +195,91 @@ class RocksDBConsumeQueue:
         return found
 
     def store_time(self, offset: int, record_time: Callable[[int], int]) -> int:  # noqa: ARG002
-        """Return the store time (epoch ms) in the unit of one message; -1 outside the queue."""
         value = self._value(offset) if self._has(offset) else None
         return -1 if value is None else value[3]
 
     def roll_next_file(self, offset: int) -> int:
-        """Return the end of the queue, or what is behind the offset: there are no files."""
         return max(self.max_offset, offset + 1)
 
     def path_of(self, offset: int) -> str:  # noqa: ARG002
-        """Return the folder of the database."""
         return str(self.database.directory)
+
+
+class QueueReads:
+    """Queues of a database. Thread-safe. A queue is opened on demand."""
+
+    def __init__(self, database: QueueDatabase) -> None:
+        self._database = database
+        self._log_minimum = LogMinimum()
+        value = database.get_offset(CHECKPOINT_KEY)
+        name = f"{database.directory}: checkpoint"
+        self._checkpoint = 0 if value is None else unpack_number(value, name)
+
+    def read_queue(self, key: QueueKey) -> RocksDBConsumeQueue | None:
+        """Read the beginning and the end of a queue. Return None if the queue does not exist.
+        Raises Invalid for the queue whose keys are the checkpoint's."""
+        fault = find_checkpoint_fault(key)
+        if fault is not None:
+            raise Invalid(fault, topic=key.topic, queue_id=key.queue_id)
+        queue = self.make_queue(key)
+        return queue if queue.load() else None
+
+    def make_queue(self, key: QueueKey) -> RocksDBConsumeQueue:
+        """Return a queue without messages."""
+        return RocksDBConsumeQueue(key, self._database, self._log_minimum)
+
+    def scan_lasts(
+        self, first: bytes | None = None, end: bytes | None = None
+    ) -> Iterator[tuple[QueueKey, Place]]:
+        """Yield each queue with its last message, in the order of the database. `first`, `end`:
+        limits of the keys."""
+        for key, value in self._database.scan_offsets(first, end):
+            if not is_max_key(key) or key == CHECKPOINT_KEY:
+                continue
+            queue = unpack_offset_key(key).queue
+            place = unpack_place(value, "last message of", queue)
+            if place.offset >= 0:
+                yield queue, place
+
+    def find_lasts_after(
+        self, physical_offset: int
+    ) -> tuple[Iterator[QueueKey], Iterator[QueueKey]]:
+        """Find the queues whose last message begins at or after a byte of the log. Also find the
+        queues with the newest last message before that byte: one queue, or several light queues
+        that share this message."""
+        border, best = pack_number(physical_offset), b""
+        behind: list[bytes] = []
+        before: list[bytes] = []
+        # Numbers are big-endian, so positions compare as bytes. Only few of very many are unpacked.
+        for key, value in self._database.scan_offsets():
+            place = value[:8]
+            if place < best or not is_max_key(key) or key == CHECKPOINT_KEY:
+                continue
+            if place >= border:
+                behind.append(key)
+                continue
+            if place > best:
+                best, before = place, []
+            before.append(key)
+        return (
+            (unpack_offset_key(key).queue for key in behind),
+            (unpack_offset_key(key).queue for key in before),
+        )
+
+    def list_queues(self) -> Iterator[QueueKey]:
+        """List the queues that have, or had, messages, in the order of the database."""
+        for key, _ in self.scan_lasts():
+            yield key
+
+    @property
+    def dispatch_from(self) -> int:
+        """Byte of the commit log up to which records were put in the queues."""
+        return self._checkpoint
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Set the beginning of the log. Each queue searches its own minimum on demand."""
+        self._log_minimum.offset = min_physical_offset
+
+    def close(self) -> None:
+        """Close the database. Idempotent."""
+        self._database.close()

@@ -1,4 +1,4 @@
-"""All consume queues of a store in one RocksDB database: the owner's."""
+"""All consume queues of an owned store in one RocksDB database."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Final
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.local.queues.interface import LogSpan, QueueUnits
-from tieredstore.local.queues.names import check_queue_name
-from tieredstore.local.queues.rocksdb.consume_queue import RocksDBConsumeQueue
+from tieredstore.local.queues.names import check_queue_name, find_queue_fault
+from tieredstore.local.queues.rocksdb.consume_queue import QueueReads, RocksDBConsumeQueue
 from tieredstore.local.queues.rocksdb.database import Batch, open_database
 from tieredstore.local.queues.rocksdb.layout import (
     CHECKPOINT_KEY,
     VALUE_SIZE,
     Place,
+    find_checkpoint_fault,
     pack_max_key,
     pack_min_key,
     pack_number,
@@ -28,16 +29,17 @@ from tieredstore.local.queues.rocksdb.layout import (
     pack_unit_prefix,
     pack_values,
 )
-from tieredstore.local.queues.rocksdb.reading import QueueReads
+from tieredstore.local.queues.rocksdb.replacing import finish_replacement
 
 _QUEUES_A_WRITE: Final = 1_000
-"""Queues whose expired units are deleted by one write."""
+"""Number of queues whose expired units are deleted in one write."""
 NOWHERE: Final = Place(0, 0)
 _LAST_BYTE: Final = 2**63 - 1
 
 
 class OwnedQueue(RocksDBConsumeQueue):
-    """A `ConsumeQueueInterface`. `first` and `last` are set once the database has them."""
+    """`ConsumeQueueInterface` of the owner. `first` and `last` are set once the database has
+    them."""
 
     __slots__ = ("_store",)
 
@@ -47,16 +49,13 @@ class OwnedQueue(RocksDBConsumeQueue):
         self._store = store
 
     def initialize_with_offset(self, offset: int) -> None:
-        """Drop all units; the queue is empty and begins at an offset."""
         self._store.begin_queue(self, offset)
 
 
 class RocksDBConsumeQueueStore:
-    """A `ConsumeQueueStoreInterface` in RocksDB. directory: the database's.
-
-    A round of dispatch is one write, durable after the next `sync`. A queue is opened when it is
-    asked for; what nobody asks for costs nothing.
-    """
+    """`ConsumeQueueStoreInterface` in RocksDB. `directory`: folder of the database. A round of
+    dispatch is one write, durable after the next `sync`. Queues are opened on demand, so unused
+    queues cost nothing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -66,8 +65,8 @@ class RocksDBConsumeQueueStore:
         self._is_open = False
 
     def load(self) -> None:
-        """Open the database, a new one where there is none. Raises Corrupt, Fenced, Invalid or
-        Unavailable."""
+        """Open the database, or create it. Raises Corrupt, Fenced, Invalid or Unavailable."""
+        finish_replacement(self._directory)
         self._database = open_database(self._directory)
         self._is_open = True
         try:
@@ -78,14 +77,14 @@ class RocksDBConsumeQueueStore:
         self._checkpoint = self._written_checkpoint = self._reads.dispatch_from
 
     def load_kept(self) -> LogSpan | None:
-        """Take nothing: the database is opened in any case, and queues when they are used."""
+        """Return None: opening the database is always necessary, and queues are opened on
+        demand."""
         return None
 
     def keep(self, log: LogSpan) -> None:
-        """Leave nothing: the database has all."""
+        """Do nothing: the database has everything."""
 
     def get(self, key: QueueKey) -> OwnedQueue | None:
-        """Return the queue, None when it has no message."""
         queue = self._queues.get(key)
         if queue is None:
             with self._lock:
@@ -96,7 +95,6 @@ class RocksDBConsumeQueueStore:
         return queue
 
     def get_or_create(self, key: QueueKey) -> OwnedQueue:
-        """Return the queue; a new one is nowhere until a unit is put in it."""
         queue = self.get(key)
         if queue is None:
             check_queue_name(key)
@@ -105,12 +103,13 @@ class RocksDBConsumeQueueStore:
                 queue = self._queues.setdefault(key, new)
         return queue
 
+    def find_fault(self, key: QueueKey) -> str | None:
+        return find_queue_fault(*key) or find_checkpoint_fault(key)
+
     def list_queues(self) -> Iterator[QueueKey]:
-        """List the queues that have, or had, messages, in the order of the database."""
         return self._reads.list_queues()
 
     def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
-        """Put the units of a round of dispatch by one write, which is all or nothing."""
         with self._lock:
             checkpoint = max(self._checkpoint, dispatched_offset)
             round_ = _Round()
@@ -133,7 +132,6 @@ class RocksDBConsumeQueueStore:
                 self._queues[key].last = last
 
     def _put_group(self, batch: Batch, group: QueueUnits, round_: _Round) -> None:
-        """Add what is new of a group to the batch."""
         key, offset, count = group.key, group.offset, len(group.units)
         queue = self.get_or_create(key)
         last = round_.lasts.get(key, queue.last)
@@ -158,16 +156,15 @@ class RocksDBConsumeQueueStore:
 
     @property
     def dispatch_from(self) -> int:
-        """Byte of the commit log up to which records were put, of whatever kind."""
         return self._checkpoint
 
     @property
     def max_physical_offset(self) -> int:
-        """End of the last record that was put (bytes of the commit log), of whatever kind."""
         return self._checkpoint
 
     def find_last_message(self) -> tuple[int, int] | None:
-        """Find (physical offset, size) of the last message in the log that any queue knows."""
+        """Return (physical offset, size) of the last message in the log for which any queue has a
+        unit, or None."""
         _, last = self._reads.find_lasts_after(_LAST_BYTE)
         for queue in self._read_queues(last):
             unit = queue.unit(queue.max_offset - 1)
@@ -176,32 +173,29 @@ class RocksDBConsumeQueueStore:
         return None
 
     def find_queues_after(self, physical_offset: int) -> Iterator[OwnedQueue]:
-        """Find the queues with a message that ends behind a byte of the commit log."""
         if physical_offset >= self._checkpoint:
             return  # which no message ends behind
         behind, before = self._reads.find_lasts_after(physical_offset)
         for key in behind:
             yield self.get_or_create(key)
-        # Of the records that begin in front of it only the last one can end behind it.
+        # Of the records that begin before it, only the last can end after it.
         for key in before:
             queue = self.get_or_create(key)
             if queue.max_physical_offset > physical_offset:
                 yield queue
 
     def _read_queues(self, keys: Iterable[QueueKey]) -> Iterator[RocksDBConsumeQueue]:
-        """The queues as the database has them, without keeping them open."""
         for key in keys:
             queue = self._reads.read_queue(key)
             if queue is not None:
                 yield queue
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Set where the log begins: each queue looks for its minimum when it is asked for."""
         self._reads.correct_min_offset(min_physical_offset)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Set where the log begins, and delete the units in front of each queue's minimum; returns
-        in how many queues there were any. Raises Exhausted or Unavailable."""
+        """Set the beginning of the log, and delete the units before each queue's minimum. Returns
+        the number of queues that lost units. Raises Exhausted or Unavailable."""
         self.correct_min_offset(min_physical_offset)
         deleted = 0
         keys = self._reads.list_queues()
@@ -232,7 +226,6 @@ class RocksDBConsumeQueueStore:
         return deleted
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units at the tails whose messages are not wholly before a commit log offset."""
         with self._lock:
             if self._checkpoint <= physical_offset:
                 return
@@ -246,7 +239,7 @@ class RocksDBConsumeQueueStore:
                 queue.first, queue.last = first, last
 
     def begin_queue(self, queue: OwnedQueue, offset: int) -> None:
-        """Drop all units of a queue, which begins, empty, at an offset."""
+        """Drop all units of a queue. The empty queue then begins at an offset."""
         with self._lock:
             batch = self._database.make_batch()
             batch.delete_units(pack_unit_prefix(queue.key), pack_unit_end(queue.key))
@@ -255,13 +248,12 @@ class RocksDBConsumeQueueStore:
             queue.first, queue.last = first, last
 
     def find_queue_ids(self, topic: str) -> list[int]:
-        """Find the queues of a topic."""
         scan = self._reads.scan_lasts(pack_topic(topic), pack_topic_end(topic))
         return [key.queue_id for key, _ in scan]
 
     def drop_units_before(self, key: QueueKey, offset: int) -> None:
-        """Drop the units of a queue before an offset; without any behind it nothing is left of the
-        queue."""
+        """Drop the units of a queue before an offset. If no unit is left, the queue is deleted
+        completely."""
         with self._lock:
             queue = self.get(key)
             if queue is None:
@@ -286,8 +278,9 @@ class RocksDBConsumeQueueStore:
         self._is_dirty = True
 
     def sync(self, least_pages: int = 0) -> None:  # noqa: ARG002 - one log for all queues
-        """Sync the write-ahead log: all units put so far are on disk when this returns. Costs
-        nothing when nothing was put. Raises Unavailable, Exhausted before anything was synced."""
+        """Sync the write-ahead log. On return all units that were put before the call are on disk.
+        Costs nothing if there are no new units. Raises Unavailable, or Exhausted if nothing was
+        synced."""
         with self._lock:
             if not self._is_dirty:
                 return
@@ -304,7 +297,6 @@ class RocksDBConsumeQueueStore:
             raise
 
     def close(self) -> None:
-        """Close the database. Idempotent."""
         with self._lock:
             if self._is_open:
                 self._is_open = False
@@ -313,8 +305,8 @@ class RocksDBConsumeQueueStore:
 
 
 class _Round:
-    """What a round of dispatch changes of the queues: the first message of new ones, the last of
-    each."""
+    """Changes of a round of dispatch: the first message of each new queue, and the last message of
+    each queue."""
 
     def __init__(self) -> None:
         self.firsts: dict[QueueKey, Place] = {}
@@ -322,7 +314,8 @@ class _Round:
 
 
 def _check_same(queue: RocksDBConsumeQueue, group: QueueUnits) -> None:
-    """Raise Corrupt when the queue has another message at that offset: it would be lost."""
+    """Raise Corrupt if the queue has another message at an offset, because that message would be
+    lost."""
     known = queue.unit(group.offset)
     new = int(group.units["physical_offset"][0])
     if known is not None and known[0] != new:
@@ -332,7 +325,6 @@ def _check_same(queue: RocksDBConsumeQueue, group: QueueUnits) -> None:
 
 
 def _cut(batch: Batch, queue: RocksDBConsumeQueue, end: int) -> tuple[Place, Place | None]:
-    """Delete the units of a queue from an offset on; returns its first and last message then."""
     key = queue.key
     batch.delete_units(pack_unit_prefix(key) + pack_number(end), pack_unit_end(key))
     first = queue.first
@@ -346,8 +338,9 @@ def _cut(batch: Batch, queue: RocksDBConsumeQueue, end: int) -> tuple[Place, Pla
 
 
 def _put_empty(batch: Batch, key: QueueKey, offset: int) -> tuple[Place, Place | None]:
-    """Let a queue without units begin at an offset; at 0 nothing is left of it. Returns its first
-    and last message: the last one is the one before, which is nowhere in the log."""
+    """Make a queue without units begin at an offset. At offset 0 the queue is deleted completely.
+    Returns the first and the last message that the database records for it. The last message has
+    the previous offset, and is not in the log."""
     if not offset:
         batch.delete_offset(pack_max_key(key))
         batch.delete_offset(pack_min_key(key))

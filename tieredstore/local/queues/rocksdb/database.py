@@ -1,34 +1,150 @@
-"""The database of consume queues: both column families, for their owner or for reading only."""
+"""Database of consume queues with both column families, for its owner or for reading only."""
 
 from __future__ import annotations
 
 import logging
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tieredstore.disk.errors import translate_os_error
-from tieredstore.errors import Exhausted, Fenced, Invalid, TieredStoreError, Unavailable
-from tieredstore.local.queues.rocksdb.errors import translate_rocksdb_error
+from tieredstore.disk.errors import wrap_os_errors
+from tieredstore.disk.user_folders import make_temporary_folder
+from tieredstore.errors import (
+    Corrupt,
+    Exhausted,
+    Fenced,
+    Invalid,
+    TieredStoreError,
+    Unavailable,
+    make_missing_error,
+)
 from tieredstore.local.queues.rocksdb.layout import DEFAULT_FAMILY, OFFSET_FAMILY, VALUE_SIZE
-from tieredstore.local.queues.rocksdb.options import family_options, import_rocksdict
+
+if TYPE_CHECKING:
+    from rocksdict import Options
+
+
+_EXHAUSTED: Final = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "Too many open files",
+    "Cannot allocate memory",
+    "NoSpace",
+)
+_GONE: Final = "No such file or directory"
+_NOT_ALLOWED: Final = ("Permission denied", "Read-only file system", "Not a directory")
+
+
+def translate_rocksdb_error(
+    error: Exception,
+    action: str,
+    path: str | Path,
+    *,
+    is_sync: bool = False,
+    is_closed: bool = False,
+) -> TieredStoreError:
+    """Convert an error of the library: Exhausted, Fenced, Corrupt, Invalid or else Unavailable.
+    `action`: the failed action, as in "cannot <action>". `is_sync`: a sync failed. A failed sync is
+    never Exhausted (`tieredstore.disk.errors`). `is_closed`: no other process has the database
+    open, so a missing file is lost."""
+    text = str(error)
+    kind: type[TieredStoreError] = Unavailable
+    if any(reason in text for reason in _EXHAUSTED) and not is_sync:
+        kind = Exhausted
+    elif "lock hold by current process" in text or "While lock file" in text:
+        kind = Fenced
+    elif text.startswith("Corruption") or (is_closed and _GONE in text):
+        kind = Corrupt
+    elif any(reason in text for reason in _NOT_ALLOWED) or text.startswith("Invalid argument"):
+        kind = Invalid
+    return kind(f"{path}: cannot {action}: {text}", path=str(path))
+
+
+FORMAT_VERSION: Final = 5
+"""Format version of the tables, as RocketMQ 5.5.0 writes them with RocksDB 8.4, which cannot read
+newer versions."""
+CACHE_BYTES: Final = 64 << 20
+_BLOCK_BYTES: Final = 32 << 10
+_BLOOM_BITS: Final = 16
+_UNITS_BUFFER_BYTES: Final = 64 << 20
+_OFFSETS_BUFFER_BYTES: Final = 32 << 20
+_MAX_OPEN_FILES: Final = 512
+_LOG_BYTES: Final = 16 << 20
+
+
+def import_rocksdict() -> Any:
+    """Import the library. Raises Invalid if the library is not installed. The error names the extra
+    of this package that installs it."""
+    try:
+        import rocksdict
+    except ImportError as error:
+        raise make_missing_error("storeType=defaultRocksDB", error, "rocksdb") from error
+    return rocksdict
+
+
+def family_options(*, may_create: bool, max_open_files: int = _MAX_OPEN_FILES) -> dict[str, object]:
+    """Return the options of both column families. The options of `default` are also the database's
+    options."""
+    library = import_rocksdict()
+    cache = library.Cache(CACHE_BYTES)
+    units, offsets = (_common_options(library, cache, may_create=may_create) for _ in range(2))
+    units.set_max_open_files(max_open_files)
+    # Java's database has no write-ahead log, so it requires that memtables of both families go to
+    # disk together. We keep the log, so that a sync does not write a table each time.
+    units.set_atomic_flush(True)
+    units.set_max_background_jobs(2)
+    units.set_keep_log_file_num(5)
+    units.set_max_log_file_size(_LOG_BYTES)
+    units.set_stats_dump_period_sec(0)
+    units.set_write_buffer_size(_UNITS_BUFFER_BYTES)
+    units.set_compression_type(library.DBCompressionType.lz4())
+    units.set_bottommost_compression_type(library.DBCompressionType.zstd())
+    units.set_compaction_style(library.DBCompactionStyle.universal())
+    units.set_optimize_filters_for_hits(True)
+    universal = library.UniversalCompactOptions()
+    universal.size_ratio = 100
+    universal.max_size_amplification_percent = 25
+    units.set_universal_compaction_options(universal)
+    offsets.set_write_buffer_size(_OFFSETS_BUFFER_BYTES)
+    offsets.set_compression_type(library.DBCompressionType.none())
+    return {DEFAULT_FAMILY: units, OFFSET_FAMILY: offsets}
+
+
+def _common_options(library: Any, cache: Any, *, may_create: bool) -> Options:
+    options: Options = library.Options(raw_mode=True)
+    options.create_if_missing(may_create)
+    options.create_missing_column_families(may_create)
+    table = library.BlockBasedOptions()
+    table.set_format_version(FORMAT_VERSION)
+    table.set_checksum_type(library.ChecksumType.crc32c())
+    table.set_block_size(_BLOCK_BYTES)
+    table.set_bloom_filter(_BLOOM_BITS, False)
+    # The index and the filters of our tables are partitioned, so the cache bounds their memory,
+    # whatever the number of units. Those of Java's tables are whole and exceed the cache, so they
+    # stay in memory, as in Java.
+    table.set_block_cache(cache)
+    table.set_index_type(library.BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    options.set_block_based_table_factory(table)
+    return options
+
 
 CURRENT_FILE: Final = "CURRENT"
 _NOT_OF_THE_DATA: Final = ("LOCK", "LOG", "rocksdict-config.json")
 _EVERY_FILE: Final = -1
 _STUCK: Final = "Writer has previous error"
 _OPEN_BYTES: Final = 8 << 20
-"""What opening a database writes at most, beside what is in its write-ahead log."""
+"""Maximum number of bytes that opening a database writes, in addition to the content of its
+write-ahead log."""
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _first_user: int | None = None
-"""The process that opened a database first: this one, or one that it was forked from."""
+"""Process that first opened a database: this process, or a process from which it was forked."""
 
 
 def _refuse_in_forked_child(directory: Path) -> None:
@@ -43,29 +159,29 @@ def _refuse_in_forked_child(directory: Path) -> None:
 
 
 class Batch:
-    """Changes of both families that are written together or not at all."""
+    """Changes of both families, written together as a whole or not at all."""
 
-    def __init__(self, units: Any, offsets: Any) -> None:
+    def __init__(self, units: object, offsets: object) -> None:
         self._changes = import_rocksdict().WriteBatch(raw_mode=True)
         self._units = units
         self._offsets = offsets
 
     def release(self) -> None:
-        """Let go of the database, which is open as long as something of it is held: also by the
-        traceback of an error."""
+        """Release the batch's reference to the database. Otherwise any object that refers to the
+        batch, such as the traceback of an error, would keep the database open."""
         self._units = self._offsets = self._changes = None
 
     @property
-    def changes(self) -> Any:
-        """What the library writes, once."""
+    def changes(self) -> object:
+        """The library's batch object, which can be written once."""
         return self._changes
 
     def __len__(self) -> int:
         return len(self._changes)
 
     def put_units(self, prefix: bytes, numbers: bytes, values: bytes) -> None:
-        """Add units of one queue. prefix: of their keys; numbers: the 8 bytes behind it for each;
-        values: VALUE_SIZE bytes each."""
+        """Add units of one queue. `prefix`: prefix of their keys. `numbers`: the next 8 bytes of
+        each key. `values`: VALUE_SIZE bytes for each unit."""
         put, family = self._changes.put, self._units
         value_from = 0
         for number_from in range(0, len(numbers), 8):
@@ -86,11 +202,12 @@ class Batch:
 
 
 class QueueDatabase:
-    """Reads and writes of one open database, with errors of ours. Thread-safe; close it once.
+    """Reads and writes of one open database, with errors of `tieredstore.errors`. Thread-safe.
+    Close it once.
 
-    After a write that failed for want of space or descriptors the library takes no more writes,
-    whatever there is later: the next one opens the database again once there is room, and has all
-    that was written before. Until then it is read as it is.
+    After a write that failed for lack of space or descriptors, the library refuses all writes. Once
+    space is free, the next write opens the database again, with everything that was written before.
+    Until then the database is readable.
     """
 
     def __init__(self, directory: Path, open_it: Callable[[], Any]) -> None:
@@ -104,14 +221,20 @@ class QueueDatabase:
     def _open(self) -> None:
         global _first_user  # noqa: PLW0603 - as the library's threads are: one set a process
         _first_user = _first_user or os.getpid()
-        self._database = self._call(f"open {CURRENT_FILE}", self._open_it)
-        # One that was created a moment ago is not open yet for families that did not exist.
+        try:
+            self._database = self._open_it()
+        except TieredStoreError:
+            raise
+        except Exception as error:  # the library has no other kind
+            action = f"open {CURRENT_FILE}"
+            raise translate_rocksdb_error(error, action, self.directory, is_closed=True) from error
+        # Families of a database that was just created are not open yet.
         self._offsets = self._database.get_column_family(OFFSET_FAMILY)
         self._units_handle = self._database.get_column_family_handle(DEFAULT_FAMILY)
         self._offsets_handle = self._database.get_column_family_handle(OFFSET_FAMILY)
         self._is_open = True
 
-    def _call(self, action: str, call: Callable[..., T], *arguments: Any) -> T:
+    def _call(self, action: str, call: Callable[..., T], *arguments: object) -> T:
         try:
             return call(*arguments)
         except TieredStoreError:
@@ -120,7 +243,7 @@ class QueueDatabase:
             raise translate_rocksdb_error(error, action, self.directory) from error
 
     def get_unit(self, key: bytes) -> bytes | None:
-        """Read the value of a unit, None without one."""
+        """Return the value of a unit, or None if the unit does not exist."""
         try:
             value: bytes | None = self._database.get(key)
         except Exception as error:
@@ -128,40 +251,42 @@ class QueueDatabase:
         return value
 
     def get_offset(self, key: bytes) -> bytes | None:
-        """Read a value of the offset family, None without one."""
+        """Return a value of the offset family, or None if the key does not exist."""
         value: bytes | None = self._call("read an offset", self._offsets.get, key)
         return value
 
     def read_values(self, first: bytes, end: bytes) -> list[bytes]:
-        """Read the values of the units with keys in [first, end), in their order."""
+        """Return the values of the units with keys in [first, end), in key order."""
         return self._call("read units", lambda: list(_range(self._database.values, first, end)))
 
     def read_items(self, first: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
-        """Read the keys and values of the units with keys in [first, end), in their order."""
+        """Return keys and values of the units with keys in [first, end), in key order."""
         return self._call("read units", lambda: list(_range(self._database.items, first, end)))
 
     def scan_offsets(
         self, first: bytes | None = None, end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Read the offset family as it is now, or its keys in [first, end), in their order."""
+        """Yield the items of the offset family, or those with keys in [first, end), in key
+        order."""
         action, offsets = "read the offsets", self._offsets
         last: bytes | None = None
         for item in self._call(action, _items, offsets, first, end):
             yield item
             last = item[0]
-        # A damaged block ends the walk as the last key does.
+        # A damaged block ends the iteration as the last key does.
         self._call(action, _check_end, offsets, first if last is None else last, end)
 
     def make_batch(self) -> Batch:
-        """Make an empty batch. Raises what opening the database again raises."""
+        """Return an empty batch. Opens the database again if needed, and may raise the errors of
+        `open_database`."""
         with self._lock:
             if self._is_stuck:
                 self._open_again()
         return Batch(self._units_handle, self._offsets_handle)
 
     def write(self, batch: Batch) -> None:
-        """Write a batch: all of it or nothing; durable after the next `sync`. Raises Exhausted
-        where there is no space, Unavailable for other errors."""
+        """Write a batch as a whole or not at all. Durable after the next `sync`. Raises Exhausted
+        without space, Unavailable for other errors."""
         try:
             self._call("write", self._database.write, batch.changes)
         except Exhausted:
@@ -171,8 +296,8 @@ class QueueDatabase:
             batch.release()
 
     def sync(self) -> None:
-        """Sync the write-ahead log: what was written is on disk when this returns. Raises
-        Unavailable; Exhausted after a write that failed so, of which nothing was synced."""
+        """Sync the write-ahead log. Everything written is on disk on return. Raises Unavailable, or
+        Exhausted after a failed write, without a sync."""
         with self._lock:
             if self._is_stuck:
                 self._open_again()
@@ -190,20 +315,19 @@ class QueueDatabase:
         self.close()
         try:
             self._open()
-        except Fenced as error:  # a reader still walks over what was closed
+        except Fenced as error:  # a reader still iterates over the closed database
             raise Exhausted(str(error), path=str(self.directory)) from error
         _log.warning("%s: opened again after a write that failed", self.directory)
         self._is_stuck = False
 
     def _check_room(self) -> None:
-        """Raise Exhausted while there is no room to open it: what is in the write-ahead log is
-        written once more then."""
-        try:
+        """Raise Exhausted if the disk has no space to open the database, because opening writes the
+        content of the write-ahead log once more."""
+        with wrap_os_errors("look for room", self.directory):
             needed = _OPEN_BYTES + sum(path.stat().st_size for path in self.directory.glob("*.log"))
-            free = shutil.disk_usage(self.directory).free
-        except OSError as error:
-            raise translate_os_error(error, "look for room", self.directory) from error
-        if free < needed:
+            usage = shutil.disk_usage(self.directory)
+        free = usage.free
+        if usage.total and free < needed:  # some file systems tell no sizes
             raise Exhausted(
                 f"{self.directory}: cannot open it again: expected {needed} free bytes, found "
                 f"{free}",
@@ -211,8 +335,7 @@ class QueueDatabase:
             )
 
     def close(self) -> None:
-        """Close the database. Idempotent. What cannot be written then is in the write-ahead
-        log."""
+        """Close the database. Idempotent. Unwritten data stay in the write-ahead log."""
         if not self._is_open:
             return
         self._is_open = False
@@ -224,7 +347,7 @@ class QueueDatabase:
                 _log.warning("%s: %s", self.directory, error)
 
 
-def _read_options(end: bytes | None) -> Any:
+def _read_options(end: bytes | None) -> object:
     options = import_rocksdict().ReadOptions()
     if end is not None:
         options.set_iterate_upper_bound(end)
@@ -240,7 +363,6 @@ def _items(family: Any, first: bytes | None, end: bytes | None) -> Any:
 
 
 def _check_end(family: Any, last: bytes | None, end: bytes | None) -> None:
-    """Raise what keeps a walk from going on behind a key."""
     cursor = family.iter(_read_options(end))
     if last is None:
         cursor.seek_to_first()
@@ -252,22 +374,25 @@ def _check_end(family: Any, last: bytes | None, end: bytes | None) -> None:
 
 
 def open_database(directory: Path) -> QueueDatabase:
-    """Open the database of a store that this process owns; a new one is made.
+    """Open the database of a store that this process owns, or create it.
 
-    Raises Fenced when another process has it open, Invalid for a database with other column
-    families (a fork's, which maps topics to numbers), in a process that was forked from one which
-    uses RocksDB, and without rocksdict.
+    Raises Fenced if another process has the database open, Corrupt for missing or damaged files.
+    Raises Invalid for other column families (a fork that maps topics to numbers), in a process that
+    was forked from a user of RocksDB, and without rocksdict.
     """
     library = import_rocksdict()
     _refuse_in_forked_child(directory)
-    try:
+    with wrap_os_errors("make the folder", directory):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise translate_os_error(error, "make the folder", directory) from error
     if (directory / CURRENT_FILE).exists():
         _refuse_other_families(library, directory, directory)
+    elif any(directory.glob("*.sst")):  # a new one would delete them
+        raise Corrupt(
+            f"{directory}: there are tables of a database, but no {CURRENT_FILE}",
+            path=str(directory),
+        )
 
-    def open_it() -> Any:
+    def open_it() -> object:
         families = family_options(may_create=True)
         return library.Rdict(str(directory), families[DEFAULT_FAMILY], families)
 
@@ -275,34 +400,36 @@ def open_database(directory: Path) -> QueueDatabase:
 
 
 class ReadOnlyDatabase(QueueDatabase):
-    """The database of a store that nobody owns, as it is when it is opened; nothing is written in
-    its folder.
+    """Database of a store without an owner, in its state at opening. Nothing is written to its
+    folder.
 
-    The library writes a file of its own wherever it opens a database, so it is given a temporary
-    folder with links to the database's files. All are opened at once, so that the folder is not
-    needed any more, and what a later owner deletes stays readable.
+    The library writes a file of its own beside each database that it opens. The database is
+    therefore opened in a temporary folder with links to the files. All files are opened together
+    with the database, so the folder is not needed afterwards, and files stay readable after a later
+    owner deletes them.
     """
 
     def __init__(self, directory: Path) -> None:
         library = import_rocksdict()
-        with tempfile.TemporaryDirectory(prefix="tieredstore-rocksdb-") as view:
-            _link_files(directory, Path(view))
-            _refuse_other_families(library, Path(view), directory)
+        with make_temporary_folder("tieredstore-rocksdb-") as folder:
+            view = str(folder)
+            link_files(directory, folder)
+            _refuse_other_families(library, folder, directory)
             families = family_options(may_create=False, max_open_files=_EVERY_FILE)
             access = library.AccessType.read_only(False)
             super().__init__(
-                directory,
-                lambda: library.Rdict(view, families[DEFAULT_FAMILY], families, access),
+                directory, lambda: library.Rdict(view, families[DEFAULT_FAMILY], families, access)
             )
 
 
 def read_family(directory: Path, family: str) -> list[tuple[bytes, bytes]]:
-    """Read one column family of any database as it is on disk now, without writing in its folder;
-    nothing for a family that is not there. Another process may have it open: raises Unavailable
-    when it deletes a file meanwhile, and else what `ReadOnlyDatabase` raises."""
+    """Read one column family of any database from disk, without writing to its folder. Another
+    process may have the database open. A missing family has no items. Raises Unavailable if that
+    process deletes a file during the read, and the errors of `ReadOnlyDatabase`."""
     library = import_rocksdict()
-    with tempfile.TemporaryDirectory(prefix="tieredstore-rocksdb-") as view:
-        _link_files(directory, Path(view))
+    with make_temporary_folder("tieredstore-rocksdb-") as folder:
+        view = str(folder)
+        link_files(directory, folder)
         try:
             families = library.Rdict.list_cf(view, library.Options(raw_mode=True))
             if family not in families:
@@ -318,20 +445,19 @@ def read_family(directory: Path, family: str) -> list[tuple[bytes, bytes]]:
             raise translate_rocksdb_error(error, f"read {family}", directory) from error
 
 
-def _link_files(directory: Path, view: Path) -> None:
-    try:
+def link_files(directory: Path, view: Path) -> None:
+    """Link all data files of a database into a folder."""
+    with wrap_os_errors("read", directory):
         for path in directory.iterdir():
             if path.is_file() and not path.name.startswith(_NOT_OF_THE_DATA):
                 (view / path.name).symlink_to(path.resolve())
-    except OSError as error:
-        raise translate_os_error(error, "read", directory) from error
 
 
 def _refuse_other_families(library: Any, place: Path, directory: Path) -> None:
     try:
         families = set(library.Rdict.list_cf(str(place), library.Options(raw_mode=True)))
     except Exception as error:
-        raise translate_rocksdb_error(error, "open", directory) from error
+        raise translate_rocksdb_error(error, "open", directory, is_closed=True) from error
     expected = {DEFAULT_FAMILY, OFFSET_FAMILY}
     if families - expected:
         raise Invalid(

@@ -1,1 +1,1 @@
-"""What operators ask of a broker, mostly by mqadmin."""
+"""Requests of operators, mostly from mqadmin."""

@@ -1,121 +1,131 @@
-"""Users and what they may do: mqadmin's createUser, createAcl, … (codes 3001 to 3010)."""
+"""Users and rights: mqadmin's createUser, createAcl, … (codes 3001 to 3010)."""
 
 from __future__ import annotations
 
 import msgspec
 
-from tieredstore.broker.auth.acls import AclManager
-from tieredstore.broker.auth.policies import Acl
-from tieredstore.broker.auth.users import User, UserChange, UserManager
-from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.auth.policies import Acl, Action
+from tieredstore.broker.auth.users import AclManager, User, UserChange, UserManager
+from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.connection import Connection
-from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.fields import decode_body, read_text
-from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.remoting.handler_table import Request, RequestHeader
+from tieredstore.broker.remoting.handlers.base import (
+    Handlers,
+    answers,
+    decode_body,
+    succeed,
+    succeed_with,
+)
 
 
-def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve them. Changes are on disk before they are answered."""
-    handlers = AuthHandlers(broker)
-    table.register(RequestCode.AUTH_CREATE_USER, handlers.create_user)
-    table.register(RequestCode.AUTH_UPDATE_USER, handlers.update_user)
-    table.register(RequestCode.AUTH_DELETE_USER, handlers.delete_user)
-    table.register(RequestCode.AUTH_GET_USER, handlers.get_user)
-    table.register(RequestCode.AUTH_LIST_USERS, handlers.list_users)
-    table.register(RequestCode.AUTH_CREATE_ACL, handlers.update_acl)
-    table.register(RequestCode.AUTH_UPDATE_ACL, handlers.update_acl)
-    table.register(RequestCode.AUTH_DELETE_ACL, handlers.delete_acl)
-    table.register(RequestCode.AUTH_GET_ACL, handlers.get_acl)
-    table.register(RequestCode.AUTH_LIST_ACLS, handlers.list_acls)
+class UserHeader(RequestHeader):
+    username: str
 
 
-class AuthHandlers:
-    """Answers what concerns users and their policies. Where no user is checked, anybody could make
-    one: everything is refused then."""
+class UserFilterHeader(RequestHeader):
+    filter: str = ""
 
-    def __init__(self, broker: BrokerServices) -> None:
-        self._broker = broker
 
-    async def create_user(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Make a user."""
+class SubjectHeader(RequestHeader):
+    """Request about the policies of one subject, `User:name`."""
+
+    subject: str
+
+
+class DeleteAclHeader(RequestHeader):
+    subject: str
+    policy_type: str | None = None
+    resource: str | None = None
+
+
+class AclFilterHeader(RequestHeader):
+    subject_filter: str = ""
+    resource_filter: str = ""
+
+
+class AuthHandlers(Handlers):
+    """Requests about users and policies. If the broker does not check users, all these requests are
+    refused, because otherwise any client could create a user."""
+
+    @answers(RequestCode.AUTH_CREATE_USER, UserHeader, Action.UPDATE)
+    async def create_user(self, request: Request[UserHeader]) -> RemotingCommand:
         self._check()
         self._users.create_user(_read_user(request))
         await self._users.persist()
-        return RemotingCommand(ResponseCode.SUCCESS)
+        return succeed()
 
-    async def update_user(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Change a user."""
+    @answers(RequestCode.AUTH_UPDATE_USER, UserHeader, Action.UPDATE)
+    async def update_user(self, request: Request[UserHeader]) -> RemotingCommand:
         self._check()
         self._users.update_user(_read_user(request))
         await self._users.persist()
-        return RemotingCommand(ResponseCode.SUCCESS)
+        return succeed()
 
-    async def delete_user(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Delete a user with its policies."""
+    @answers(RequestCode.AUTH_DELETE_USER, UserHeader, Action.UPDATE)
+    async def delete_user(self, request: Request[UserHeader]) -> RemotingCommand:
         self._check()
-        name = read_text(request, "username")
-        # The policies first: a user that is made again has none of the old one.
+        name = request.header.username
+        # The policies first: a recreated user must not get the old ones.
         self._acls.delete_acl(f"User:{name}")
         await self._acls.persist()
         self._users.delete_user(name)
         await self._users.persist()
-        return RemotingCommand(ResponseCode.SUCCESS)
+        return succeed()
 
-    def get_user(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Return a user, without its password."""
+    @answers(RequestCode.AUTH_GET_USER, UserHeader, Action.GET)
+    def get_user(self, request: Request[UserHeader]) -> RemotingCommand:
+        """Return a user without the user's password."""
         self._check()
-        user = self._users.find_user(read_text(request, "username"))
+        user = self._users.find_user(request.header.username)
         if user is None:
-            return RemotingCommand(ResponseCode.SUCCESS)
-        return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(_show(user)))
+            return succeed()
+        return succeed_with(_show(user))
 
-    def list_users(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """List the users whose names have a text in them, without their passwords."""
+    @answers(RequestCode.AUTH_LIST_USERS, UserFilterHeader, Action.GET)
+    def list_users(self, request: Request[UserFilterHeader]) -> RemotingCommand:
+        """Return the users whose names contain a text, without passwords."""
         self._check()
-        part = request.ext_fields.get("filter", "")
+        part = request.header.filter
         found = [_show(user) for name, user in self._users.list_users().items() if part in name]
-        return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(found))
+        return succeed_with(found)
 
-    async def update_acl(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Add policies to those of a user."""
+    @answers(RequestCode.AUTH_CREATE_ACL, SubjectHeader, Action.UPDATE)
+    @answers(RequestCode.AUTH_UPDATE_ACL, SubjectHeader, Action.UPDATE)
+    async def update_acl(self, request: Request[SubjectHeader]) -> RemotingCommand:
+        """Add policies to a user."""
         self._check()
-        subject = read_text(request, "subject")
+        subject = request.header.subject
         self._find_user(subject)
         self._acls.update_acl(subject, decode_body(request, Acl).policies)
         await self._acls.persist()
-        return RemotingCommand(ResponseCode.SUCCESS)
+        return succeed()
 
-    async def delete_acl(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Delete policies of a user, those of one resource or all."""
+    @answers(RequestCode.AUTH_DELETE_ACL, DeleteAclHeader, Action.UPDATE)
+    async def delete_acl(self, request: Request[DeleteAclHeader]) -> RemotingCommand:
+        """Delete a user's policies, either those for one resource or all."""
         self._check()
-        subject = read_text(request, "subject")
-        fields = request.ext_fields
-        if not self._acls.delete_acl(subject, fields.get("policyType"), fields.get("resource")):
+        subject = request.header.subject
+        if not self._acls.delete_acl(subject, request.header.policy_type, request.header.resource):
             return RemotingCommand(ResponseCode.POLICY_NOT_EXIST, remark="The acl is not exist.")
         await self._acls.persist()
-        return RemotingCommand(ResponseCode.SUCCESS)
+        return succeed()
 
-    def get_acl(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.AUTH_GET_ACL, SubjectHeader, Action.GET)
+    def get_acl(self, request: Request[SubjectHeader]) -> RemotingCommand:
         """Return the policies of a user."""
         self._check()
-        acl = self._acls.find_acl(read_text(request, "subject"))
+        acl = self._acls.find_acl(request.header.subject)
         if acl is None:
-            return RemotingCommand(ResponseCode.SUCCESS)
-        return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(acl))
+            return succeed()
+        return succeed_with(acl)
 
-    def list_acls(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """List the policies of subjects, and about resources, with a text in their names."""
+    @answers(RequestCode.AUTH_LIST_ACLS, AclFilterHeader, Action.GET)
+    def list_acls(self, request: Request[AclFilterHeader]) -> RemotingCommand:
+        """Return the policies whose subject and resource contain the given texts."""
         self._check()
-        subject = request.ext_fields.get("subjectFilter", "")
-        resource = request.ext_fields.get("resourceFilter", "")
+        subject = request.header.subject_filter
+        resource = request.header.resource_filter
         found = [
             acl
             for name, acl in self._acls.list_acls().items()
@@ -124,7 +134,7 @@ class AuthHandlers:
                 resource in entry.resource for policy in acl.policies for entry in policy.entries
             )
         ]
-        return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(found))
+        return succeed_with(found)
 
     @property
     def _users(self) -> UserManager:
@@ -137,25 +147,20 @@ class AuthHandlers:
     def _check(self) -> None:
         if not self._broker.access.is_enabled:
             raise Refused(
-                RefusalReason.NO_PERMISSION,
-                "users are changed by users: authenticationEnabled is not set",
+                Reason.NO_PERMISSION, "users are changed by users: authenticationEnabled is not set"
             )
 
     def _find_user(self, subject: str) -> None:
         if self._users.find_user(subject.removeprefix("User:")) is None:
-            raise Refused(
-                RefusalReason.INVALID_PARAMETER, f"The subject of {subject[:80]} is not exist."
-            )
+            raise Refused(Reason.INVALID_PARAMETER, f"The subject of {subject[:80]} is not exist.")
 
 
-def _read_user(request: RemotingCommand) -> UserChange:
+def _read_user(request: Request[UserHeader]) -> UserChange:
     change = decode_body(request, UserChange)
-    return msgspec.structs.replace(change, username=read_text(request, "username"))
+    return msgspec.structs.replace(change, username=request.header.username)
 
 
 def _show(user: User) -> UserChange:
     return UserChange(
-        username=user.username,
-        user_type=user.user_type.value,
-        user_status=user.user_status.value,
+        username=user.username, user_type=user.user_type.value, user_status=user.user_status.value
     )

@@ -1,132 +1,85 @@
-"""The broker's own figures and settings (codes 25, 26, 28, 315, 318, 319)."""
+"""Statistics and settings of the broker (codes 25, 26, 28, 315, 318, 319), cleaning of the store
+(306, 316, 329), and units of a queue (321)."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from tieredstore.broker.refused import RefusalReason, Refused
-from tieredstore.broker.remoting.codes import VERSION, RequestCode, ResponseCode
+from tieredstore.broker.auth.policies import Action
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.connection import Connection
-from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.fields import read_text
+from tieredstore.broker.remoting.handler_table import (
+    Group,
+    Int32,
+    Int64,
+    NoFields,
+    Request,
+    RequestHeader,
+    Topic,
+)
+from tieredstore.broker.remoting.handlers.admin.connections import show_subscription
+from tieredstore.broker.remoting.handlers.admin.runtime import describe_runtime
+from tieredstore.broker.remoting.handlers.base import Handlers, answers, succeed, succeed_with
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.settings import list_settings, update_settings
 from tieredstore.broker.state.config_manager import DataVersion
-from tieredstore.broker.state.statistics import (
-    BROKER_GETS,
-    BROKER_PUTS,
-    DAY_MS,
-    HOUR_MS,
-    MINUTE_MS,
-    Rate,
-)
-from tieredstore.config import FIELDS_BY_KEY, StoreConfig
+from tieredstore.broker.state.statistics import DAY_MS, HOUR_MS, MINUTE_MS, Rate
+from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
+from tieredstore.contracts.message_store import CleanableStore
+from tieredstore.contracts.wrapping import list_layers
 from tieredstore.errors import Invalid
-
-_VERSION_NAME = "V5_5_0"
-_NONE_WAITS = ("send", "pull", "query", "ack")
-"""Java's thread pools whose queues its tools show: there are none here, and nothing waits."""
+from tieredstore.message.names import LMQ_PREFIX, is_system_topic
 
 
-def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve them."""
-    handlers = BrokerHandlers(broker)
-    table.register(RequestCode.UPDATE_BROKER_CONFIG, handlers.update_config)
-    table.register(RequestCode.GET_BROKER_CONFIG, handlers.get_config)
-    table.register(RequestCode.GET_BROKER_RUNTIME_INFO, handlers.get_runtime_info)
-    table.register(RequestCode.VIEW_BROKER_STATS_DATA, handlers.get_rate)
-    register_namesrv_handlers(table, broker)
+class StatsHeader(RequestHeader):
+    stats_name: str
+    stats_key: str
 
 
-def register_namesrv_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve those of a name server, which has a port of its own or not."""
-    handlers = BrokerHandlers(broker)
-    table.register(RequestCode.UPDATE_NAMESRV_CONFIG, handlers.update_namesrv_config)
-    table.register(RequestCode.GET_NAMESRV_CONFIG, handlers.get_namesrv_config)
-
-
-class BrokerHandlers:
-    """Answers what concerns the broker as a whole."""
+class BrokerHandlers(Handlers):
+    """Requests about the whole broker."""
 
     def __init__(self, broker: BrokerServices) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._version = DataVersion(timestamp=broker.clock.now_ms())
 
-    def update_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Change settings, until the broker ends: its file stays as it is."""
-        changes = _parse_properties(request.body_bytes)
+    @answers(RequestCode.UPDATE_BROKER_CONFIG, NoFields, Action.UPDATE)
+    def update_config(self, request: Request[NoFields]) -> RemotingCommand:
+        """Change settings until the broker stops. The file broker.conf stays unchanged."""
+        changes = _parse_properties(request.body)
         try:
             changed = update_settings(
                 self._broker.settings, self._broker.store_config, changes, "updateBrokerConfig"
             )
         except Invalid as error:
-            raise Refused(RefusalReason.INVALID_PARAMETER, str(error)) from None
+            raise Refused(Reason.INVALID_PARAMETER, str(error)) from None
         if changed:
             self._version.counter += 1
             self._version.timestamp = self._broker.clock.now_ms()
-        return RemotingCommand(ResponseCode.SUCCESS)
+        return succeed()
 
-    def get_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Return all settings, those of plugins left out: they may be secrets."""
-        settings = {**_list_store_settings(self._broker.store_config)}
-        settings |= list_settings(self._broker.settings)
-        return RemotingCommand(
-            ResponseCode.SUCCESS,
-            {"version": msgspec.json.encode(self._version).decode()},
-            _format_properties(settings),
+    @answers(RequestCode.GET_BROKER_CONFIG, NoFields, Action.GET)
+    def get_config(self, request: Request[NoFields]) -> RemotingCommand:
+        """Return all settings except the settings of plugins, which may be secret."""
+        settings = list_settings(self._broker.settings, self._broker.store_config)
+        return succeed(
+            {"version": msgspec.json.encode(self._version).decode()}, _format_properties(settings)
         )
 
-    async def get_runtime_info(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Return figures as text, by Java's names."""
-        broker, statistics = self._broker, self._broker.statistics
-        now_ms = broker.clock.now_ms()
-        used = await asyncio.to_thread(_measure_disk, Path(broker.store_config.store_path_root_dir))
-        earliest_ms = await broker.look_ups.run(broker.store.get_earliest_message_time)
-        put_tps, get_tps = statistics.broker_tps(BROKER_PUTS), statistics.broker_tps(BROKER_GETS)
-        table: dict[str, object] = {
-            "brokerVersion": VERSION,
-            "brokerVersionDesc": _VERSION_NAME,
-            "brokerActive": "true",
-            "bootTimestamp": statistics.started_ms,
-            "startAcceptSendRequestTimeStamp": statistics.started_ms,
-            "runtime": _format_duration(now_ms - statistics.started_ms),
-            "putMessageTimesTotal": statistics.total(BROKER_PUTS),
-            "getMessageTransferredMsgCount": statistics.total(BROKER_GETS),
-            "putTps": _format_tps(put_tps),
-            "getTransferredTps": _format_tps(get_tps),
-            "getTransferedTps": _format_tps(get_tps),
-            "earliestMessageTimeStamp": earliest_ms,
-            "commitLogDiskRatio": used,
-            "consumeQueueDiskRatio": used,
-            "pageCacheLockTimeMills": 0,
-            "timerReadBehind": 0,
-            "timerOffsetBehind": 0,
-            "timerCongestNum": 0,
-            "timerEnqueueTps": 0.0,
-            "timerDequeueTps": 0.0,
-        }
-        for name, prefix in ((BROKER_PUTS, "msgPutTotal"), (BROKER_GETS, "msgGetTotal")):
-            yesterday, today = statistics.mornings(name)
-            table[f"{prefix}YesterdayMorning"] = yesterday
-            table[f"{prefix}TodayMorning"] = today
-            table[f"{prefix}TodayNow"] = statistics.total(name)
-        for pool in _NONE_WAITS:
-            table[f"{pool}ThreadPoolQueueSize"] = 0
-            table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
-        text = {key: str(value) for key, value in table.items()}
-        return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode({"table": text}))
+    @answers(RequestCode.GET_BROKER_RUNTIME_INFO, NoFields, Action.GET)
+    async def get_runtime_info(self, request: Request[NoFields]) -> RemotingCommand:
+        """Return statistics as text under Java's names."""
+        return succeed_with({"table": await describe_runtime(self._broker)})
 
-    def get_rate(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Return one rate by its name and key, over a minute, an hour and a day."""
-        name, key = read_text(request, "statsName"), read_text(request, "statsKey")
+    @answers(RequestCode.VIEW_BROKER_STATS_DATA, StatsHeader, Action.GET)
+    def get_rate(self, request: Request[StatsHeader]) -> RemotingCommand:
+        """Return the rate that a name and a key select, over a minute, an hour and a day."""
+        name, key = request.header.stats_name, request.header.stats_key
         rates = {
             member: self._broker.statistics.find_rate(name, key, window_ms)
             for member, window_ms in (
@@ -136,45 +89,35 @@ class BrokerHandlers:
             )
         }
         if None in rates.values():
-            raise Refused(RefusalReason.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+            raise Refused(Reason.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
         body = {member: _show_rate(rate) for member, rate in rates.items() if rate is not None}
-        return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(body))
+        return succeed_with(body)
 
-    def get_namesrv_config(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    @answers(RequestCode.GET_NAMESRV_CONFIG, NoFields, Action.GET)
+    def get_namesrv_config(self, request: Request[NoFields]) -> RemotingCommand:
         """Return the settings of the name-server role."""
         settings = self._broker.settings
         shown = {"bindAddress": settings.bind_address, "listenPort": str(settings.listen_port)}
-        return RemotingCommand(ResponseCode.SUCCESS, body=_format_properties(shown))
+        return succeed(body=_format_properties(shown))
 
-    def update_namesrv_config(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Refuse: the name-server role has nothing to change at run time."""
-        keys = ", ".join(_parse_properties(request.body_bytes))
+    @answers(RequestCode.UPDATE_NAMESRV_CONFIG, NoFields, Action.UPDATE)
+    def update_namesrv_config(self, request: Request[NoFields]) -> RemotingCommand:
+        """Refuse the request: no setting of the name-server role can change at run time."""
+        keys = ", ".join(_parse_properties(request.body))
         raise Refused(
-            RefusalReason.INVALID_PARAMETER,
+            Reason.INVALID_PARAMETER,
             f"updateNamesrvConfig: expected a key that can be changed at run time, found {keys}",
         )
 
 
-def _list_store_settings(config: StoreConfig) -> dict[str, str]:
-    shown = {}
-    for key, info in FIELDS_BY_KEY.items():
-        value = getattr(config, info.name)
-        shown[key] = str(value).lower() if isinstance(value, bool) else str(value)
-    return shown
-
-
 def _parse_properties(body: bytes) -> dict[str, str]:
-    """Parse `key=value` lines, as Java's Properties."""
+    """Parse `key=value` lines in the format of Java's Properties."""
     import javaproperties
 
     try:
         return dict(javaproperties.loads(body.decode()))
     except (UnicodeDecodeError, javaproperties.InvalidUEscapeError) as error:
-        raise Refused(RefusalReason.INVALID_PARAMETER, f"body: {error}") from None
+        raise Refused(Reason.INVALID_PARAMETER, f"body: {error}") from None
 
 
 def _format_properties(settings: Mapping[str, str]) -> bytes:
@@ -182,23 +125,108 @@ def _format_properties(settings: Mapping[str, str]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _format_tps(tps: float) -> str:
-    """Java shows three windows; here they are one."""
-    return f"{tps:.4f} {tps:.4f} {tps:.4f}"
-
-
-def _format_duration(duration_ms: int) -> str:
-    days, rest = divmod(duration_ms // 1000, 86_400)
-    hours, rest = divmod(rest, 3600)
-    minutes, seconds = divmod(rest, 60)
-    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
-
-
 def _show_rate(rate: Rate) -> dict[str, float]:
-    return {"sum": rate.sum, "tps": rate.tps, "avgpt": 0.0}
+    return {"sum": rate.sum, "tps": rate.tps, "avgpt": rate.average}
 
 
-def _measure_disk(root: Path) -> float:
-    """Return the share of the disk that is in use."""
-    usage = shutil.disk_usage(root)
-    return usage.used / usage.total
+MAX_UNITS: Final = 10_000
+"""Maximum number of consume queue units in one answer."""
+
+
+class UnitsHeader(RequestHeader, kw_only=True):
+    topic: Topic
+    queue_id: Int32
+    index: Int64
+    count: Int64
+    consumer_group: Group = ""
+
+
+class MaintenanceHandlers(Handlers):
+    """Requests about cleaning and about the units of queues."""
+
+    @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, NoFields, Action.UPDATE)
+    async def clean_queues(self, request: Request[NoFields]) -> RemotingCommand:
+        """Empty the queues in which all messages have expired."""
+        await asyncio.to_thread(self._find_cleanable().clean_expired_consume_queue)
+        return succeed()
+
+    @answers(RequestCode.DELETE_EXPIRED_COMMITLOG, NoFields, Action.UPDATE)
+    def delete_files(self, request: Request[NoFields]) -> RemotingCommand:
+        """Delete expired files now, regardless of the configured hour."""
+        self._find_cleanable().execute_delete_files_manually()
+        return succeed()
+
+    @answers(RequestCode.CLEAN_UNUSED_TOPIC, NoFields, Action.UPDATE)
+    async def delete_unused_topics(self, request: Request[NoFields]) -> RemotingCommand:
+        """Delete the messages of topics that the table of topics does not contain. System topics
+        and light queues are kept."""
+        self._find_cleanable()  # a read-only history stays unchanged
+        queues = await asyncio.to_thread(self._list_queues)
+        known = self._broker.topics
+        unused = {
+            key.topic
+            for key in queues
+            if known.find_topic(key.topic) is None
+            and not is_system_topic(key.topic)
+            and not key.topic.startswith(LMQ_PREFIX)
+        }
+        if unused:
+            with known.deleting(unused):
+                await self._broker.look_ups.run(self._broker.store.delete_topics, unused)
+        return succeed()
+
+    def _list_queues(self) -> set[QueueKey]:
+        source = self._broker.store.dispatch_source
+        source.flush()
+        return set(source.queues())
+
+    @answers(RequestCode.QUERY_CONSUME_QUEUE, UnitsHeader, Action.GET)
+    async def list_units(self, request: Request[UnitsHeader]) -> RemotingCommand:
+        """Return units of a queue in the local store, from queue offset `index` on."""
+        topic, queue_id = request.header.topic, request.header.queue_id
+        index = request.header.index
+        count = min(max(request.header.count, 0), MAX_UNITS)
+        found = await asyncio.to_thread(self._read_units, QueueKey(topic, queue_id), index, count)
+        if found is None:
+            raise Refused(Reason.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        there, units = found
+        remark = None if units is not None else f"Index {index} of {queue_id}@{topic} is not exist!"
+        body: dict[str, object] = {
+            "maxQueueIndex": there.max_offset,
+            "minQueueIndex": there.min_offset,
+            "queueData": units or [],
+        }
+        if group := request.header.consumer_group:
+            subscription = self._broker.consumers.find_subscription(group, topic)
+            if subscription is None:
+                body["filterData"] = f"{group}@{topic} is not online!"
+            else:
+                body["subscriptionData"] = show_subscription(subscription)
+        return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(body), remark=remark)
+
+    def _read_units(
+        self, key: QueueKey, index: int, count: int
+    ) -> tuple[QueueRange, list[dict[str, object]] | None] | None:
+        """Return the range of a queue, and its units from queue offset `index` on. The units are
+        None if the index is outside the range. Returns None for an unknown queue."""
+        source = self._broker.store.dispatch_source
+        source.flush()  # messages that are not on disk are not in the range
+        found = source.queue_range(key)
+        if found is None or not found.min_offset <= index < found.max_offset:
+            return None if found is None else (found, None)
+        units: list[dict[str, object]] = [
+            {
+                "physicOffset": int(unit["physical_offset"]),
+                "physicSize": int(unit["size"]),
+                "tagsCode": int(unit["tags_code"]),
+                "eval": False,
+            }
+            for unit in source.read_units(key, index, min(count, found.max_offset - index))
+        ]
+        return found, units
+
+    def _find_cleanable(self) -> CleanableStore:
+        for layer in list_layers(self._broker.store):
+            if isinstance(layer, CleanableStore):
+                return layer
+        raise Refused(Reason.NO_PERMISSION, "the broker serves a history, read-only")

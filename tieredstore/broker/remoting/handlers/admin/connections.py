@@ -1,47 +1,49 @@
-"""Who is connected, and who consumes what (codes 203, 204, 300, 328, 343, 345)."""
+"""Connected clients and their subscriptions (codes 203, 204, 300, 328, 343, 345)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
-from tieredstore.broker.clients.session import ClientSession
-from tieredstore.broker.clients.subscription import Subscription
-from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.auth.policies import Action
+from tieredstore.broker.clients.session import ClientSession, Subscription
+from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.connection import Connection
-from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.fields import read_text
-from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.remoting.handler_table import Group, NoFields, Request, RequestHeader, Topic
+from tieredstore.broker.remoting.handlers.base import (
+    ConsumerGroupHeader,
+    GroupHeader,
+    Handlers,
+    TopicHeader,
+    answers,
+    succeed_with,
+)
 
 
-def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve them."""
-    handlers = ConnectionHandlers(broker)
-    table.register(RequestCode.GET_CONSUMER_CONNECTION_LIST, handlers.list_consumers)
-    table.register(RequestCode.GET_PRODUCER_CONNECTION_LIST, handlers.list_producers)
-    table.register(RequestCode.GET_ALL_PRODUCER_INFO, handlers.list_all_producers)
-    table.register(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, handlers.list_groups_of_topic)
-    table.register(RequestCode.QUERY_TOPICS_BY_CONSUMER, handlers.list_topics_of_group)
-    table.register(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, handlers.get_subscription)
+class ProducerGroupHeader(RequestHeader):
+    """Header of GET_PRODUCER_CONNECTION_LIST. No rights exist on producer groups, so none are
+    checked."""
+
+    producer_group: str
 
 
-class ConnectionHandlers:
-    """Answers from the tables of connected clients."""
+class SubscriptionHeader(RequestHeader):
+    group: Group
+    topic: Topic
 
-    def __init__(self, broker: BrokerServices) -> None:
-        self._broker = broker
 
-    def list_consumers(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Return the members of a group and what they subscribed to."""
-        name = read_text(request, "consumerGroup")
+class ConnectionHandlers(Handlers):
+    """Requests about connected clients."""
+
+    @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader, Action.GET)
+    def list_consumers(self, request: Request[ConsumerGroupHeader]) -> RemotingCommand:
+        """Return the members of a group with their subscriptions."""
+        name = request.header.consumer_group
         group = self._broker.consumers.find_group(name)
         if group is None:
             remark = f"the consumer group[{name}] not online"
             return RemotingCommand(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
-        return _answer(
+        return succeed_with(
             {
                 "connectionSet": _show_sessions(group.sessions),
                 "subscriptionTable": {
@@ -54,20 +56,18 @@ class ConnectionHandlers:
             }
         )
 
-    def list_producers(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Return the members of a producer group."""
-        group = read_text(request, "producerGroup")
+    @answers(RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader, Action.GET)
+    def list_producers(self, request: Request[ProducerGroupHeader]) -> RemotingCommand:
+        group = request.header.producer_group
         sessions = self._broker.producers.list_groups().get(group)
         if not sessions:
             remark = f"the producer group[{group}] not exist"
             return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=remark)
-        return _answer({"connectionSet": _show_sessions(sessions)})
+        return succeed_with({"connectionSet": _show_sessions(sessions)})
 
-    def list_all_producers(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Return all producers by group."""
-        return _answer(
+    @answers(RequestCode.GET_ALL_PRODUCER_INFO, NoFields, Action.GET)
+    def list_all_producers(self, request: Request[NoFields]) -> RemotingCommand:
+        return succeed_with(
             {
                 "data": {
                     group: [
@@ -85,36 +85,29 @@ class ConnectionHandlers:
             }
         )
 
-    def list_groups_of_topic(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Return the groups that consume a topic now, or have."""
-        topic = read_text(request, "topic")
+    @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader, Action.GET)
+    def list_groups_of_topic(self, request: Request[TopicHeader]) -> RemotingCommand:
+        """Return the consumer groups that are connected with a subscription to a topic, or have a
+        consumer offset in it."""
+        topic = request.header.topic
         groups = self._broker.consumers.list_groups_of_topic(topic)
-        return _answer({"groupList": sorted(groups | self._broker.offsets.list_groups(topic))})
+        return succeed_with({"groupList": sorted(groups | self._broker.offsets.list_groups(topic))})
 
-    def list_topics_of_group(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Return the topics that a group has consumed."""
-        topics = self._broker.offsets.list_topics(read_text(request, "group"))
-        return _answer({"topicList": sorted(topics)})
+    @answers(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader, Action.GET)
+    def list_topics_of_group(self, request: Request[GroupHeader]) -> RemotingCommand:
+        topics = self._broker.offsets.list_topics(request.header.group)
+        return succeed_with({"topicList": sorted(topics)})
 
-    def get_subscription(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Return what a group subscribed to in a topic."""
-        group, topic = read_text(request, "group"), read_text(request, "topic")
+    @answers(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, SubscriptionHeader, Action.GET)
+    def get_subscription(self, request: Request[SubscriptionHeader]) -> RemotingCommand:
+        """Return a group's subscription to a topic."""
+        group, topic = request.header.group, request.header.topic
         if self._broker.consumers.find_group(group) is None:
-            raise Refused(
-                RefusalReason.SYSTEM_ERROR, f"the consumer group[{group}] not online", topic=topic
-            )
+            raise Refused(Reason.SYSTEM_ERROR, f"the consumer group[{group}] not online")
         found = self._broker.consumers.find_subscription(group, topic)
         answer = {"group": group, "topic": topic}
         shown = {} if found is None else {"subscriptionData": show_subscription(found)}
-        return _answer({**answer, **shown})
-
-
-def _answer(body: object) -> RemotingCommand:
-    return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(body))
+        return succeed_with({**answer, **shown})
 
 
 def _show_sessions(sessions: Iterable[ClientSession]) -> list[dict[str, object]]:
@@ -130,13 +123,13 @@ def _show_sessions(sessions: Iterable[ClientSession]) -> list[dict[str, object]]
 
 
 def _show_language(session: ClientSession) -> str:
-    """Name the language: one that Java knows, or OTHER."""
+    """Return the client's language if Java defines it, otherwise OTHER."""
     known = LanguageCode.__members__
     return session.language if session.language in known else LanguageCode.OTHER.name
 
 
 def show_subscription(subscription: Subscription) -> dict[str, object]:
-    """Return a subscription as Java's SubscriptionData."""
+    """Return a subscription in the format of Java's SubscriptionData."""
     return {
         "classFilterMode": False,
         "codeSet": [],

@@ -1,37 +1,45 @@
-"""Offsets of groups, as operators look at them (codes 43, 45, 223, 303, 308, 314)."""
+"""Consumer offsets of groups, for operators (codes 43, 45, 223, 303, 308, 314)."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
-from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.auth.policies import Action, Want, want_group, want_topic
+from tieredstore.broker.clients.session import ClientSession
+from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.handlers.admin.queue_maps import (
+from tieredstore.broker.remoting.handler_table import (
+    Group,
+    NoFields,
+    Request,
+    RequestHeader,
+    Topic,
+    is_true,
+)
+from tieredstore.broker.remoting.handlers.admin.progress import (
     MessageQueue,
     encode_object,
     find_member,
 )
-from tieredstore.broker.remoting.handlers.fields import read_bool, read_text
+from tieredstore.broker.remoting.handlers.base import Handlers, answers, succeed, succeed_with
+from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.state.groups import check_group_of_client
 from tieredstore.errors import Invalid, Unavailable
 
-if TYPE_CHECKING:
-    from tieredstore.broker.clients import ClientSession
-    from tieredstore.broker.remoting.connection import Connection
-    from tieredstore.broker.remoting.handler_table import HandlerTable
-    from tieredstore.broker.services import BrokerServices
-
 STATUS_TIMEOUT_MS: Final = 5_000
-"""How long a consumer may take to say how far it is, as with Java."""
+"""Time limit (ms) for a consumer's answer, as in Java."""
 _INT64_MAX: Final = 2**63 - 1
 
 
 class _QueueTimeSpan(msgspec.Struct, rename="camel"):
-    """Store times of a queue, epoch ms. consume_time_stamp: of the last message that was consumed;
-    delay_time: ms since the next one was stored, 0 without one."""
+    """Store times of messages in a queue, epoch ms. `min_time_stamp`, `max_time_stamp`: first and
+    last message. `consume_time_stamp`: last consumed message. `delay_time`: ms since the next
+    message to consume was stored, or 0 without a next message."""
 
     message_queue: MessageQueue
     min_time_stamp: int
@@ -40,46 +48,72 @@ class _QueueTimeSpan(msgspec.Struct, rename="camel"):
     delay_time: int
 
 
-def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve them."""
-    handlers = GroupOffsetHandlers(broker)
-    table.register(RequestCode.GET_ALL_CONSUMER_OFFSET, handlers.get_all)
-    table.register(RequestCode.GET_ALL_DELAY_OFFSET, handlers.get_delay_offsets)
-    table.register(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, handlers.ask_consumers)
-    table.register(RequestCode.QUERY_CONSUME_TIME_SPAN, handlers.get_time_spans)
-    table.register(RequestCode.QUERY_CORRECTION_OFFSET, handlers.get_corrections)
-    table.register(RequestCode.CLONE_GROUP_OFFSET, handlers.clone)
+class ConsumerStatusHeader(RequestHeader, kw_only=True):
+    topic: Topic
+    group: Group
+    client_addr: str = ""
 
 
-class GroupOffsetHandlers:
-    """Answers from the table of offsets, and from consumers that are connected."""
+class TimeSpanHeader(RequestHeader, kw_only=True):
+    topic: Topic
+    group: Group
+
+
+class CorrectionHeader(RequestHeader, kw_only=True):
+    """Header of QUERY_CORRECTION_OFFSET. `filter_groups`: groups that are left out, separated by
+    commas."""
+
+    topic: Topic
+    compare_group: Group
+    filter_groups: str = ""
+
+
+class CloneHeader(RequestHeader, kw_only=True):
+    """Header of CLONE_GROUP_OFFSET. If it names no topic, the rights on all topics of the source
+    group are checked later."""
+
+    src_group: str
+    dest_group: str
+    topic: str = ""
+    offline: str = "false"
+
+    def list_wants(self, *actions: Action) -> Iterator[Want]:
+        """Yield the rights that the sender needs: to read the source group, and to change the
+        target group and the topic."""
+        yield want_group(self.src_group, Action.GET, Action.SUB)
+        yield want_group(self.dest_group, *actions)
+        if topic := self.topic.strip():
+            yield want_topic(topic, *actions)
+
+
+class GroupOffsetHandlers(Handlers):
+    """Requests about consumer offsets, and requests to connected consumers for their own
+    offsets."""
 
     def __init__(self, broker: BrokerServices) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._offsets = broker.offsets
 
-    def get_all(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Return the whole table, as its file has it."""
-        return RemotingCommand(ResponseCode.SUCCESS, body=self._offsets.encode())
+    @answers(RequestCode.GET_ALL_CONSUMER_OFFSET, NoFields, Action.GET)
+    def get_all(self, request: Request[NoFields]) -> RemotingCommand:
+        """Return all consumer offsets in the format of their file."""
+        return succeed(body=self._offsets.encode())
 
-    def get_delay_offsets(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Return how far the delivery of each delay level is, as its file has it."""
-        return RemotingCommand(ResponseCode.SUCCESS, body=self._broker.schedule.offsets.encode())
+    @answers(RequestCode.GET_ALL_DELAY_OFFSET, NoFields, Action.GET)
+    def get_delay_offsets(self, request: Request[NoFields]) -> RemotingCommand:
+        """Return the progress of each delay level in the format of its file."""
+        return succeed(body=self._broker.schedule.offsets.encode())
 
-    async def ask_consumers(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Ask the members of a group, or one of them, how far they are in a topic (221); those that
-        do not answer are left out."""
-        group, topic = read_text(request, "group"), read_text(request, "topic")
-        wanted = request.ext_fields.get("clientAddr")
+    @answers(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatusHeader, Action.GET)
+    async def ask_consumers(self, request: Request[ConsumerStatusHeader]) -> RemotingCommand:
+        """Ask all members of a group, or one member, for their offsets in a topic (request code
+        221). Members that do not answer are omitted."""
+        group, topic = request.header.group, request.header.topic
+        wanted = request.header.client_addr
         members = self._broker.consumers.find_group(group)
         if members is None:
             raise Refused(
-                RefusalReason.SYSTEM_ERROR,
-                f"No Any Consumer online in the consumer group: [{group}]",
+                Reason.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{group}]"
             )
         asked = [member for member in members.sessions if wanted in {None, "", member.client_id}]
         tables = await asyncio.gather(*(_ask_consumer(member, topic, group) for member in asked))
@@ -91,17 +125,16 @@ class GroupOffsetHandlers:
             }
         )
         body = encode_object(consumerTable=table, messageQueueTable=b"{}")
-        return RemotingCommand(ResponseCode.SUCCESS, body=body)
+        return succeed(body=body)
 
-    async def get_time_spans(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Return of each queue of a topic from when its messages are, and how far behind a group
-        is."""
-        topic, group = read_text(request, "topic"), read_text(request, "group")
+    @answers(RequestCode.QUERY_CONSUME_TIME_SPAN, TimeSpanHeader, Action.GET)
+    async def get_time_spans(self, request: Request[TimeSpanHeader]) -> RemotingCommand:
+        """Return the store times of the first, the last and the last consumed message of each queue
+        of a topic, and the delay of a group in each queue."""
+        topic, group = request.header.topic, request.header.group
         config = self._broker.topics.find_topic(topic)
         if config is None:
-            raise Refused(RefusalReason.TOPIC_NOT_EXIST, f"topic[{topic}] not exist", topic=topic)
+            raise Refused(Reason.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         offsets = dict(self._offsets.list_offsets(group, topic))
         spans = await self._broker.look_ups.run(
             lambda: [
@@ -110,10 +143,9 @@ class GroupOffsetHandlers:
             ]
         )
         body = msgspec.json.encode({"consumeTimeSpanSet": spans})
-        return RemotingCommand(ResponseCode.SUCCESS, body=body)
+        return succeed(body=body)
 
     def _measure(self, topic: str, queue_id: int, offset: int) -> _QueueTimeSpan:
-        """Read the times of a queue: from a tier, perhaps, which blocks."""
         store = self._broker.store
         end = store.get_max_offset_in_queue(topic, queue_id)
         first_ms = store.get_earliest_message_time(topic, queue_id)
@@ -131,12 +163,13 @@ class GroupOffsetHandlers:
             delay_ms,
         )
 
-    def get_corrections(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Return the smallest offset of all groups in each queue of a topic; 2^63-1 where the group
-        to compare with is behind it. Groups to filter are left out, and nothing of them is
-        forgotten."""
-        topic, compared = read_text(request, "topic"), read_text(request, "compareGroup")
-        left_out = set(request.ext_fields.get("filterGroups", "").split(","))
+    @answers(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionHeader, Action.GET)
+    def get_corrections(self, request: Request[CorrectionHeader]) -> RemotingCommand:
+        """Return for each queue of a topic the smallest consumer offset of all groups. If the
+        compared group is behind that offset, the result is 2^63-1. The groups in `filter_groups`
+        are left out, but their offsets are not changed."""
+        topic, compared = request.header.topic, request.header.compare_group
+        left_out = set(request.header.filter_groups.split(","))
         found: dict[int, int] = {}
         for group in self._offsets.list_groups(topic) - left_out:
             for queue_id, offset in self._offsets.list_offsets(group, topic).items():
@@ -145,38 +178,40 @@ class GroupOffsetHandlers:
         for queue_id, offset in self._offsets.list_offsets(compared, topic).items():
             if found.get(queue_id, -1) > offset:
                 found[queue_id] = _INT64_MAX
-        return RemotingCommand(
-            ResponseCode.SUCCESS, body=msgspec.json.encode({"correctionOffsets": found})
-        )
+        return succeed_with({"correctionOffsets": found})
 
-    async def clone(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Let a group go on where another one is, in one topic or in all of the other's. Topics
-        that are gone, or to which the other group, being there, does not subscribe, are left
-        out."""
-        source, target = read_text(request, "srcGroup"), read_text(request, "destGroup")
-        topic = request.ext_fields.get("topic", "").strip()
-        is_offline = read_bool(request, "offline")
+    @answers(RequestCode.CLONE_GROUP_OFFSET, CloneHeader, Action.UPDATE)
+    async def clone(self, request: Request[CloneHeader]) -> RemotingCommand:
+        """Copy the consumer offsets of one group to another group, in one topic or in all topics.
+        Skips deleted topics. Unless `offline` is set, also skips topics to which the connected
+        source group does not subscribe."""
+        source, target = request.header.src_group, request.header.dest_group
+        check_group_of_client(target)
+        topic = request.header.topic.strip()
+        is_offline = is_true(request.header.offline)
         members = None if is_offline else self._broker.consumers.find_group(source)
         for name in {topic} if topic else self._offsets.list_topics(source):
             if self._broker.topics.find_topic(name) is None or (
                 members is not None and members.subscriptions and name not in members.subscriptions
             ):
                 continue
+            request.caller.require(want_topic(name, Action.UPDATE))
             for queue_id, offset in dict(self._offsets.list_offsets(source, name)).items():
                 self._offsets.commit_offset(target, name, queue_id, offset)
         await self._offsets.persist()
-        return RemotingCommand(ResponseCode.SUCCESS)
+        return succeed()
 
 
 async def _ask_consumer(member: ClientSession, topic: str, group: str) -> bytes | None:
-    """Ask a consumer for its table of queues, as the JSON of it; None without an answer."""
+    """Return the offsets that a consumer has for its queues, as JSON, or None if the consumer does
+    not answer."""
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     fields = {"topic": topic, "group": group}
     try:
         reply = await member.request(code, fields, b"", STATUS_TIMEOUT_MS)
     except (Unavailable, Invalid):
         return None
-    assert isinstance(reply, RemotingCommand)  # of gRPC nobody can be asked
+    assert isinstance(reply, RemotingCommand)  # a gRPC client cannot be asked
     if reply.code != ResponseCode.SUCCESS:
         return None
     return find_member(reply.body_bytes, "messageQueueTable")

@@ -1,31 +1,95 @@
-"""How far topics and groups are, and offsets set anew (codes 202, 208, 222, 317)."""
+"""Progress of topics and groups, and resets of consumer offsets (codes 202, 208, 222, 317)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Final, TypeVar
 
 import msgspec
 
-from tieredstore.broker.refused import RefusalReason, Refused
-from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
+from tieredstore.broker.auth.policies import Action, Want, want_group, want_topic
+from tieredstore.broker.background import THREADS
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
-from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.admin.queue_maps import (
-    encode_members,
-    encode_object,
-    encode_queue_map,
+from tieredstore.broker.remoting.handler_table import (
+    Group,
+    Int32,
+    Int64,
+    Request,
+    RequestHeader,
+    Topic,
+    is_true,
 )
-from tieredstore.broker.remoting.handlers.fields import read_bool, read_int, read_text
+from tieredstore.broker.remoting.handlers.base import Handlers, TopicHeader, answers, succeed
 from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.state.groups import check_group_of_client
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.message_store import GetRequest
 from tieredstore.errors import TieredStoreError
 
-_AT_ONCE = 16
-"""Queues of which the time of a message is read at the same time: in a tier that is a wait."""
+_ENCODER: Final = msgspec.json.Encoder()
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}]')
+"""Pattern for a JSON string or a brace."""
+
+
+class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
+    """Queue in Java's JSON format."""
+
+    broker_name: str
+    queue_id: int
+    topic: str
+
+
+def encode_queue_map(broker_name: str, entries: Iterable[tuple[QueueKey, object]]) -> bytes:
+    """Encode a map of queues, `{{queue}:value,…}`, in fastjson's format."""
+    name = _ENCODER.encode(broker_name)
+    topics: dict[str, bytes] = {}
+    pairs: list[bytes] = []
+    for (topic, queue_id), value in entries:
+        quoted = topics.get(topic) or topics.setdefault(topic, _ENCODER.encode(topic))
+        encoded = _ENCODER.encode(value)
+        pairs.append(
+            b'{"brokerName":%b,"queueId":%d,"topic":%b}:%b' % (name, queue_id, quoted, encoded)
+        )
+    return b"{" + b",".join(pairs) + b"}"
+
+
+def encode_object(**members: bytes) -> bytes:
+    """Encode a JSON object from members whose values are already encoded as JSON."""
+    return (
+        b"{"
+        + b",".join(_ENCODER.encode(name) + b":" + value for name, value in members.items())
+        + b"}"
+    )
+
+
+def encode_members(**members: object) -> dict[str, bytes]:
+    return {name: _ENCODER.encode(value) for name, value in members.items()}
+
+
+def find_member(data: bytes, name: str) -> bytes | None:
+    """Return the value of a member of an object that fastjson wrote, if this value is an object.
+    Its keys may be objects too. None if the member is missing. The value is returned as text and
+    not parsed."""
+    start = data.find(_ENCODER.encode(name) + b":{")
+    if start < 0:
+        return None
+    begin = data.index(b"{", start)
+    depth = 0
+    for found in _TOKEN.finditer(data, begin):
+        depth += (found[0] == b"{") - (found[0] == b"}")
+        if depth == 0:
+            return data[begin : found.end()]
+    return None
+
+
+_LOOKS: Final = (Action.SUB, Action.GET)
+_Measured = TypeVar("_Measured")
 
 
 class _TopicOffset(msgspec.Struct, rename="camel"):
@@ -41,61 +105,87 @@ class _OffsetWrapper(msgspec.Struct, rename="camel"):
     last_timestamp: int = 0
 
 
-def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve them."""
-    handlers = ProgressHandlers(broker)
-    table.register(RequestCode.GET_TOPIC_STATS_INFO, handlers.get_topic_stats)
-    table.register(RequestCode.GET_CONSUME_STATS, handlers.get_consume_stats)
-    table.register(RequestCode.GET_BROKER_CONSUME_STATS, handlers.get_all_consume_stats)
-    table.register(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, handlers.reset_offset)
+class ConsumeStatsHeader(RequestHeader, kw_only=True):
+    """Header of GET_CONSUME_STATS. `topic_list`: topics separated by semicolons. If the header
+    names no topic, the rights on all topics of the group are checked later."""
+
+    consumer_group: str
+    topic: str = ""
+    topic_list: str = ""
+
+    def list_topics(self) -> set[str]:
+        return {self.topic, *self.topic_list.split(";")} - {""}
+
+    def list_wants(self, *actions: Action) -> Iterator[Want]:
+        """Yield the rights that the sender needs, on the group and on each named topic."""
+        yield want_group(self.consumer_group, *actions)
+        for topic in sorted(self.list_topics()):
+            yield want_topic(topic, *actions)
 
 
-class ProgressHandlers:
-    """Answers from the ends of queues and the offsets of groups."""
+class AllConsumeStatsHeader(RequestHeader):
+    is_order: str = "false"
+
+
+class ResetOffsetHeader(RequestHeader, kw_only=True):
+    """Header of INVOKE_BROKER_TO_RESET_OFFSET. `timestamp`: store time to which the offsets are
+    reset, epoch ms. -1 means the end of each queue."""
+
+    topic: Topic
+    group: Group
+    timestamp: Int64 = -1
+    queue_id: Int32 = -1
+    offset: Int64 = -1
+    is_force: str = "false"
+
+
+class ProgressHandlers(Handlers):
+    """Requests about the ends of queues and the consumer offsets of groups."""
 
     def __init__(self, broker: BrokerServices) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._store = broker.store
         self._name = broker.settings.broker_name
-        self._reading = asyncio.Semaphore(_AT_ONCE)
 
-    async def get_topic_stats(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Return the offsets of a topic's queues."""
-        topic = self._find_topic(read_text(request, "topic"))
+    @answers(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader, Action.GET)
+    async def get_topic_stats(self, request: Request[TopicHeader]) -> RemotingCommand:
+        """Return the first offset and the end offset of all queues of a topic."""
+        topic = self._find_topic(request.header.topic)
 
-        async def show(key: QueueKey) -> tuple[QueueKey, _TopicOffset]:
+        def measure(key: QueueKey) -> _TopicOffset:
             end = self._store.get_max_offset_in_queue(*key)
             begin = self._store.get_min_offset_in_queue(*key)
-            return key, _TopicOffset(begin, end, await self._find_store_time(key, end - 1))
+            return _TopicOffset(begin, end, self._find_store_time(key, end - 1, begin))
 
-        entries = await asyncio.gather(*map(show, _list_queues(topic, topic.write_queue_nums)))
+        entries = await self._measure(measure, _list_queues(topic, topic.write_queue_nums))
         tps = self._broker.statistics.topic_put_tps(topic.topic_name)
         body = encode_object(
             offsetTable=encode_queue_map(self._name, entries), **encode_members(topicPutTps=tps)
         )
-        return RemotingCommand(ResponseCode.SUCCESS, body=body)
+        return succeed(body=body)
 
-    async def get_consume_stats(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Return how far a group is in all topics that it has consumed, or in those asked for."""
-        group = read_text(request, "consumerGroup")
-        wanted = request.ext_fields.get("topicList", "").split(";")
-        topics = {request.ext_fields.get("topic", ""), *wanted} - {""}
-        topics = topics or self._broker.offsets.list_topics(group)
+    @answers(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader, Action.GET)
+    async def get_consume_stats(self, request: Request[ConsumeStatsHeader]) -> RemotingCommand:
+        """Return a group's progress in the requested topics, or in all topics that the group has
+        consumed."""
+        group = request.header.consumer_group
+        topics = request.header.list_topics()
+        if not topics:
+            topics = set(self._broker.offsets.list_topics(group))
+            request.caller.require(*(want_topic(name, *_LOOKS) for name in sorted(topics)))
         entries = [entry for topic in sorted(topics) for entry in await self._show(group, topic)]
         tps = sum(self._broker.statistics.group_get_tps(group, topic) for topic in topics)
-        return RemotingCommand(ResponseCode.SUCCESS, body=self._encode_stats(entries, tps))
+        return succeed(body=self._encode_stats(entries, tps))
 
+    @answers(RequestCode.GET_BROKER_CONSUME_STATS, AllConsumeStatsHeader, Action.GET)
     async def get_all_consume_stats(
-        self, connection: Connection, request: RemotingCommand
+        self, request: Request[AllConsumeStatsHeader]
     ) -> RemotingCommand:
-        """Return how far all groups are, or all orderly ones."""
-        is_order = read_bool(request, "isOrder")
+        """Return the progress of all groups. If `is_order` is set, only of groups that consume in
+        order."""
+        is_order = is_true(request.header.is_order)
         shown: list[bytes] = []
-        total_diff = 0
+        total_diff = in_flight = 0
         topics: dict[str, list[str]] = {}
         for group_name, topic in sorted(self._broker.offsets.list_keys()):
             topics.setdefault(group_name, []).append(topic)
@@ -108,6 +198,9 @@ class ProgressHandlers:
                 total_diff += sum(
                     wrapper.broker_offset - wrapper.consumer_offset for _, wrapper in entries
                 )
+                in_flight += sum(
+                    wrapper.pull_offset - wrapper.consumer_offset for _, wrapper in entries
+                )
                 tps = self._broker.statistics.group_get_tps(name, topic)
                 stats.append(self._encode_stats(entries, tps))
             if stats:
@@ -115,22 +208,23 @@ class ProgressHandlers:
         body = encode_object(
             consumeStatsList=b"[" + b",".join(shown) + b"]",
             **encode_members(
-                brokerAddr=self._broker.address, totalDiff=total_diff, totalInflightDiff=0
+                brokerAddr=self._broker.address, totalDiff=total_diff, totalInflightDiff=in_flight
             ),
         )
-        return RemotingCommand(ResponseCode.SUCCESS, body=body)
+        return succeed(body=body)
 
-    async def reset_offset(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
-        """Set the offsets of a group in a topic to a time (-1: the end), or of one queue to an
-        offset, and tell the group's members. Without isForce a queue never goes ahead."""
-        group = read_text(request, "group")
-        topic = self._find_topic(read_text(request, "topic"))
-        timestamp_ms = read_int(request, "timestamp", -1)
-        queue_id = read_int(request, "queueId", -1)
-        fixed = read_int(request, "offset", -1)
-        is_force = read_bool(request, "isForce")
+    @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, Action.UPDATE)
+    async def reset_offset(self, request: Request[ResetOffsetHeader]) -> RemotingCommand:
+        """Set the consumer offsets of a group in a topic to a store time (-1 means the end), or set
+        the offset in one queue, and notify the members. Without `isForce` an offset never moves
+        forward."""
+        group = request.header.group
+        check_group_of_client(group)
+        topic = self._find_topic(request.header.topic)
+        timestamp_ms = request.header.timestamp
+        queue_id = request.header.queue_id
+        fixed = request.header.offset
+        is_force = is_true(request.header.is_force)
         keys = [
             key
             for key in _list_queues(topic, topic.write_queue_nums)
@@ -149,10 +243,10 @@ class ProgressHandlers:
             self._broker.offsets.commit_offset(group, *key, target)
         await self._broker.offsets.persist()
         body = encode_object(offsetTable=encode_queue_map(self._name, entries))
-        self._tell_members(group, topic.topic_name, timestamp_ms, body, entries, force=is_force)
-        return RemotingCommand(ResponseCode.SUCCESS, body=body)
+        self._notify_members(group, topic.topic_name, timestamp_ms, body, entries, force=is_force)
+        return succeed(body=body)
 
-    def _tell_members(
+    def _notify_members(
         self,
         group: str,
         topic: str,
@@ -162,7 +256,7 @@ class ProgressHandlers:
         *,
         force: bool,
     ) -> None:
-        """Have consumers that are connected by remoting begin again at the new offsets."""
+        """Notify the remoting consumers of a group, so that they continue at the new offsets."""
         found = self._broker.consumers.find_group(group)
         fields = {
             "topic": topic,
@@ -180,7 +274,8 @@ class ProgressHandlers:
                 )
 
     def _encode_for_c(self, entries: Iterable[tuple[QueueKey, int]]) -> bytes:
-        """Write what clients in C++ read: a list in the place of the map."""
+        """Return a body in the form that C++ clients read: a list of queues and offsets in place of
+        a map."""
         queues = [
             {
                 "brokerName": self._name,
@@ -193,7 +288,8 @@ class ProgressHandlers:
         return msgspec.json.encode({"offsetTable": queues})
 
     def _find_offsets(self, keys: Iterable[QueueKey], timestamp_ms: int) -> list[int]:
-        """Find offsets by time, which may have to read a tier: not for the loop."""
+        """Return the queue offsets for a store time, or the ends of the queues for a negative time.
+        May read from a tier, so do not call this method on the event loop."""
         if timestamp_ms < 0:
             return [self._store.get_max_offset_in_queue(*key) for key in keys]
         find = self._store.get_offset_in_queue_by_time
@@ -204,8 +300,8 @@ class ProgressHandlers:
         return min(max(offset, low), self._store.get_max_offset_in_queue(*key))
 
     async def _show(self, group: str, topic: str) -> list[tuple[QueueKey, _OffsetWrapper]]:
-        """Tell how far a group is in each queue of a topic; nothing of a topic that is gone, or
-        that none of the members who are connected subscribed to."""
+        """Return a group's progress in each queue of a topic. Empty for a deleted topic, and for a
+        topic to which no connected member subscribes."""
         config = self._broker.topics.find_topic(topic)
         members = self._broker.consumers.find_group(group)
         if config is None or (
@@ -213,13 +309,37 @@ class ProgressHandlers:
         ):
             return []
 
-        async def show(key: QueueKey) -> tuple[QueueKey, _OffsetWrapper]:
-            end = self._store.get_max_offset_in_queue(*key)
-            offset = self._broker.offsets.query_offset(group, *key) or 0
-            time_ms = await self._find_store_time(key, offset - 1)
-            return key, _OffsetWrapper(end, offset, offset, time_ms)
+        offsets = dict(self._broker.offsets.list_offsets(group, topic))
+        delivered = {
+            queue_id: progress.next_offset
+            for queue_id, progress in self._broker.receive.state.find_queues(group, topic).items()
+        }
 
-        return list(await asyncio.gather(*map(show, _list_queues(config, config.read_queue_nums))))
+        def measure(key: QueueKey) -> _OffsetWrapper:
+            end = self._store.get_max_offset_in_queue(*key)
+            begin = self._store.get_min_offset_in_queue(*key)
+            offset = offsets.get(key.queue_id) or 0
+            time_ms = self._find_store_time(key, offset - 1, begin)
+            pulled = max(offset, delivered.get(key.queue_id, 0))
+            return _OffsetWrapper(end, offset, pulled, time_ms)
+
+        return await self._measure(measure, _list_queues(config, config.read_queue_nums))
+
+    async def _measure(
+        self, measure: Callable[[QueueKey], _Measured], queues: Iterable[QueueKey]
+    ) -> list[tuple[QueueKey, _Measured]]:
+        """Call a function for each queue, in several threads. A topic may have 65,536 queues, and
+        the function may read from a tier."""
+        keys = list(queues)
+        size = max(1, -(-len(keys) // THREADS))
+        parts = [keys[start : start + size] for start in range(0, len(keys), size)]
+        found = await asyncio.gather(
+            *(
+                self._broker.look_ups.run(lambda part: list(map(measure, part)), part)
+                for part in parts
+            )
+        )
+        return list(zip(keys, chain.from_iterable(found), strict=True))
 
     def _encode_stats(
         self, entries: Iterable[tuple[QueueKey, _OffsetWrapper]], tps: float
@@ -227,21 +347,19 @@ class ProgressHandlers:
         table = encode_queue_map(self._name, entries)
         return encode_object(offsetTable=table, **encode_members(consumeTps=tps))
 
-    async def _find_store_time(self, key: QueueKey, offset: int) -> int:
-        """Find the store time of a message, epoch ms; 0 when it is not there."""
-        if offset < self._store.get_min_offset_in_queue(*key):
+    def _find_store_time(self, key: QueueKey, offset: int, begin: int) -> int:
+        """Return the store time of a message (epoch ms), or 0 if the message does not exist."""
+        if offset < begin:
             return 0
-        async with self._reading:
-            try:
-                found = await self._store.get_async(GetRequest(*key, offset, max_count=1))
-            except TieredStoreError:
-                return 0
-        return found.messages[0].store_timestamp_ms if found.messages else 0
+        try:
+            return max(self._store.get_message_store_timestamp(*key, offset), 0)
+        except TieredStoreError:
+            return 0
 
     def _find_topic(self, topic: str) -> TopicConfig:
         config: TopicConfig | None = self._broker.topics.find_topic(topic)
         if config is None:
-            raise Refused(RefusalReason.TOPIC_NOT_EXIST, f"topic[{topic}] not exist", topic=topic)
+            raise Refused(Reason.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         return config
 
 

@@ -1,0 +1,1 @@
+"""The valid objects of a chunk log: generations, segment manifests, and epoch manifests."""

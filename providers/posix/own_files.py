@@ -1,0 +1,382 @@
+"""Identity and writers of a broker's part of a Posix tier: the file `.tier` in its folder. The name
+begins with a dot, so it is not a topic, and Java ignores it. Only the holder of the lock replaces
+the file, always as a whole."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import orjson
+
+from tieredstore.contracts.backups import BACKUP_FOLDER, BackupName
+from tieredstore.contracts.tier_identity import WriterKind, WriterMark
+from tieredstore.contracts.time_records import TIMES_FOLDER, TimesName
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error, wrap_os_errors
+from tieredstore.disk.file_operations import FILES, SECRET_FILE_MODE, SECRET_FOLDER_MODE, cut_zeros
+from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
+from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, Unavailable
+from tieredstore.providers import naming
+from tieredstore.timestamps import format_time
+
+IDENTITY_FILE_NAME: Final = ".tier"
+_FORMAT: Final = 1
+_KEPT_WRITERS: Final = 256
+
+
+class _Writer(msgspec.Struct, frozen=True):
+    number: int
+    token: str
+    kind: WriterKind
+    store: str = ""
+    since_ms: int = 0
+
+
+class PosixIdentity(msgspec.Struct, frozen=True):
+    """Content of the file `.tier`. `writers`: the newest writers, oldest first. `older`,
+    `older_store`: as in `TierMark`."""
+
+    format: int
+    identity: str
+    writers: tuple[_Writer, ...]
+    older: int = 0
+    older_store: int = 0
+
+    @property
+    def number(self) -> int:
+        """Newest recorded epoch, or 0 without an epoch."""
+        return max((writer.number for writer in self.writers), default=0)
+
+    def list_marks(self) -> Mapping[int, WriterMark]:
+        """Return the marks of the recorded epochs by number."""
+        return {
+            it.number: WriterMark(self.identity, it.token, it.kind, it.store) for it in self.writers
+        }
+
+
+def read_identity(directory: str) -> PosixIdentity | None:
+    """Read the file of a broker's folder. Returns None if the file does not exist. Raises Corrupt
+    with the recovery procedure, Invalid for a newer format, Unavailable."""
+    path = Path(directory, IDENTITY_FILE_NAME)
+    with wrap_os_errors("read", path, invalid=RETRY_LATER):
+        try:
+            data = cut_zeros(FILES.read(path))
+        except FileNotFoundError:
+            return None
+    try:
+        found = msgspec.json.decode(cut_zeros(data), type=PosixIdentity)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(
+            f"{path}: expected the identity of a tier, found {len(data)} other bytes ({error}). "
+            "Delete the file: the next start compares the messages instead, and gives the tier a "
+            "new identity",
+            path=str(path),
+        ) from error
+    if found.format > _FORMAT:
+        raise Invalid(
+            f"{path}: the identity has format {found.format}, this program reads {_FORMAT}",
+            path=str(path),
+        )
+    return found
+
+
+def record_writer(directory: str, number: int, mark: WriterMark) -> None:
+    """Durably record the writer of a new epoch, whose lock is held. An existing identity stays. A
+    tier without an identity gets the identity in the mark. Raises Corrupt, Unavailable."""
+    found = read_identity(directory)
+    identity = found.identity if found is not None else mark.identity
+    before = found.writers if found is not None else ()
+    now_ms = time.time_ns() // 1_000_000
+    writer = _Writer(number, mark.token, mark.kind, mark.store, now_ms)
+    writers = (*before, writer)
+    older = found.older if found is not None else 0
+    older_store = found.older_store if found is not None else 0
+    for dropped in writers[:-_KEPT_WRITERS]:
+        older = dropped.number
+        if dropped.kind is WriterKind.STORE:
+            older_store = dropped.number
+    kept = writers[-_KEPT_WRITERS:]
+    _write(directory, PosixIdentity(_FORMAT, identity, kept, older, older_store))
+
+
+def record_store(directory: str, number: int) -> None:
+    """Durably mark the writer of an epoch, whose lock is held, as a store. Raises Corrupt,
+    Unavailable."""
+    found = read_identity(directory)
+    if found is None:
+        return  # without an identity there is nothing to be behind
+    writers = tuple(
+        msgspec.structs.replace(it, kind=WriterKind.STORE) if it.number == number else it
+        for it in found.writers
+    )
+    _write(directory, msgspec.structs.replace(found, writers=writers))
+
+
+def _write(directory: str, content: PosixIdentity) -> None:
+    path = Path(directory, IDENTITY_FILE_NAME)
+    with wrap_os_errors("write", path, invalid=RETRY_LATER):
+        FILES.replace_file(path, msgspec.json.encode(content) + b"\n")
+
+
+class PosixTimes:
+    """The records of store times of one cluster (`TimesPlace`). `directory`: the cluster's folder
+    in the tier."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+
+    def list_times(self, path: str) -> Sequence[TimesName]:
+        names = (TimesName.parse(name) for name in self._names(self._folder(path)))
+        return sorted(name for name in names if name is not None)
+
+    def read_times(self, path: str, name: TimesName) -> bytes | None:
+        file = self._folder(path) / str(name)
+        with wrap_os_errors("read", file, invalid=RETRY_LATER), suppress(FileNotFoundError):
+            return FILES.read(file)
+        return None
+
+    def write_times(self, path: str, name: TimesName, data: bytes) -> None:
+        file = self._folder(path) / str(name)
+        with wrap_os_errors("write", file, invalid=RETRY_LATER):
+            if not file.exists():
+                FILES.make_directory(file.parent)
+                FILES.replace_file(file, data)
+
+    def delete_times(self, path: str, names: Iterable[TimesName]) -> None:
+        folder = self._folder(path)
+        for name in names:
+            file = folder / str(name)
+            with wrap_os_errors("delete", file, invalid=RETRY_LATER):
+                FILES.unlink(file)
+        for empty in (folder, folder.parent):
+            with suppress(OSError):
+                empty.rmdir()
+
+    def list_timed_paths(self, broker_name: str) -> Sequence[str]:
+        naming.check_name(broker_name, "broker name")
+        root = self._directory / broker_name / TIMES_FOLDER
+        return [
+            f"{broker_name}/{topic}/{queue_id}"
+            for topic in sorted(self._names(root))
+            for queue_id in sorted(self._names(root / topic))
+            if naming.is_name(topic) and naming.is_queue_id(queue_id)
+        ]
+
+    def _folder(self, path: str) -> Path:
+        parts = naming.parse_logical_path(path)
+        return self._directory.joinpath(
+            parts.broker_name, TIMES_FOLDER, parts.topic, parts.queue_id
+        )
+
+    def _names(self, folder: Path) -> list[str]:
+        with wrap_os_errors("list", folder, invalid=RETRY_LATER):
+            try:
+                return [entry.name for entry in folder.iterdir()]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+
+class PosixBackups:
+    """Backups of one broker. `folder`: the broker's folder in the tier."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder, BACKUP_FOLDER)
+
+    def list(self) -> Sequence[BackupName]:
+        with wrap_os_errors("list", self._folder, invalid=RETRY_LATER):
+            paths = list(self._folder.iterdir()) if self._folder.is_dir() else []
+        names = (BackupName.parse(path.name) for path in paths)
+        return sorted(name for name in names if name is not None)
+
+    def read(self, name: BackupName) -> bytes | None:
+        path = self._folder / str(name)
+        with wrap_os_errors("read", path, invalid=RETRY_LATER), suppress(FileNotFoundError):
+            return FILES.read(path)
+        return None
+
+    def write(self, name: BackupName, data: bytes) -> None:
+        path = self._folder / str(name)
+        with wrap_os_errors("write", path, invalid=RETRY_LATER):
+            if path.exists():
+                raise Unavailable(f"{path}: is there already", path=str(path))
+            FILES.make_directory(self._folder, SECRET_FOLDER_MODE)
+            FILES.replace_file(path, data, mode=SECRET_FILE_MODE)
+
+    def delete(self, names: Iterable[BackupName]) -> None:
+        for name in names:
+            path = self._folder / str(name)
+            with wrap_os_errors("delete", path, invalid=RETRY_LATER):
+                FILES.unlink(path)
+
+
+WRITER_FILE_NAME = ".writer"
+FORMAT_VERSION = 1
+_MAX_FILE_BYTES = 65_536
+
+
+class PosixWriterEpoch:
+    """Writer epoch that is held until `release`, or until the process ends."""
+
+    def __init__(self, directory: str, fd: int, owner: str, number: int) -> None:
+        self._directory = directory
+        self._path = f"{directory}/{WRITER_FILE_NAME}"
+        self._fd: int | None = fd
+        self._owner = owner
+        self._number = number
+
+    @classmethod
+    def acquire(cls, directory: str, mark: WriterMark | None = None) -> PosixWriterEpoch:
+        """Take the lock of a broker's folder, and record the mark. Raises Fenced with the owner,
+        Busy if another process acquired an epoch in the meantime, Unavailable, Corrupt, and Invalid
+        for a tier whose format version is newer than this program."""
+        path = f"{directory}/{WRITER_FILE_NAME}"
+        try:
+            fd = lock_file(path)
+        except BlockingIOError:
+            raise Fenced(
+                f"{path}: this broker prefix has a live writer, {_describe_owner(path)}. "
+                "Stop it first",
+                path=path,
+            ) from None
+        except OSError as error:
+            raise translate_os_error(error, "lock", path, invalid=RETRY_LATER) from error
+        try:
+            _check_version(path)
+            before = find_newest_number(directory)
+            if mark is not None and mark.after != before:
+                raise Busy(f"{path}: expected epoch {mark.after}, found {before}", path=path)
+            epoch = cls(directory, fd, _make_own_name(), before + 1)
+            record_writer(directory, before + 1, mark or _make_unknown_mark())
+            epoch._write_owner()
+        except BaseException as error:
+            unlock_file(fd)
+            if isinstance(error, OSError):
+                raise translate_os_error(error, "lock", path, invalid=RETRY_LATER) from error
+            raise
+        return epoch
+
+    @property
+    def owner(self) -> str:
+        return self._owner
+
+    @property
+    def number(self) -> int:
+        """Number of the epoch. The number is greater than that of every earlier process of this
+        project that wrote to the prefix. A Java broker has no number."""
+        return self._number
+
+    def check(self) -> None:
+        if self._fd is None:
+            raise Fenced(f"{self._path}: the writer epoch was released", path=self._path)
+        if not is_file_at(self._path, self._fd):
+            raise Fenced(
+                f"{self._path}: the lock file was removed or replaced, another writer may be live",
+                path=self._path,
+            )
+
+    def confirm(self) -> None:
+        """No-op: no other process can own the epoch while the lock is held."""
+        self.check()
+
+    def become_store(self) -> None:
+        """Mark the epoch as owned by a store, not by a job."""
+        self.check()
+        record_store(self._directory, self._number)
+
+    def find_other_store(self) -> str | None:
+        """Return a description of a store that has taken the epoch over. This is possible if the
+        lock file was removed or replaced."""
+        if self._fd is None or is_file_at(self._path, self._fd):
+            return None
+        found = read_identity(self._directory)
+        writers = found.list_marks() if found is not None else {}
+        newest = find_newest_number(self._directory)
+        for number in range(newest, self._number, -1):
+            mark = writers.get(number)
+            if mark is None or mark.kind is WriterKind.STORE:
+                return f"{_describe_owner(self._path)} (epoch {number})"
+        return None
+
+    def release(self) -> None:
+        if self._fd is not None:
+            unlock_file(self._fd)
+            self._fd = None
+
+    def _write_owner(self) -> None:
+        assert self._fd is not None
+        text = orjson.dumps(
+            {
+                "format": FORMAT_VERSION,
+                "number": self._number,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "since_ms": time.time_ns() // 1_000_000,
+            },
+            option=orjson.OPT_APPEND_NEWLINE,
+        )
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, text, 0)
+        os.fsync(self._fd)  # the number counts the next write
+
+
+def find_newest_number(directory: str) -> int:
+    """Return the number of the newest epoch of a broker's folder, or 0 without an epoch. Raises
+    Corrupt, Unavailable."""
+    found = read_identity(directory)
+    recorded = found.number if found is not None else 0
+    return max(recorded, _read_number(f"{directory}/{WRITER_FILE_NAME}"))
+
+
+def _make_unknown_mark() -> WriterMark:
+    """Return a mark for a writer without a state directory, which must be a job."""
+    return WriterMark(uuid.uuid4().hex, uuid.uuid4().hex, WriterKind.JOB)
+
+
+def describe_last_writer(directory: str) -> str | None:
+    """Return a description of the present or last holder of a broker folder's lock, or None if
+    there was no holder."""
+    path = f"{directory}/{WRITER_FILE_NAME}"
+    return _describe_owner(path) if _read_owner(path) else None
+
+
+def _make_own_name() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _read_owner(path: str) -> dict[str, object]:
+    try:
+        with open(path, "rb") as file:
+            content = orjson.loads(cut_zeros(file.read(_MAX_FILE_BYTES)))
+    except (OSError, orjson.JSONDecodeError):
+        return {}  # being written, or not ours: it is for messages only
+    return content if isinstance(content, dict) else {}
+
+
+def _describe_owner(path: str) -> str:
+    content = _read_owner(path)
+    if "pid" not in content:
+        return "unknown to its lock file"
+    since = content.get("since_ms")
+    when = format_time(since) if isinstance(since, int) else "an unknown time"
+    return f"process {content['pid']} on {content.get('host')} since {when}"
+
+
+def _read_number(path: str) -> int:
+    number = _read_owner(path).get("number", 0)
+    return number if isinstance(number, int) and number > 0 else 0
+
+
+def _check_version(path: str) -> None:
+    version = _read_owner(path).get("format", FORMAT_VERSION)
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise Invalid(
+            f"{path}: the tier has format version {version}, this program writes {FORMAT_VERSION}",
+            path=path,
+        )

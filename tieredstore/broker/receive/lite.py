@@ -1,0 +1,196 @@
+"""LiteQueues: for each client, the lite topics that may have messages for it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from tieredstore.broker.lite.expiry import list_light_queues
+from tieredstore.broker.lite.subscriptions import LiteClient, LiteSubscriptions, OffsetOption
+from tieredstore.broker.receive.polls import PollKey
+from tieredstore.broker.receive.progress import QueueProgress
+from tieredstore.broker.receive.requests import ReceiveRequest
+from tieredstore.broker.receive.state import ReceiveState
+from tieredstore.clock import Clock
+from tieredstore.contracts.message_store import MessageStore
+from tieredstore.errors import TieredStoreError
+from tieredstore.message.lite import LITE_PREFIX, LITE_QUEUE_ID, make_parent_prefix
+
+_MIN_LOCKS: Final = 64
+
+
+@dataclass(eq=False)
+class LiteQueues:
+    """For each client, the light queues that may have messages for it. While messages of a queue
+    are delivered and not acknowledged, the queue waits until they are acknowledged or due again. A
+    queue without such messages and without new ones is in no table. `wake`: wakes the waiting
+    receives of a client."""
+
+    state: ReceiveState
+    store: MessageStore
+    subscriptions: LiteSubscriptions
+    clock: Clock
+    wake: Callable[[PollKey], object]
+    _ready: dict[LiteClient, dict[str, None]] = field(default_factory=dict)
+    _locked: list[tuple[int, str, str]] = field(default_factory=list)  # a heap: due ms, group, …
+    _most_locks: int = _MIN_LOCKS
+
+    def __post_init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        self.subscriptions.on_added = self._note_added
+        self.subscriptions.on_ended = lambda client: self._ready.pop(client, None)
+        self.subscriptions.set_offset = self._set_offset
+
+    def load(self) -> None:
+        """Note the queues with messages that were delivered and not acknowledged before a
+        restart."""
+        for progress in self.state.list_queues():
+            if progress.is_lite and progress.entries:
+                self._lock(progress)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def has_ready(self, group: str, client_id: str) -> bool:
+        return bool(self._ready.get(LiteClient(group, client_id)))
+
+    def count_clients(self) -> int:
+        """Return the number of clients for which lite topics may have messages."""
+        return sum(map(bool, self._ready.values()))
+
+    def list_ready(self, request: ReceiveRequest) -> Iterator[QueueProgress]:
+        """Yield the queues with messages for a client. The caller passes each queue to `note` after
+        it has read the queue."""
+        self.release_due()
+        client = LiteClient(request.group, request.client_id)
+        ready = self._ready.get(client, {})
+        subscription = self.subscriptions.find(client)
+        wanted = set() if subscription is None else subscription.queues
+        parent = make_parent_prefix(request.topic)
+        if parent in ready and parent in wanted:
+            ready.update(dict.fromkeys(list_light_queues(self.store, parent)))
+        ready.pop(parent, None)
+        for queue in list(ready):
+            ready.pop(queue, None)
+            if not queue.startswith(parent) or wanted.isdisjoint((queue, parent)):
+                continue
+            progress = self.state.find_queues(request.group, queue).get(LITE_QUEUE_ID)
+            if progress is None and self._is_done(request.group, queue):
+                continue
+            try:
+                progress = self.state.get_queue(request.group, queue, LITE_QUEUE_ID, is_new=True)
+            except TieredStoreError:
+                ready[queue] = None  # the last one: the next receive tries the others first
+                raise
+            if self._is_available(progress):
+                yield progress
+
+    def note(self, progress: QueueProgress, *, wakes: bool = True) -> None:
+        """Note a queue whose messages were read, acknowledged or changed. `wakes`: whether waiting
+        receives read at once. Otherwise they read within a second: a receive that reads nothing
+        must not wake itself."""
+        if progress.locked_until_ms() > self.clock.now_ms():
+            self._lock(progress)
+        elif self._is_available(progress) and not progress.is_read:
+            self._mark_all(progress.topic, progress.group, wakes=wakes)
+
+    def note_arrived(self, queue: str) -> None:
+        """Note a new message in a light queue."""
+        self._mark_all(queue)
+
+    def mark_all(self, client: LiteClient) -> None:
+        """Mark all lite topics of a client, so that its next receive looks at them."""
+        subscription = self.subscriptions.find(client)
+        for queue in () if subscription is None else subscription.queues:
+            self._note_added(client, queue)
+
+    def release_due(self) -> None:
+        """Mark the queues whose messages are due again."""
+        now_ms = self.clock.now_ms()
+        while self._locked and self._locked[0][0] <= now_ms:
+            _, group, queue = heapq.heappop(self._locked)
+            progress = self.state.find_queues(group, queue).get(LITE_QUEUE_ID)
+            if progress is not None and progress.entries:
+                progress.noted_until_ms = 0
+                self.note(progress)
+        self._set_timer()
+
+    def _mark_all(self, queue: str, group: str | None = None, *, wakes: bool = True) -> None:
+        for client in self.subscriptions.list_clients(queue):
+            if group is None or client.group == group:
+                self._mark(client, queue, wakes=wakes)
+
+    def _mark(self, client: LiteClient, queue: str, *, wakes: bool = True) -> None:
+        self._ready.setdefault(client, {})[queue] = None
+        if wakes:
+            parent = queue.removeprefix(LITE_PREFIX).partition("$")[0]
+            self.wake(PollKey(client.group, parent, client_id=client.client_id))
+
+    def _note_added(self, client: LiteClient, queue: str) -> None:
+        # The next receive finds all lite topics of a parent: it is one scan of the queues.
+        is_parent = queue.endswith("$")
+        if is_parent or self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID) > 0:
+            self._mark(client, queue)
+
+    def _set_offset(self, group: str, queue: str, option: OffsetOption) -> None:
+        offsets = self.state.offsets
+        end = self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID)
+        if end <= 0:  # no message yet: the group begins at the first one
+            return
+        present = offsets.query_offset(group, queue, LITE_QUEUE_ID)
+        target: int | None = None
+        if option.kind == "POLICY" and option.value == 1:
+            target = self.store.get_min_offset_in_queue(queue, LITE_QUEUE_ID)
+        elif option.kind == "POLICY" and option.value == 2:
+            target = end
+        elif option.kind == "OFFSET":
+            target = option.value
+        elif option.kind == "TAIL_N" and present is not None:
+            target = present - option.value
+        target = None if target is None else min(max(target, 0), end)
+        if target is not None and target != present:
+            offsets.check_room(group, queue)
+            offsets.commit_offset(group, queue, LITE_QUEUE_ID, target)
+            self._mark_all(queue, group)
+
+    def _is_done(self, group: str, queue: str) -> bool:
+        end = self.store.get_max_offset_in_queue(queue, LITE_QUEUE_ID)
+        offset = self.state.offsets.query_offset(group, queue, LITE_QUEUE_ID)
+        return end <= 0 or (offset is not None and offset == end)
+
+    def _is_available(self, progress: QueueProgress) -> bool:
+        if progress.entries:
+            return progress.locked_until_ms() <= self.clock.now_ms()
+        end = self.store.get_max_offset_in_queue(progress.topic, progress.queue_id)
+        return progress.next_offset < end
+
+    def _lock(self, progress: QueueProgress) -> None:
+        until_ms = progress.locked_until_ms()
+        if progress.noted_until_ms != until_ms:
+            progress.noted_until_ms = until_ms
+            heapq.heappush(self._locked, (until_ms, progress.group, progress.topic))
+            self._forget_old_locks()
+            if self._locked[0][0] == until_ms:
+                self._set_timer()
+
+    def _forget_old_locks(self) -> None:
+        """Remove the locks that changed since, once most are old."""
+        if len(self._locked) > self._most_locks:
+            self._locked = sorted(filter(self._is_noted, set(self._locked)))
+            self._most_locks = _MIN_LOCKS + 2 * len(self._locked)
+
+    def _is_noted(self, lock: tuple[int, str, str]) -> bool:
+        until_ms, group, queue = lock
+        progress = self.state.find_queues(group, queue).get(LITE_QUEUE_ID)
+        return progress is not None and progress.noted_until_ms == until_ms
+
+    def _set_timer(self) -> None:
+        """Set a timer that calls `release_due` when the first queue is due."""
+        self.stop()
+        if self._locked:
+            delay_s = max(self._locked[0][0] - self.clock.now_ms(), 0) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.release_due)

@@ -1,0 +1,124 @@
+"""Answers to POP_MESSAGE: records, and the fields from which a client makes its receipt handles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from tieredstore.broker.receive.requests import Received, Source
+from tieredstore.message.buffers import Buffer
+from tieredstore.message.record import copy_with_reconsume_times
+
+ORDER_QUEUE: Final = 999
+"""Number of the revive queue in the receipt handles of an ordered pop, as in Java. Other handles
+have 0. This broker does not use the number."""
+MAX_SPREAD: Final = 1 << 20
+"""Maximum distance between two offsets of a queue in one answer. A client acknowledges the messages
+of a queue with a bit set that has one bit for each offset between them."""
+MAX_EXTRA_INFO: Final = 1_024
+_EXTRA_INFO: Final = re.compile(
+    r"-?\d{1,19} (-?\d{1,19}) -?\d{1,19} (-?\d{1,19}) [^ ]* [^ ]", re.ASCII
+)
+
+
+class PopAnswer(NamedTuple):
+    """Answer to a pop. `left_out`: messages that do not fit into this answer."""
+
+    fields: dict[str, str]
+    records: list[Buffer]
+    left_out: list[Received]
+
+
+def make_fields(pop_ms: int = 0, invisible_ms: int = 0, revive_queue: int = 0) -> dict[str, str]:
+    """Return the fields that every answer to a pop or to a change of the invisible time has."""
+    return {
+        "popTime": str(pop_ms),
+        "invisibleTime": str(invisible_ms),
+        "reviveQid": str(revive_queue),
+    }
+
+
+def encode_popped(received: Sequence[Received], *, is_ordered: bool) -> PopAnswer:
+    """Encode delivered messages, at least one. All messages in an answer have the same delivery
+    time. The records of a queue are in the order of their offsets, because a client finds the
+    handle of a record by the record's position."""
+    pop_ms = received[0].receipt.pop_ms
+    queues: dict[tuple[Source, int], list[Received]] = {}
+    left_out: list[Received] = []
+    for one in received:
+        receipt = one.receipt
+        if receipt.pop_ms == pop_ms:
+            queues.setdefault((receipt.source, receipt.queue_id), []).append(one)
+        else:
+            left_out.append(one)
+    starts: list[str] = []
+    offsets: list[str] = []
+    counts: list[str] = []
+    records: list[Buffer] = []
+    ends: list[int] = []
+    for (source, queue_id), members in queues.items():
+        members.sort(key=lambda one: one.receipt.offset)
+        start = members[0].receipt.offset
+        kept = [one for one in members if one.receipt.offset - start < MAX_SPREAD]
+        left_out += members[len(kept) :]
+        name = f"{source.value} {queue_id}"
+        starts.append(f"{name} {start}")
+        offsets.append(f"{name} {','.join(str(one.receipt.offset) for one in kept)}")
+        if is_ordered:
+            counts += _encode_counts(source, queue_id, kept)
+        records += map(_encode_record, kept)
+        ends += (one.invisible_until_ms for one in kept)
+    fields = make_fields(pop_ms, min(ends) - pop_ms, ORDER_QUEUE if is_ordered else 0)
+    fields["startOffsetInfo"] = ";".join(starts)
+    fields["msgOffsetInfo"] = ";".join(offsets)
+    if counts:
+        fields["orderCountInfo"] = ";".join(counts)
+    return PopAnswer(fields, records, left_out)
+
+
+def encode_lite(received: Sequence[Received]) -> PopAnswer:
+    """Encode delivered messages of lite topics, at least one. A client finds the offset of each in
+    its record."""
+    pop_ms = received[0].receipt.pop_ms
+    kept = [one for one in received if one.receipt.pop_ms == pop_ms]
+    end_ms = min(one.invisible_until_ms for one in kept)
+    fields = make_fields(pop_ms, end_ms - pop_ms, ORDER_QUEUE)
+    fields["orderCountInfo"] = ";".join(map(_encode_lite_count, kept))
+    left_out = [one for one in received if one.receipt.pop_ms != pop_ms]
+    return PopAnswer(fields, list(map(_encode_record, kept)), left_out)
+
+
+def _encode_lite_count(one: Received) -> str:
+    earlier = one.delivery_attempt - 1
+    return f"0 qo0%{one.receipt.offset} {earlier}" if earlier > 0 else "0"
+
+
+def _encode_counts(source: Source, queue_id: int, members: Sequence[Received]) -> Iterable[str]:
+    earlier = [one.delivery_attempt - 1 for one in members]
+    for one, count in zip(members, earlier, strict=True):
+        if count > 0:
+            yield f"{source.value} qo{queue_id}%{one.receipt.offset} {count}"
+    yield f"{source.value} {queue_id} {min(earlier)}"
+
+
+def _encode_record(one: Received) -> Buffer:
+    earlier = max(one.delivery_attempt - 1, 0)
+    if one.message.reconsume_times == earlier:
+        return one.message.raw
+    return copy_with_reconsume_times(one.message, earlier)
+
+
+class ExtraInfo(NamedTuple):
+    """Part of a receipt handle, POP_CK, that the broker reads. Other fields repeat the header."""
+
+    pop_ms: int
+    revive_queue: int
+
+
+def parse_extra_info(text: str) -> ExtraInfo | None:
+    """Parse a receipt handle: `startOffset popTime invisibleTime reviveQid source broker queueId
+    offset`. The last two fields may be missing, and further fields may follow. Returns None for any
+    other text."""
+    found = _EXTRA_INFO.match(text) if len(text) <= MAX_EXTRA_INFO else None
+    return None if found is None else ExtraInfo(int(found[1]), int(found[2]))

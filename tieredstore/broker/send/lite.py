@@ -1,0 +1,65 @@
+"""Check the lite topics of sent messages, and put these messages into light queues."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.state.topics import TopicConfig
+from tieredstore.message import properties as props
+from tieredstore.message.encoding import Message
+from tieredstore.message.lite import LITE_PREFIX, LiteTopic, find_lite_fault, parse_lite_topic
+from tieredstore.message.names import DLQ_PREFIX, RETRY_PREFIX
+
+_LITE: Final = props.LITE_TOPIC.encode()
+_DISPATCH: Final = props.INNER_MULTI_DISPATCH.encode()
+_LITE_MARK: Final = _LITE + b"\x01"
+
+
+def name_lite_queue(message: Message, config: TopicConfig, *, fills_queues: bool) -> None:
+    """Add to a message with a lite topic the name of that lite topic's light queue
+    (INNER_MULTI_DISPATCH). Messages in retry and dead-letter topics enter no lite topic. `config`:
+    configuration of the message's topic. `fills_queues`: whether the store fills light queues.
+    Raises Refused for a name that a Java broker cannot dispatch, and for a message to a topic of
+    type LITE if the store fills no light queues."""
+    properties = message.properties
+    name = props.find_text(properties, _LITE)
+    if not name or message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        _check_named_queues(properties)
+        return
+    lite = LiteTopic(message.topic, name)
+    fault = find_lite_fault(lite)
+    if fault is not None:
+        raise Refused(
+            Reason.MESSAGE_ILLEGAL,
+            f"the message is illegal: lite topic of {message.topic}: {fault}",
+        )
+    if fills_queues:
+        message.properties = props.set_property(properties, _DISPATCH, lite.queue.encode())
+    elif config.is_lite:
+        raise Refused(
+            Reason.NO_PERMISSION,
+            f"lite topic {name} of {message.topic}: no consumer would get its messages. Set "
+            "enableLmq=true, and enableMultiDispatch=true or storeType=defaultRocksDB",
+        )
+
+
+def check_lite_member(properties: bytes, topic: str) -> None:
+    """Raise Refused for a message of a batch if the message has a lite topic. No consumer would get
+    such a message."""
+    if properties.find(_LITE_MARK) >= 0 and props.find_text(properties, _LITE):
+        raise Refused(
+            Reason.MESSAGE_ILLEGAL,
+            f"the message is illegal: a batch for {topic}: expected no message with a lite topic",
+        )
+
+
+def _check_named_queues(properties: bytes) -> None:
+    names = props.find_text(properties, _DISPATCH)
+    for name in names.split(",") if names else ():
+        if name.startswith(LITE_PREFIX) and parse_lite_topic(name) is None:
+            raise Refused(
+                Reason.MESSAGE_ILLEGAL,
+                "the message is illegal: INNER_MULTI_DISPATCH: expected "
+                f"{LITE_PREFIX}parent$lite topic, found {name[:64]!r}",
+            )

@@ -1,0 +1,36 @@
+"""Name of a broker, which its store remembers.
+
+Without a `brokerName`, a broker is named after its host, as in Java. A recreated container has
+another host name. Under that name, the broker would not find its history in the tier.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+STORE_MEMORY: Final = "tieredstore.tier"
+"""File in `storePathRootDir` in which a store remembers its tier: JSON. The key `broker` holds the
+name."""
+_log = logging.getLogger(__name__)
+
+
+def add_remembered_name(properties: Mapping[str, str], default_root: str) -> dict[str, str]:
+    """Add the remembered `brokerName` to settings without a `brokerName`. `default_root`: folder of
+    the store if the settings have no `storePathRootDir`."""
+    given = dict(properties)
+    if given.get("brokerName"):
+        return given
+    path = Path(given.get("storePathRootDir") or default_root, STORE_MEMORY)
+    with suppress(OSError, orjson.JSONDecodeError):  # a start reads it again and reports the fault
+        found = orjson.loads(path.read_bytes())
+        name = found.get("broker") if isinstance(found, dict) else None
+        if isinstance(name, str) and name:
+            _log.info("%s: brokerName is not set. The store remembers %s", path, name)
+            given["brokerName"] = name
+    return given

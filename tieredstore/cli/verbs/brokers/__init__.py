@@ -1,1 +1,0 @@
-"""Verbs that run a broker, or talk to one."""

@@ -1,1 +1,0 @@
-"""Verbs that take messages from one place to another."""

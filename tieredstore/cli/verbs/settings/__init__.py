@@ -1,1 +1,0 @@
-"""Verbs about the command itself: its configuration, profiles, completion, manual."""

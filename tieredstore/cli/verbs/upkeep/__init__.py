@@ -1,1 +1,0 @@
-"""Verbs that mend, delete and tidy up by hand."""

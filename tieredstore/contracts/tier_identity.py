@@ -1,0 +1,128 @@
+"""Identity and change number of a broker's part of a tier.
+
+The first writer gives the part a permanent random identity. The change number is the number of the
+newest writer epoch, and only grows. Each epoch has a unique token, so two histories of one tier
+differ even if their numbers are equal. Claims record which epochs a state directory took. They let
+a restarted writer continue without an operator.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+
+class WriterKind(enum.StrEnum):
+    """Kind of the owner of a writer epoch."""
+
+    STORE = "store"
+    """Store of a broker, which assigns queue offsets."""
+    STARTING = "starting"
+    """Store of a broker that has not compared itself with the tier yet. Such a store assigns no
+    queue offsets. If its start is refused or killed, no other store becomes outdated.
+    """
+    JOB = "job"
+    """Job. Assigns no queue offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterMark:
+    """Mark that a writer leaves in the tier with its epoch.
+
+    `identity`: identity of the tier, found or created by this writer. `token`: unique to this
+    epoch. `store`: identity of the store, or empty for a job. `after`: change number that the
+    writer compared itself with. The new epoch is taken only if `after` is still the newest change
+    number. `is_after_start`: whether epoch `after` belonged to a starting store. If so, the new
+    epoch is taken only if that store has not begun to accept messages since.
+    """
+
+    identity: str
+    token: str
+    kind: WriterKind
+    store: str = ""
+    after: int = 0
+    is_after_start: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TierMark:
+    """Identity and last writers of a broker's part of a tier.
+
+    `identity`: None if no writer created one (Java, older versions). `number`: number of the newest
+    epoch, or 0 without one. `writers`: marks of the newest epochs by number. None for an epoch
+    without a mark. `older`: epochs up to this number are not in `writers`. `older_store`: the
+    newest of these older epochs that a store took, as far as known, or 0. `is_empty`: whether the
+    part has neither an epoch nor a segment. `is_missing`: whether the location of the tier does not
+    exist.
+    """
+
+    identity: str | None = None
+    number: int = 0
+    writers: Mapping[int, WriterMark | None] = field(default_factory=dict)
+    older: int = 0
+    older_store: int = 0
+    is_empty: bool = False
+    is_missing: bool = False
+
+
+@runtime_checkable
+class IdentifiedTier(Protocol):
+    """Provider that keeps the identity and the change number of a tier. Optional."""
+
+    def read_mark(self, broker_name: str, since: int) -> TierMark:
+        """Read the mark of a broker's part, with the writers of the epochs from `since` on. If
+        `since` is 0, only with the writer of the newest epoch. Writes nothing. Raises Unavailable,
+        Corrupt."""
+        ...
+
+    def list_brokers(self) -> Iterator[str]:
+        """Yield the names of the brokers that have data in the tier. Raises Unavailable."""
+        ...
+
+
+@runtime_checkable
+class StartedEpoch(Protocol):
+    """Writer epoch of a starting store, which can be converted to a store's epoch. Every epoch of
+    an `IdentifiedTier` has this method."""
+
+    def become_store(self) -> None:
+        """Convert an epoch that was taken as `STARTING` to a store's epoch, durably. Call this
+        method before the store accepts messages. Raises Fenced if the epoch was lost,
+        Unavailable."""
+        ...
+
+
+@runtime_checkable
+class WatchedEpoch(Protocol):
+    """Writer epoch that can report its successor. Optional."""
+
+    def find_other_store(self) -> str | None:
+        """Return a description of the store that took a later epoch. Returns None if no writer took
+        a later epoch, or only jobs and refused starts. An epoch without a mark counts as a store's
+        epoch. Raises Unavailable if the backend does not answer."""
+        ...
+
+
+class EpochRecord(Protocol):
+    """Claims to writer epochs that were made with one locked state directory.
+
+    Each claim is a unique text. A provider whose epochs outlive the process saves the claim before
+    it takes the epoch. If the claim of an epoch is in the record, the epoch belongs to the owner of
+    the directory, because the process that took the epoch has ended.
+    """
+
+    @property
+    def mark(self) -> WriterMark | None:
+        """Mark that the next epoch leaves in the tier. None for a job that keeps no state."""
+        ...
+
+    def load(self) -> Sequence[str]:
+        """Return the claims, oldest first. Empty if the directory is a copy of another directory.
+        Raises Invalid for a newer format, Unavailable."""
+        ...
+
+    def save(self, claims: Sequence[str]) -> None:
+        """Replace the claims. They are on stable storage on return. Raises Invalid, Unavailable."""
+        ...

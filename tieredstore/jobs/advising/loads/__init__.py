@@ -1,1 +1,0 @@
-"""What came to the queues of a broker, and who read it."""

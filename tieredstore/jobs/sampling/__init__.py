@@ -1,0 +1,1 @@
+"""A small tier with messages that look real, for examples and first steps."""

@@ -1,1 +1,0 @@
-"""Extended units of consume queues: what a unit holds beyond its 20 bytes."""

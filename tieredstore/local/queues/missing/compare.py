@@ -1,0 +1,404 @@
+"""Comparison of a store's consume queues with its log. Builds the missing units."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.errors import Corrupt, Invalid, TieredStoreError
+from tieredstore.local.log.foreign_log import ForeignCommitLog
+from tieredstore.local.queues.foreign import ForeignQueues
+from tieredstore.local.queues.interface import ConsumeQueueReader, QueueUnits
+from tieredstore.local.queues.missing.completed import CompletedQueue
+from tieredstore.local.queues.missing.records import (
+    Joint,
+    Uncovered,
+    Unread,
+    UnreadableQueues,
+    find_records,
+    find_uncovered,
+)
+from tieredstore.local.queues.missing.spilled_rows import Late, Rows, Spill, SpilledRows, find_late
+from tieredstore.local.queues.rebuilt import ROW_DTYPE, RebuiltQueue
+from tieredstore.local.queues.topic_deletions import TopicDeletions
+from tieredstore.message.names import LMQ_PREFIX, is_system_topic
+from tieredstore.message.record import StoredMessage
+from tieredstore.message.topic_deletion import TopicDeletion
+from tieredstore.skipped_records import SkippedRecords
+
+_NO_LIMIT_MS: Final = 2**63 - 1
+_NAMED: Final = 8
+_FOUND_DTYPE: Final = np.dtype([*ROW_DTYPE.descr, ("offset", np.int64)])
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Messages [from_offset, until_offset) of a queue that had no units."""
+
+    key: QueueKey
+    from_offset: int
+    until_offset: int
+    first_position: int
+
+    def fields(self) -> dict[str, object]:
+        """Return the fields for a JSON report."""
+        return {
+            "topic": self.key.topic,
+            "queue_id": self.key.queue_id,
+            "from_offset": self.from_offset,
+            "until_offset": self.until_offset,
+        }
+
+
+class JointSpan(NamedTuple):
+    """Records of several messages of a queue: positions of the first and the last record in the log
+    (bytes), and queue offsets [from_offset, until_offset) of their messages."""
+
+    first: int
+    last: int
+    from_offset: int
+    until_offset: int
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Messages that the log of a store has and its queues lack.
+
+    `built`: runs of units built from the log. `unreadable`: queues whose units cannot be read, so
+    only the records of the log are used. `unread`: parts of the log without records, where messages
+    may have been. `deleted`: topics with messages, but without a queue and without an entry among
+    the topics. `joint_topics`: topics with records of several messages, or with units of another
+    form. `joints`: positions of such records without a unit. `late`: messages with a store time
+    after the limit.
+    """
+
+    built: list[Built] = field(default_factory=list)
+    unreadable: dict[QueueKey, TieredStoreError] = field(default_factory=dict)
+    unread: list[Unread] = field(default_factory=list)
+    deleted: set[str] = field(default_factory=set)
+    joint_topics: set[str] = field(default_factory=set)
+    joints: dict[QueueKey, JointSpan] = field(default_factory=dict)
+    runs: dict[QueueKey, list[ConsumeQueueReader]] = field(default_factory=dict)
+    late: dict[QueueKey, Late] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the queues have all messages of the log."""
+        return not (self.built or self.unreadable or self.unread)
+
+    @property
+    def first_position(self) -> int | None:
+        """Position in the log (bytes) of the first message without a unit, or None."""
+        return min((one.first_position for one in self.built), default=None)
+
+
+def compare_queues(
+    log: ForeignCommitLog,
+    queues: ForeignQueues,
+    *,
+    delays_ms: tuple[int, ...],
+    has_topic: Callable[[str], bool] | None = None,
+    is_special: Callable[[str], bool] = lambda _: False,
+    is_plain: Callable[[str], bool] = lambda _: False,
+    limit_ms: int = _NO_LIMIT_MS,
+    end: int | None = None,
+    scratch: Path | None = None,
+) -> Comparison:
+    """Compare the queues with the log, up to a byte of the log, and up to the first message after a
+    store time.
+
+    `has_topic`: returns whether the broker has a topic. By default all topics exist.
+    `is_special`: returns whether the units of a topic have another form.
+    `is_plain`: returns whether the units of a topic certainly have the plain form.
+    `scratch`: folder for units that exceed memory, as in `Spill`. Raises Unavailable, and Exhausted
+    if space is missing.
+    """
+    found = Comparison()
+    while True:
+        opened = _open_queues(queues, found, is_special)
+        spill = Spill(scratch)
+        groups: dict[QueueKey, SpilledRows] = {}
+        deletions: list[StoredMessage] = []
+        found.unread.clear()
+        try:
+            until = log.readable_offset if end is None else min(end, log.readable_offset)
+            spans = find_uncovered(log, opened.values(), until)
+            _collect(log, spans, delays_ms, found, groups, deletions, spill)
+            # A topic that no table describes is ordinary if it has ordinary messages too.
+            plain = {key.topic for key in (*opened, *groups) if not is_special(key.topic)}
+            plain |= set(filter(is_plain, found.joint_topics))
+            unexpected = _take_unexpected(found, plain)
+        except UnreadableQueues as error:
+            found.unreadable |= error.errors
+            continue
+        break
+    late = _find_first_late(groups, limit_ms)
+    ends = [0, *(_last_position(queue) for queue in opened.values())]
+    ends += [int(rows[len(rows) - 1]["unit"]["physical_offset"]) for rows in groups.values()]
+    # The log ends after the last known record, whatever follows.
+    found.unread = [
+        one for one in found.unread if one.begin < max(ends) and (late is None or one.begin < late)
+    ]
+    found.unread += [one for one in unexpected if late is None or one.begin < late]
+    for key in [key for key in found.unreadable if key.topic in found.joint_topics]:
+        del found.unreadable[key]
+    deleted_before = _find_deletions(deletions, opened, log)
+    for key, rows in sorted(groups.items(), key=lambda item: item[0]):
+        if is_special(key.topic):
+            found.joint_topics.add(key.topic)
+            continue
+        queue = opened.get(key)
+        before = deleted_before(key.topic)
+        runs = _choose(key, rows, queue, log, before, late, spill)
+        held_back = None if late is None else find_late(rows, max(before + 1, late))
+        if not runs and held_back is None:
+            continue
+        is_fixed = key.topic.startswith(LMQ_PREFIX) or is_system_topic(key.topic)
+        is_known = is_fixed or has_topic is None or has_topic(key.topic)
+        if not is_known and queue is None and key not in found.unreadable:
+            found.deleted.add(key.topic)
+            continue
+        if held_back is not None:
+            found.late[key] = held_back
+        if not runs:
+            continue
+        found.runs[key] = list(runs)
+        for run in runs:
+            unit = run.unit(run.min_offset)
+            position = 0 if unit is None else unit[0]
+            found.built.append(Built(key, run.min_offset, run.max_offset, position))
+    return found
+
+
+def warn_of_missing(found: Comparison, place: str) -> None:
+    """Log warnings about missing units."""
+    count = sum(one.until_offset - one.from_offset for one in found.built)
+    if count:
+        names = sorted({f"{one.key.topic}/{one.key.queue_id}" for one in found.built})
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        _log.warning(
+            "%s: %d messages of the commit log are in no consume queue. Their units are made from "
+            "it: %s%s",
+            place,
+            count,
+            ", ".join(names[:_NAMED]),
+            more,
+        )
+    for key, error in sorted(found.unreadable.items()):
+        _log.warning(
+            "%s: consume queue %s/%d cannot be read, its units are made from the commit log: %s",
+            place,
+            *key,
+            error,
+        )
+    for one in found.unread:
+        _log.error("%s: %s", place, explain_unread(one))
+
+
+def explain_unread(one: Unread) -> str:
+    """Describe the fault at a position of the log."""
+    return (
+        f"commit log at {one.begin}: {one.reason}. The {one.end - one.begin} bytes up to "
+        f"{one.end} are in no consume queue and cannot be read"
+    )
+
+
+def _open_queues(
+    queues: ForeignQueues, found: Comparison, is_special: Callable[[str], bool]
+) -> dict[QueueKey, ConsumeQueueReader]:
+    opened: dict[QueueKey, ConsumeQueueReader] = {}
+    unreadable = found.unreadable
+    for key in sorted(queues.list_queues()):
+        if is_special(key.topic):
+            found.joint_topics.add(key.topic)
+            continue
+        # A light queue shares its messages with the queue to which they were sent.
+        if key.topic.startswith(LMQ_PREFIX) or key in unreadable:
+            continue
+        try:
+            queue = queues.open_queue(key)
+            if queue is not None and queue.min_offset < queue.max_offset:
+                opened[key] = queue
+        except (Corrupt, Invalid) as error:
+            unreadable[key] = error
+    return opened
+
+
+def _collect(
+    log: ForeignCommitLog,
+    spans: Iterable[Uncovered],
+    delays_ms: tuple[int, ...],
+    found: Comparison,
+    groups: dict[QueueKey, SpilledRows],
+    deletions: list[StoredMessage],
+    spill: Spill,
+) -> None:
+    for span in spans:
+        for one in find_records(log, span, delays_ms):
+            if isinstance(one, QueueUnits):
+                rows = groups.get(one.key)
+                if rows is None:
+                    rows = groups[one.key] = SpilledRows(spill, _FOUND_DTYPE)
+                rows.extend(_make_rows(one))
+            elif isinstance(one, Unread):
+                found.unread.append(one)
+            elif isinstance(one, Joint):
+                found.joint_topics.add(one.key.topic)
+                first = JointSpan(one.position, one.position, one.from_offset, one.until_offset)
+                known = found.joints.get(one.key, first)
+                found.joints[one.key] = known._replace(
+                    last=one.position, until_offset=one.until_offset
+                )
+            else:
+                deletions.append(one)
+
+
+def _take_unexpected(found: Comparison, plain: Collection[str]) -> list[Unread]:
+    """Return records of several messages in topics that cannot have such records, as unread parts
+    of the log. They are removed from the result, and hide no other message of their topic."""
+    unexpected = []
+    for key in [key for key in found.joints if key.topic in plain]:
+        first, last, _, _ = found.joints.pop(key)
+        found.joint_topics.discard(key.topic)
+        reason = f"records of several messages in {key.topic}, which is no BatchCQ topic"
+        unexpected.append(Unread(first, last + 1, reason))
+    return unexpected
+
+
+def _last_position(queue: ConsumeQueueReader) -> int:
+    unit = queue.unit(queue.max_offset - 1)
+    return 0 if unit is None else unit[0]
+
+
+def _make_rows(group: QueueUnits) -> Rows:
+    rows = np.empty(len(group.units), _FOUND_DTYPE)
+    rows["unit"] = group.units
+    rows["store_timestamp"] = group.store_timestamps_ms
+    rows["offset"] = group.offset + np.arange(len(rows))
+    return rows
+
+
+def _find_first_late(groups: dict[QueueKey, SpilledRows], limit_ms: int) -> int | None:
+    """Return the position in the log (bytes) of the first message that may not be served yet,
+    or None."""
+    if limit_ms == _NO_LIMIT_MS:
+        return None
+    late = [
+        int(rows["unit"]["physical_offset"][is_late].min())
+        for found in groups.values()
+        for rows in found.blocks()
+        if (is_late := rows["store_timestamp"] > limit_ms).any()
+    ]
+    return min(late, default=None)
+
+
+def _find_deletions(
+    messages: list[StoredMessage], opened: dict[QueueKey, ConsumeQueueReader], log: ForeignCommitLog
+) -> Callable[[str], int]:
+    """Return a function that returns the position of a topic's last deletion in the log (bytes), or
+    -1. `messages`: deletions that have no unit."""
+    skipped = SkippedRecords()
+    ends = {
+        deletion.topic: one.physical_offset
+        for one in messages
+        if (deletion := TopicDeletion.parse(one, skipped)) is not None
+    }
+    known = TopicDeletions(
+        lambda topic, number: opened.get(QueueKey(topic, number)), lambda: log, skipped
+    )
+    return lambda topic: max(ends.get(topic, -1), known.find_position(topic))
+
+
+def _choose(
+    key: QueueKey,
+    rows: SpilledRows,
+    queue: ConsumeQueueReader | None,
+    log: ForeignCommitLog,
+    deleted_before: int,
+    late: int | None,
+    spill: Spill,
+) -> list[RebuiltQueue]:
+    """Return the valid units, in runs. Units of an earlier generation of a topic are left out:
+    after them in the log, the queue continues at a lower offset or was deleted."""
+    runs: list[RebuiltQueue] = []
+    highest = -1
+    for block in rows.blocks():
+        offsets = block["offset"].astype(np.int64)
+        positions = block["unit"]["physical_offset"].astype(np.int64)
+        good = positions > deleted_before
+        if late is not None:
+            good &= positions < late
+        if queue is not None:
+            good &= _find_fitting(queue, offsets, positions)
+        # A step back to a used offset begins another generation of the topic.
+        reached = np.maximum.accumulate(np.where(good, offsets, -1))
+        before = np.maximum(np.concatenate(([-1], reached[:-1])), highest)
+        back = np.flatnonzero(good & (offsets <= before))
+        if len(back):
+            runs = []
+            good[: back[-1]] = False
+        highest = max(highest, int(reached[-1]))
+        chosen = np.flatnonzero(good)
+        if not len(chosen):
+            continue
+        for part in np.split(chosen, np.flatnonzero(np.diff(offsets[chosen]) != 1) + 1):
+            offset = int(offsets[part[0]])
+            if not runs or runs[-1].max_offset != offset:
+                runs.append(RebuiltQueue(key, log, str(log.directory), spill))
+            some = block[part]
+            runs[-1].add(QueueUnits(key, offset, some["unit"], some["store_timestamp"]))
+    return runs
+
+
+def _find_fitting(
+    queue: ConsumeQueueReader, offsets: np.ndarray, positions: np.ndarray
+) -> np.ndarray:
+    """Return which messages fit into a queue: messages before its units, after its units, or at an
+    offset whose unit is empty."""
+    first, last = queue.unit(queue.min_offset), queue.unit(queue.max_offset - 1)
+    good = np.zeros(len(offsets), dtype=np.bool_)
+    if first is not None:
+        good |= (offsets < queue.min_offset) & (positions < first[0])
+    if last is not None:
+        good |= (offsets >= queue.max_offset) & (positions > last[0])
+    inside = (offsets >= queue.min_offset) & (offsets < queue.max_offset)
+    for row in np.flatnonzero(inside).tolist():
+        unit = queue.unit(int(offsets[row]))
+        good[row] = unit is None or unit[1] <= 0 or unit[1] == 2**31 - 1
+    return good
+
+
+@dataclass(eq=False)
+class ComparedQueues:
+    """`ForeignQueues` of a store, completed with the missing units from its log."""
+
+    _queues: ForeignQueues
+    _found: Comparison
+    _place: str
+
+    def list_queues(self) -> Iterable[QueueKey]:
+        joint = self._found.joint_topics
+        found = {*self._queues.list_queues(), *self._found.runs}
+        return {key for key in found if key.topic not in joint}
+
+    def open_queue(self, key: QueueKey) -> ConsumeQueueReader | None:
+        """Open one queue, or return None. Raises Corrupt for an unreadable queue without
+        messages in the log."""
+        runs = self._found.runs.get(key)
+        error = self._found.unreadable.get(key)
+        if error is not None and not runs:
+            raise error
+        if key.topic in self._found.joint_topics:
+            return None
+        queue = None if error is not None else self._queues.open_queue(key)
+        return queue if not runs else CompletedQueue(queue, runs, self._place)
+
+    def close(self) -> None:
+        self._queues.close()

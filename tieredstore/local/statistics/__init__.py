@@ -1,1 +1,0 @@
-"""What a store counts and measures about itself (Java's StoreStatsService)."""

@@ -1,0 +1,72 @@
+"""Lite topics (RIP-83): light queues below a parent topic, named `%LMQ%$<parent>$<lite topic>`."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tieredstore.message.names import LMQ_PREFIX, illegal_topic
+from tieredstore.message.properties import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    is_blank,
+    parse_number,
+)
+from tieredstore.message.record import StoredMessage
+
+LITE_QUEUE_ID: Final = 0
+"""Id of the single queue of a lite topic."""
+_SEPARATOR: Final = "$"
+LITE_PREFIX: Final = LMQ_PREFIX + _SEPARATOR
+"""Prefix of the light queues of lite topics."""
+
+
+class LiteTopic(NamedTuple):
+    """A lite topic. `parent`: the topic to which its messages are sent."""
+
+    parent: str
+    name: str
+
+    @property
+    def queue(self) -> str:
+        """Name of the light queue of this lite topic."""
+        return f"{LITE_PREFIX}{self.parent}{_SEPARATOR}{self.name}"
+
+
+def parse_lite_topic(queue: str) -> LiteTopic | None:
+    """Return the lite topic of a light queue, or None if the queue's name is not that of a lite
+    topic."""
+    if not queue.startswith(LITE_PREFIX):
+        return None
+    parent, separator, name = queue.removeprefix(LITE_PREFIX).partition(_SEPARATOR)
+    if not (parent and separator and name) or _SEPARATOR in name:
+        return None
+    return LiteTopic(parent, name)
+
+
+def make_parent_prefix(parent: str) -> str:
+    """Return the common name prefix of the light queues of all lite topics of a parent."""
+    return f"{LITE_PREFIX}{parent}{_SEPARATOR}"
+
+
+def find_lite_fault(lite: LiteTopic) -> str | None:
+    """Return why no message can be put in this lite topic, or None if messages can. A `$` in its
+    name would stop the dispatch of a Java broker."""
+    if is_blank(lite.name):
+        return "expected a name, found a blank one"
+    for separator in (_SEPARATOR, ","):
+        if separator in lite.name:
+            return f"expected a name without {separator}, found {lite.name[:64]!r}"
+    return illegal_topic(lite.queue, LITE_QUEUE_ID)
+
+
+def find_light_offset(queue: str, message: StoredMessage) -> int | None:
+    """Return the queue offset of a message in a light queue, or None if the message is not in the
+    queue."""
+    names = message.get_property(INNER_MULTI_DISPATCH)
+    offsets = message.get_property(INNER_MULTI_QUEUE_OFFSET)
+    if names is None or offsets is None:
+        return None
+    if names == queue:
+        return parse_number(offsets)
+    pairs = zip(names.split(","), offsets.split(","), strict=False)
+    return next((parse_number(offset) for name, offset in pairs if name == queue), None)

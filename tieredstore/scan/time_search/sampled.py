@@ -1,0 +1,178 @@
+"""Estimate of the start and end of a time range in a large queue, from the times of some messages.
+Samples cover the queue, and are closer together near the start and the end of the range. The start
+is accepted only if all samples before it, and all times that are possible between them, are earlier
+than the range. For the end, all later samples and times must be later than the range. A queue whose
+times do not ascend therefore needs more reads. The reader then compares each message within the
+bounds."""
+
+from __future__ import annotations
+
+import bisect
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Corrupt
+from tieredstore.scan.catalogue import clip_spans
+from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.time_search.store_times import read_times_at
+
+STEP_MS = 60_000
+"""Maximum clock change that is not detected. Bounds are wider by this time."""
+_BLOCK_BYTES = 1 << 20
+"""Approximate commit log bytes of a gap between two samples. A smaller gap is not divided
+further."""
+_FIRST_SAMPLES = 64
+_PARTS = 8
+"""Number of parts into which new samples divide the gap between two samples."""
+_TRIES = 4
+"""Number of messages that are tried for one sample if the first are damaged."""
+
+
+def narrow_by_samples(
+    reader: QueueReader, low: int, high: int, since_ms: int | None, until_ms: int | None
+) -> tuple[int, int]:
+    """Return queue offsets within [low, high). Messages outside are unlikely to be stored within
+    [since, until), epoch ms. The search reads at most a few hundred heads. Times that leave the
+    range for more than a minute and return between two samples are missed, unless the metadata of
+    segments shows them. Raises Unavailable."""
+    search = SampledSearch(reader, low, high)
+    begin = 0 if since_ms is None else search.find_begin(since_ms)
+    end = search.count if until_ms is None else search.find_end(until_ms)
+    if begin > end:
+        return low, low
+    # Messages between two spans of units count as being as old as those around them.
+    first = search.offset_at(begin - 1) + 1 if begin else low
+    return first, search.offset_at(end) if end < search.count else high
+
+
+def _median_around(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the median of each value and of three values on each side, so that outliers do not
+    count."""
+    if not len(values):
+        return values
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(values, 3, "reflect"), 7)
+    found: npt.NDArray[np.float64] = np.median(around, axis=1)
+    return found
+
+
+class SampledSearch:
+    """Known times of messages of a queue, by position. A position is a number among the searched
+    messages, counted from 0 over all spans."""
+
+    def __init__(self, reader: QueueReader, low: int, high: int) -> None:
+        self._reader = reader
+        self._spans = clip_spans(reader.queue.unit_spans(), low, high)
+        self._ends = list(accumulate(end - start for start, end in self._spans))
+        self.count = self._ends[-1] if self._ends else 0
+        self._places = self._times = np.empty(0, np.int64)
+        log_bytes = sum(extent.size_bytes for extent in reader.queue.commit_log)
+        held = sum(end - start for start, end in reader.queue.unit_spans())
+        each = log_bytes / max(held, 1)
+        self._block = max(1, int(_BLOCK_BYTES / max(each, 1)))
+        if self.count:
+            step = -(-self.count // _FIRST_SAMPLES)
+            self._take_samples([*range(0, self.count - 1, step), self.count - 1])
+
+    def find_begin(self, since_ms: int) -> int:
+        """Return the first position whose message may be stored at or after a time."""
+        while True:
+            late = np.flatnonzero(self._guess_bounds()[1] >= since_ms - STEP_MS)
+            gap = int(late[0]) if len(late) else len(self._places)
+            if not self._split(gap):
+                break
+        begin = int(self._places[gap - 1]) if gap else 0
+        return self._widen_begin(begin, since_ms)
+
+    def find_end(self, until_ms: int) -> int:
+        """Return the first position from which no message is stored before a time."""
+        while True:
+            early = np.flatnonzero(self._guess_bounds()[0] < until_ms + STEP_MS)
+            gap = int(early[-1]) if len(early) else 0
+            if not self._split(gap):
+                break
+        end = int(self._places[gap]) + 1 if gap < len(self._places) else self.count
+        return self._widen_end(end, until_ms)
+
+    def _guess_bounds(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the smallest and largest possible time in each gap between samples. Gap 0 is
+        before the first sample, and the last gap is after the last sample. If a clock was set back
+        within a gap, the difference of the two sampled times is smaller than the time that passed.
+        The time that passed is estimated from the neighbouring gaps."""
+        if not len(self._times):
+            return np.array([-np.inf]), np.array([np.inf])
+        times = self._times.astype(np.float64)
+        before, after = times[:-1], times[1:]
+        counts = np.diff(self._places).astype(np.float64)
+        passed = 2 * _median_around(np.maximum(after - before, 0) / counts) * counts
+        low = np.minimum(np.minimum(before, after), after - passed)
+        high = np.maximum(np.maximum(before, after), before + passed)
+        return (
+            np.concatenate([times[:1], low, times[-1:]]),
+            np.concatenate([times[:1], high, [np.inf]]),
+        )
+
+    def offset_at(self, place: int) -> int:
+        """Return the queue offset of a position among the messages of all spans."""
+        span = bisect.bisect_right(self._ends, place)
+        end = self._spans[span][1]
+        return end - (self._ends[span] - place)
+
+    def _split(self, gap: int) -> bool:
+        """Take samples within a gap between samples. Returns whether a sample was found."""
+        low = int(self._places[gap - 1]) if gap else -1
+        high = int(self._places[gap]) if gap < len(self._places) else self.count
+        if high - low <= self._block:
+            return False
+        step = max(self._block // 2, -(-(high - low) // _PARTS), 1)
+        return self._take_samples(list(range(low + step, high, step)))
+
+    def _take_samples(self, places: list[int]) -> bool:
+        """Read the times at some positions, or just after positions that cannot be read."""
+        before = len(self._places)
+        for tried in range(_TRIES):
+            wanted = [place + tried for place in places if place + tried < self.count]
+            found = read_times_at(self._reader, [self.offset_at(place) for place in wanted])
+            self._add(np.array(wanted, np.int64)[found.known], found.times[found.known])
+            known = dict(zip(wanted, found.known.tolist(), strict=True))
+            places = [place for place in places if not known.get(place + tried, True)]
+            if not places:
+                break
+        return len(self._places) > before
+
+    def _add(self, places: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> None:
+        joined, first = np.unique(np.concatenate([self._places, places]), return_index=True)
+        self._times = np.concatenate([self._times, times])[first]
+        self._places = joined
+
+    def _widen_begin(self, begin: int, since_ms: int) -> int:
+        """Return `begin`, or the start of an earlier segment if its latest time in the metadata is
+        in the range."""
+        for extent in self._reader.queue.commit_log:
+            if extent.times is not None and extent.times[1] >= since_ms:
+                return self._place_behind(extent.base_offset, 0, begin)
+        return begin
+
+    def _widen_end(self, end: int, until_ms: int) -> int:
+        """Return `end`, or the end of a later segment if its earliest time in the metadata is in
+        the range."""
+        for extent in reversed(self._reader.queue.commit_log):
+            if extent.times is not None and extent.times[0] < until_ms:
+                return self._place_behind(extent.end_offset, end, self.count)
+        return end
+
+    def _place_behind(self, log_offset: int, low: int, high: int) -> int:
+        """Return the first position of [low, high) whose unit refers to a byte after `log_offset`,
+        or `high`."""
+
+        def named(place: int) -> int:
+            unit = self._reader.read_units(self.offset_at(place), 1)[0]
+            return int(unit["physical_offset"])
+
+        try:
+            if low >= high or named(high - 1) < log_offset:  # mostly
+                return high
+            return bisect.bisect_left(range(high), log_offset, lo=low, key=named)
+        except Corrupt:  # shorter than it was listed
+            return low

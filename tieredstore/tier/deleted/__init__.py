@@ -1,0 +1,1 @@
+"""Records, in the tier, of the deleted generations of topics."""

@@ -1,0 +1,1 @@
+"""Checks that a store, its state directory and its tier belong together."""

@@ -1,0 +1,79 @@
+"""Plan of a read: the stores to query for a message, in order."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from tieredstore.config import StorageLevel
+
+if TYPE_CHECKING:
+    from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
+    from tieredstore.contracts.message_store import MessageStore
+
+
+class ReadSource(Enum):
+    """Source of a read: the tier, or the next store, which receives puts."""
+
+    TIER = auto()
+    NEXT_STORE = auto()
+
+
+ReadPlan: TypeAlias = tuple[ReadSource, ...]
+_TIER_FIRST: ReadPlan = (ReadSource.TIER, ReadSource.NEXT_STORE, ReadSource.TIER)
+_NEXT_STORE_FIRST: ReadPlan = (ReadSource.NEXT_STORE, ReadSource.TIER)
+_NEXT_STORE_ONLY: ReadPlan = (ReadSource.NEXT_STORE,)
+
+
+class TieredQueue(Protocol):
+    """Properties of a queue in the tier that a plan needs."""
+
+    @property
+    def consume_queue_commit_offset(self) -> int: ...
+
+
+def reads_tier(
+    level: StorageLevel,
+    source: DispatchSource,
+    queue: TieredQueue | None,
+    key: QueueKey,
+    offset: int,
+    count: int = 1,
+) -> bool:
+    """Return whether `tieredStorageLevel` directs a read of `count` messages from `offset` to the
+    tier. `queue`: the queue in the tier, or None if the tier does not have it."""
+    if level is StorageLevel.FORCE:
+        return True
+    if level is StorageLevel.DISABLE or queue is None:
+        return False
+    if offset >= queue.consume_queue_commit_offset:
+        return False
+    if not source.is_in_store(key, offset):
+        return True
+    return level is StorageLevel.NOT_IN_MEM and not source.is_in_memory(key, offset, count)
+
+
+def plan_read(
+    level: StorageLevel,
+    store: MessageStore,
+    queue: TieredQueue | None,
+    key: QueueKey,
+    offset: int,
+    count: int,
+) -> ReadPlan:
+    """Plan a read of `count` messages from `offset`. Each source is queried for messages that the
+    previous sources did not have. The tier is also the last source, because messages leave the next
+    store once they are uploaded. `level`: DISABLE for topics that only the next store answers. This
+    function may read files of the next store."""
+    if level is StorageLevel.DISABLE:
+        return _NEXT_STORE_ONLY
+    end = queue.consume_queue_commit_offset if queue is not None else 0
+    if level is StorageLevel.FORCE:
+        # Messages behind the tier's end are the next store's. Its own end covers only that.
+        is_cold = offset < end or store.get_max_offset_in_queue(*key) <= end
+    else:
+        is_cold = reads_tier(level, store.dispatch_source, queue, key, offset, count) or (
+            # A queue that the next store has lost: its answer sends readers to the beginning.
+            0 < end <= offset and not store.get_max_offset_in_queue(*key)
+        )
+    return _TIER_FIRST if is_cold else _NEXT_STORE_FIRST
