@@ -1,4 +1,4 @@
-"""`scripts/bench`: our store beside Java's, alternating in one run."""
+"""`scripts/bench` measures our store and Java's in alternating passes of one run."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ ALL_ROWS = (*ROWS, *S3_ROWS)
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, 2 pairs: a trial")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, 2 pairs, no warm-up: a trial"
+    )
     parser.add_argument(
         "--only",
         default="",
         metavar="ROW,…",
-        help="rows by name or prefix (s3-: those of an object store)",
+        help="rows by name or prefix, s3- for those of an object store",
     )
-    parser.add_argument("--pairs", type=int, default=0, help="alternating pairs (7; quick: 2)")
+    parser.add_argument("--pairs", type=int, default=0, help="alternating pairs: 7, with --quick 2")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all passes there")
-    parser.add_argument(
-        "--document", type=Path, metavar="PAGE", help="put the tables into docs/benchmarks.md"
-    )
+    parser.add_argument("--document", type=Path, metavar="PAGE", help="put the tables into a page")
     parser.add_argument("--no-java", action="store_true", help="our side alone")
     parser.add_argument("--one-core", action="store_true", help="keep our side on one core")
     parser.add_argument("--folder", type=Path, help="work on this disk (default: the temporary)")
@@ -48,13 +48,13 @@ def chosen(only: str) -> list[Row]:
         return list(ROWS)
     rows = [row for row in ALL_ROWS if any(row.name.startswith(name) for name in wanted)]
     if not rows:
-        sys.exit(f"bench: no row is called {only}; there are {', '.join(r.name for r in ALL_ROWS)}")
+        sys.exit(f"bench: no row is called {only}. There are {', '.join(r.name for r in ALL_ROWS)}")
     return rows
 
 
 def warm_memory(folder: Path, size_mib: int) -> None:
-    """Write a file of so many MiB through a mapping, and remove it: its pages are free, and this
-    machine's, when the next pass asks for pages."""
+    """Write a file of `size_mib` MiB through a mapping, and remove it. The freed pages are then
+    available to this machine when the next pass requests pages."""
     if not size_mib:
         return
     path = folder / "warm-memory"
@@ -67,29 +67,32 @@ def warm_memory(folder: Path, size_mib: int) -> None:
     path.unlink()
 
 
-def measure(row: Row, bench: Workbench, peer: JavaPeer | None, pairs: int) -> Measured:
-    """Warm up both, then alternate: ours, Java, ours, Java, …"""
+def measure(
+    row: Row, bench: Workbench, peer: JavaPeer | None, pairs: int, *, is_trial: bool
+) -> Measured:
+    """Warm up our store and Java's, then alternate between them. `is_trial`: without warm-up."""
     measured = Measured(row)
+    fresh_mib = 0 if is_trial else row.fresh_mib
     request: dict[str, Any] | None = row.java(bench.sizes) if row.java and peer else None
     try:
         with row.ours(bench) as run:
-            for _ in range(row.java_warm_up if request else 0):
+            for _ in range(row.java_warm_up if request and not is_trial else 0):
                 assert peer is not None
                 assert request is not None
                 peer.ask(request)
-            for _ in range(row.warm_up):
+            for _ in range(0 if is_trial else row.warm_up):
                 run()
-            gc.freeze()  # as a server does after its recovery
+            gc.freeze()  # As a server does after its recovery.
             for _ in range(pairs):
                 gc.collect()
-                warm_memory(bench.folder.parent, row.fresh_mib)
+                warm_memory(bench.folder.parent, fresh_mib)
                 found = run()
                 if "beside" in found:
                     measured.java.append(found.pop("beside"))
                 measured.ours.append(found)
                 if request is not None:
                     assert peer is not None
-                    warm_memory(bench.folder.parent, row.fresh_mib)
+                    warm_memory(bench.folder.parent, fresh_mib)
                     measured.java.append(peer.ask(request))
     except Exception as error:
         traceback.print_exc()
@@ -100,7 +103,8 @@ def measure(row: Row, bench: Workbench, peer: JavaPeer | None, pairs: int) -> Me
 def greet(
     peer: JavaPeer | None, missing: str
 ) -> tuple[dict[str, Any] | None, JavaPeer | None, str]:
-    """What Java says of itself; without it (jars that cannot be resolved, say) the run goes on."""
+    """Return Java's description of its environment. Without Java (unresolved jars, for example) the
+    run continues."""
     if peer is None:
         return None, None, missing
     try:
@@ -113,7 +117,9 @@ def greet(
 def main() -> int:
     given = arguments()
     if given.list:
-        print("\n".join(f"{row.name:20} {row.what}" for row in ALL_ROWS))
+        print(
+            "\n".join(f"{row.name:20} {row.what}, {row.face}, {row.durability}" for row in ALL_ROWS)
+        )
         return 0
     rows = chosen(given.only)
     sizes: Sizes = QUICK if given.quick else FULL
@@ -124,17 +130,18 @@ def main() -> int:
     measured: list[Measured] = []
     with tempfile.TemporaryDirectory(prefix="tieredstore-bench-", dir=given.folder) as name:
         folder = Path(name)
-        # before this process is pinned: a child inherits the cores
+        # Before this process is pinned, since a child inherits the cores.
         peer = None if missing else JavaPeer(folder / "java")
         if given.one_core and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         tune_server_process()
         try:
             java, peer, missing = greet(peer, missing)
-            print(f"Java: {java or missing}; {pairs} pairs", file=sys.stderr)
+            print(f"Java: {java or missing}, {pairs} pairs", file=sys.stderr)
             for row in rows:
                 print(f"{row.name}: {row.what}", file=sys.stderr, flush=True)
-                measured.append(measure(row, Workbench(folder / row.name, sizes), peer, pairs))
+                bench = Workbench(folder / row.name, sizes)
+                measured.append(measure(row, bench, peer, pairs, is_trial=given.quick))
                 for found in outcomes(measured[-1:]):
                     print(f"  {one_line(found)}", file=sys.stderr, flush=True)
         finally:

@@ -1,16 +1,17 @@
-"""Compare what `tieredstore advise` predicts with what the store does; write the table of
-docs/tuning.md.
+"""Compare the predictions of `tieredstore advise` with the store itself. Write the table of
+docs/adr/0016-measurements.md.
 
     python -m benchmarks.advise [--write]
 
-Uploads run over a simulated clock, as in `benchmarks.cost`. Reads run in real time over the objects
-that these made, each GET delayed by 30 ms. Takes about a minute on a machine with nothing else to
-do; where there is, reads take longer than is predicted.
+Uploads run over a simulated clock, as in `benchmarks.cost`. Reads run in real time over the
+resulting objects, with each GET delayed by 30 ms. Takes about a minute on an idle machine. On a
+busy machine, reads take longer than predicted.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import tempfile
 import threading
@@ -22,6 +23,8 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import cast
+
+import numpy as np
 
 from benchmarks.cost.__main__ import DOCS, replace_part
 from benchmarks.cost.simulation import (
@@ -39,31 +42,27 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetRequest
 from tieredstore.contracts.request_model import Requests
-from tieredstore.jobs.advising.loads.arrivals import Arrivals
-from tieredstore.jobs.advising.reads.backend import Backend
-from tieredstore.jobs.advising.reads.modelling import (
-    ColdReader,
-    ReadFigures,
-    find_percentile,
-    model_reads,
-)
-from tieredstore.jobs.advising.uploads.queue import QueueUploads, model_uploads
-from tieredstore.jobs.advising.uploads.sharing import Counted, count_shared
+from tieredstore.jobs.advising.queue_uploads import QueueUploads, model_uploads
+from tieredstore.jobs.advising.replay import ColdReader, ReadFigures, model_reads
+from tieredstore.jobs.advising.timeline import Backend
+from tieredstore.jobs.advising.upload_costs import Counted, count_shared
+from tieredstore.jobs.advising.workload import Arrivals
 from tieredstore.metrics import Metrics
-from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
+from tieredstore.providers.chunks.modelling.queue import ChunkRequestModel
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.store import AHEAD_THREADS, READ_THREADS
 
-PAGE = DOCS / "tuning.md"
+PAGE = DOCS / "adr" / "0016-measurements.md"
 LATENCY_MS = 30.0
 CACHE_BYTES = 256 << 20
 LONG_MS = LATENCY_MS / 2
-"""A get that takes longer has waited for the backend, and for nothing else on the machine."""
+"""Time in ms above which a get counts as one that waited for the backend. Shorter waits can be
+other work of the machine."""
 MEMORY_BYTES_PER_S = 2e9
-"""Of an object store in memory."""
+"""Throughput of an object store in memory."""
 TOPIC = "Simulated"
 _BEGIN_MS = 1_700_000_000_000
 
@@ -92,15 +91,25 @@ UPLOADS: Sequence[tuple[str, Load, Scheme]] = (
 )
 
 
+def steady_arrivals(
+    begin_ms: float, interval_ms: float, record_bytes: float, end_ms: float
+) -> Arrivals:
+    """Return the arrival curve of a queue that gets its first message at `begin_ms`, and then one
+    message each interval."""
+    count = (end_ms - begin_ms) / interval_ms + 1
+    times = np.array([begin_ms - interval_ms, end_ms])
+    return Arrivals(times, np.array([0.0, count]), record_bytes)
+
+
 def predict_uploads(scheme: Scheme, load: Load) -> tuple[Requests, list[QueueUploads]]:
-    """Predict the requests of all queues of a load together, and each queue's own."""
+    """Predict the requests of all queues of a load together, and of each queue separately."""
     model = ChunkRequestModel(ChunkSettings(group_bytes=scheme.group_bytes))
     config = StoreConfig(**scheme.keys)  # type: ignore[arg-type]
     scans = range(_BEGIN_MS, _BEGIN_MS + load.duration_ms, scheme.scan_ms)
     queues = []
     for number in range(load.queues):
         begin_ms = _BEGIN_MS + int(load.interval_ms * number / load.queues)
-        arrivals = Arrivals.steady(
+        arrivals = steady_arrivals(
             begin_ms, load.interval_ms, load.record_bytes, _BEGIN_MS + load.duration_ms
         )
         stored = model.make_queue(1 / load.stands_for)
@@ -112,7 +121,7 @@ def predict_uploads(scheme: Scheme, load: Load) -> tuple[Requests, list[QueueUpl
 
 
 def count_after_start(outcome: Outcome) -> int:
-    """Count the requests of a run without those of its start and its sweep."""
+    """Count the requests of a run, except those of its start and its sweep."""
     return sum(
         count
         for (operation, kind), count in outcome.requests.items()
@@ -125,8 +134,8 @@ def count_after_start(outcome: Outcome) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Readers of all queues of a load at a time. runs: what each reads, by how many messages its
-    queue has."""
+    """Concurrent readers of all queues of a load. `runs`: function that returns a reader's runs for
+    a queue with a given number of messages."""
 
     name: str
     load: Load
@@ -135,18 +144,19 @@ class Reads:
 
 
 def read_all(messages: int) -> list[tuple[int, int]]:
-    """Read the whole queue."""
+    """Return the only run of a reader that reads the whole queue."""
     return [(0, messages)]
 
 
 def jump(messages: int, *, times: int = 60) -> list[tuple[int, int]]:
-    """Read a message here and there."""
+    """Return runs of single messages at offsets that are spread over the queue."""
     places = random.Random(1)
     return [(places.randrange(messages), 1) for _ in range(times)]
 
 
 def catch_up(messages: int, *, times: int = 6, count: int = 10_000) -> list[tuple[int, int]]:
-    """Begin here and there, and read on for a while."""
+    """Return runs of `count` messages each, which begin at offsets that are spread over the
+    queue."""
     return [(first, count) for first, _ in jump(messages - count, times=times)]
 
 
@@ -161,7 +171,8 @@ READS: Sequence[Reads] = (
 
 
 class DelayedClient(MeteredMemoryClient):
-    """Each GET takes `latency_ms` longer, and what other work on the machine adds: `took_ms`."""
+    """Client whose GETs take `latency_ms` longer. `took_ms`: real times of the GETs, which include
+    other work of the machine."""
 
     latency_ms = 0.0
 
@@ -184,7 +195,7 @@ class DelayedClient(MeteredMemoryClient):
 
 
 class MeasuredBackend(Backend):
-    """Takes for each request what some took, in their order."""
+    """Backend whose request times are the measured times, in the measured order."""
 
     def __init__(self, took_ms: Sequence[float], bytes_per_s: float) -> None:
         super().__init__(bytes_per_s=bytes_per_s)
@@ -196,7 +207,7 @@ class MeasuredBackend(Backend):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What readers of the store met; took_ms: of each GET."""
+    """Outcome of reading the store. `took_ms`: time of each GET."""
 
     requests: int
     times_ms: list[float]
@@ -206,7 +217,7 @@ class Read:
 
 @contextmanager
 def open_written(load: Load, folder: Path) -> Iterator[tuple[DelayedClient, FlatFileStore]]:
-    """Upload a load, then open the tier as a process that has nothing of it in memory."""
+    """Upload a load, then open the tier as a new process with empty memory."""
     process = Process(Scheme("written"), load, folder, DelayedClient)
     try:
         process.run(20_000, load.duration_ms)
@@ -223,7 +234,7 @@ def open_written(load: Load, folder: Path) -> Iterator[tuple[DelayedClient, Flat
 def read_store(
     reads: Reads, client: DelayedClient, store: FlatFileStore, latency_ms: float = LATENCY_MS
 ) -> Read:
-    """Let readers read, each in a thread of its own."""
+    """Run the readers, each in its own thread."""
     config = StoreConfig(broker_name="broker-a", read_ahead_cache_size_bytes=CACHE_BYTES)
     before, times_ms = client.get_count, []
     client.latency_ms = latency_ms
@@ -262,8 +273,8 @@ def read_store(
 
 
 def measure_pace(reads: Reads, client: DelayedClient, store: FlatFileStore) -> float:
-    """Measure the messages a second that each of these readers gets without any delay: a process
-    makes them no faster of what it has read."""
+    """Measure the messages per second of each reader without any delay, which is the limit of the
+    process."""
     begin = time.perf_counter()
     read = read_store(reads, client, store, 0.0)
     seconds = time.perf_counter() - begin
@@ -273,13 +284,12 @@ def measure_pace(reads: Reads, client: DelayedClient, store: FlatFileStore) -> f
 def predict_reads(
     reads: Reads, took_ms: Sequence[float] = (LATENCY_MS,), messages_per_s: float = float("inf")
 ) -> ReadFigures:
-    """Predict the same. took_ms: of each GET; messages_per_s: of each reader, at most: both are
-    those of the run."""
+    """Predict the reads of `read_store`. `took_ms`: time of each GET. `messages_per_s`: maximum
+    rate of each reader. Both were measured in the same run."""
     model = ChunkRequestModel()
     _, queues = predict_uploads(Scheme("written"), reads.load)
     readers = []
     for number, queue in enumerate(queues):
-        assert queue.written is not None
         queue.written.reopen()
         readers.append(
             ColdReader(
@@ -341,7 +351,8 @@ TRACES: Sequence[tuple[str, TracedLoad]] = (
 
 
 def _list_trace_rows() -> Iterator[str]:
-    """What a store did that recorded a trace, beside the model over that trace."""
+    """Yield table rows of a store that recorded a trace, and of the model's figures for the
+    trace."""
     for name, load in TRACES:
         with tempfile.TemporaryDirectory() as folder:
             run = TracedRun(load, Path(folder), DelayedClient)
@@ -379,13 +390,21 @@ def _make_read_row(
     )
 
 
+def find_percentile(values: Sequence[float], share: float) -> float | None:
+    """Return the smallest value that is at least as large as the given share of all values. None
+    without values."""
+    return sorted(values)[max(math.ceil(len(values) * share) - 1, 0)] if values else None
+
+
 def _off(predicted: float, real: float) -> str:
     return f"{100 * (predicted / real - 1):+.1f} %" if real else "–"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.advise", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the table into docs/tuning.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write the table into docs/adr/0016-measurements.md"
+    )
     is_written = parser.parse_args().write
     found = table()
     print(found)

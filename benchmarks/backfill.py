@@ -1,7 +1,7 @@
-"""What a backfill costs: `python -m benchmarks.backfill [--megabytes N] [--shape k1|b128]`.
+"""Cost of a backfill: `python -m benchmarks.backfill [--megabytes N] [--shape k1|b128]`.
 
-A tier of `benchmarks.scan_data` becomes Parquet (zstd 1), which one process, this one, backfills.
-MB/s are stored commit log bytes (1e6) a CPU second, by stage; memory is the peak.
+A tier of `benchmarks.scan_data` becomes Parquet (zstd 1), which this process alone backfills.
+Prints MB/s (1e6 stored commit log bytes per CPU second) by stage, and the peak memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.scan_data import BODY_BYTES, CLUSTER, make
-from tieredstore.jobs.backfilling import backfill_target, run_backfill
+from tieredstore.jobs.backfilling.job import run_backfill
+from tieredstore.jobs.backfilling.target import backfill_target
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
@@ -33,7 +34,7 @@ CASES = {"keys, tags and ids": ("keys", "msg_id", "tags"), "properties": ("prope
 
 
 class Timed(Journal):
-    """CPU seconds up to the end of each stage."""
+    """CPU seconds until the end of each stage."""
 
     def __init__(self) -> None:
         super().__init__(None, {})
@@ -93,7 +94,7 @@ def main() -> None:
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 print(
                     f"{shape}, {name}: {size:,.0f} MB, {report['messages']:,} messages: "
-                    f"{size / total:,.0f} MB/s in all; "
+                    f"{size / total:,.0f} MB/s in all, "
                     + ", ".join(
                         f"{stage} {size / max(seconds, 1e-3):,.0f}"
                         for stage, seconds in journal.seconds.items()

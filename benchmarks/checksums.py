@@ -1,9 +1,9 @@
-"""What checksums of blocks cost those who read: `python -m benchmarks.checksums [--turns 5]`.
+"""Cost of block checksums for readers: `python -m benchmarks.checksums [--turns 5]`.
 
-Two tiers in files have the same segments of messages of 1 KiB, one of them without the checksums
-beside them. Each reader goes through both by turns, in processes of their own, the files in the
-page cache, where nothing but the processor counts. The least CPU seconds of each side are compared,
-of all threads.
+Two tiers in files have the same segments of messages of 1 KiB. One of the tiers has no checksums.
+Each reader reads both tiers in turn, in separate processes, with the files in the page cache, so
+that only the processor counts. The CPU seconds of all threads are measured in several passes, and
+the minimum of each tier counts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tieredstore.providers import naming
 from tieredstore.providers.posix.sum_files import SUFFIX
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import raise_on_damage
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import locate
 from tieredstore.scan.plan import plan
 from tieredstore.scan.read.options import ReadOptions
@@ -37,13 +37,13 @@ from tieredstore.server_process import tune_server_process
 from tieredstore.tier.store import TieredMessageStore
 
 PASSES = 5
-"""Of a process; the first ones find no memory to use again."""
+"""Number of passes in one process. The first passes cannot reuse freed memory."""
 WANTED = 0.05
-"""Of the time of a reader."""
+"""Maximum share of a reader's time that checksums may take."""
 
 
 class Side:
-    """One of the two tiers, open for all its readers. Each method goes through the whole once."""
+    """One of the two tiers, open for all its readers. Each method reads the whole tier once."""
 
     def __init__(self, folder: Path, store: TieredMessageStore) -> None:
         self._folder = folder
@@ -89,8 +89,8 @@ READERS: dict[str, Callable[[Side], None]] = {
 
 
 def link_segment(source: str, target: str) -> None:
-    """Make a tier of the same files: copies lie elsewhere in memory, which counts for more than
-    checksums do."""
+    """Create a tier with hard links to the same files. Copies would have other memory addresses,
+    which affects the times more than checksums do."""
     name = Path(source).name
     if naming.parse_segment_file_name(name) is not None:
         os.link(source, target)
@@ -101,8 +101,8 @@ def link_segment(source: str, target: str) -> None:
 def read_often(
     read: Callable[[Side], None], local: Path, folder: Path, times: int, taken: SimpleQueue[float]
 ) -> None:
-    """Give the least CPU seconds of this process."""
-    tune_server_process()  # whether memory goes back to the system counts for more than checksums
+    """Record the smallest CPU seconds of this process for each reader over all passes."""
+    tune_server_process()  # Returning memory to the system matters more than checksums.
     least = float("inf")
     with opened(local, folder) as store:
         side = Side(folder, store)

@@ -1,9 +1,9 @@
 """Cold reads of a backend with latency: `python -m benchmarks.cold_reads [--latency-ms 30]`.
 
-A Posix tier whose every read waits a while longer, as one over a network does. Sequential reads
-through the store API stand beside the same bytes read raw: 4 threads, 4 MiB each; both alternate,
-and the median of the pairs counts. Then single reads: the first message of a queue that was not
-read before, of one whose units are known, and pulls at random offsets.
+Each read of a Posix tier is delayed, as over a network. Sequential reads through the store API are
+compared with raw reads of the same bytes: 4 threads, 4 MiB each. The two kinds of reads alternate,
+and the median of the pairs counts. Then single reads are measured: the first message of an unread
+queue, a message whose units are cached, and pulls at random offsets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GROUP = "GID_cold"
 
 
 class Counted(WrapperProvider):
-    """Counts the bytes that are read, by type."""
+    """Counter of the bytes read, by type."""
 
     def __init__(self, provider: WrapperProvider) -> None:
         super().__init__(provider)
@@ -80,7 +80,7 @@ def slow_store(
 
 
 def read_raw(store: TieredMessageStore) -> tuple[int, float]:
-    """Bytes and seconds: the commit log of queue 0, 4 MiB in each of 4 threads."""
+    """Read the commit log of queue 0, 4 MiB in each of 4 threads. Returns bytes and seconds."""
     file = store.flat_files.get(TOPIC, 0)
     assert file is not None
     wanted = [
@@ -95,7 +95,7 @@ def read_raw(store: TieredMessageStore) -> tuple[int, float]:
 
 
 def read_all(store: TieredMessageStore, pull: int) -> tuple[int, float]:
-    """Messages and seconds: queue 0 from its beginning, in pulls."""
+    """Read queue 0 from its start, in pulls. Returns messages and seconds."""
     store.fetcher.cache.drop(QueueKey(TOPIC, 0))
     started = time.perf_counter()
     messages = read_queue(store, store.get_message, 0, pull)
@@ -103,7 +103,7 @@ def read_all(store: TieredMessageStore, pull: int) -> tuple[int, float]:
 
 
 def time_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[float]:
-    """Milliseconds of a get at each offset, the cache empty before each."""
+    """Return the milliseconds of a get at each offset, with an empty cache before each."""
     taken = []
     for offset in offsets:
         store.fetcher.cache.drop(QueueKey(TOPIC, 0))
@@ -115,7 +115,7 @@ def time_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[
 
 
 def time_next_gets(store: TieredMessageStore, offsets: list[int], pull: int) -> list[float]:
-    """Milliseconds of a second get, behind a first one that brought the units along."""
+    """Return the milliseconds of a second get, after a first get that read the units too."""
     taken = []
     for offset in offsets:
         store.fetcher.cache.drop(QueueKey(TOPIC, 0))
@@ -172,7 +172,7 @@ def compare_sequential(
     print(
         f"bodies of {body_bytes}, pulls of {pull}: {ours:.0f} MB/s ({messages / 1000:.0f} k msg/s) "
         f"of {raw:.0f} MB/s raw: {statistics.median(shares):.2f} "
-        f"({min(shares):.2f}-{max(shares):.2f}); beyond the messages {waste:.1%}; reads {reads}",
+        f"({min(shares):.2f}-{max(shares):.2f}), beyond the messages {waste:.1%}, reads {reads}",
         flush=True,
     )
 

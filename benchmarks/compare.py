@@ -1,12 +1,12 @@
-"""CPU time of this checkout beside an older one's: `python -m benchmarks.compare --base DIR`.
+"""CPU time of this checkout and an older one: `python -m benchmarks.compare --base DIR`.
 
     git worktree add ../before REVISION
     python -m benchmarks.compare --base ../before --only put,read-store,upload --pairs 5
 
-Each pass runs in a process of its own, pinned to one core: this checkout, the other one, this one,
-…  The clock of the rows is the CPU time of the whole process, so that a busy disk or a busy machine
-counts little; a ratio above 1 says that this checkout takes more. Both checkouts need
-`benchmarks.rows`, and are run by the same Python.
+Each pass runs in a process of its own, pinned to one core. The two checkouts alternate. Times are
+the CPU time of the whole process, so that a busy disk or a busy machine matters little. A ratio
+above 1 means that this checkout takes more CPU time. Both checkouts need `benchmarks.rows`, and are
+run by the same Python.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 THIS = Path(__file__).resolve()
 DEFAULT_ROWS = "put,put-live,put-batch,reput,upload,read-store,s3-scan,scan"
 SCAN = "scan"
-"""The row that is `benchmarks.scan`: all columns, and the body alone."""
+"""Name of the row that measures `benchmarks.scan`, for all columns and for the body alone."""
 MEGABYTES = 60
+
+
+_AMOUNTS: Final = (40_000, 40_000, 500, 300, 200_000, 500_000, 125_000, 100)
+"""Amounts of work in one pass (`Sizes`). Both checkouts do the same work, also if the amounts of a
+trial differ between them."""
 
 
 def main() -> None:
@@ -38,7 +43,7 @@ def main() -> None:
     )
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument(
-        "--passes", type=int, default=3, help="passes of a process; the best counts"
+        "--passes", type=int, default=3, help="passes of a process, of which the best counts"
     )
     parser.add_argument("--child", metavar="ROW", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -72,7 +77,8 @@ def compare_row(row: str, base: Path, pairs: int, passes: int) -> None:
 
 
 def run_child(checkout: Path, row: str, passes: int) -> Iterator[tuple[str, float]]:
-    """CPU seconds a message (or whatever the row counts), by figure, in a checkout."""
+    """Run a row in a checkout. Yields the CPU seconds per message (or another unit of the row), by
+    figure."""
     command = [sys.executable, str(THIS), "--child", row, "--passes", str(passes)]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     found = subprocess.run(
@@ -85,8 +91,9 @@ def run_child(checkout: Path, row: str, passes: int) -> Iterator[tuple[str, floa
 
 
 def measure_row(row: str, passes: int) -> Iterator[tuple[str, float]]:
-    """The best pass of each figure in this process. Takes the clock of the rows over."""
-    sys.path[0] = os.environ["PYTHONPATH"]  # the folder of this file comes first otherwise
+    """Yield the best pass of each figure in this process. Passes are timed by the CPU time, not by
+    the wall clock."""
+    sys.path[0] = os.environ["PYTHONPATH"]  # Otherwise the folder of this file comes first.
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     sys.setswitchinterval(0.001)
@@ -95,28 +102,35 @@ def measure_row(row: str, passes: int) -> Iterator[tuple[str, float]]:
         return
     time.perf_counter = time.process_time
     time.perf_counter_ns = time.process_time_ns
-    from benchmarks.model import QUICK, Workbench
+    from benchmarks.model import Sizes, Workbench
     from benchmarks.rows import ROWS, S3_ROWS
 
     found = next(one for one in (*ROWS, *S3_ROWS) if one.name == row)
-    best: dict[str, float] = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="tieredstore-compare-") as name,
-        found.ours(Workbench(Path(name), QUICK)) as run,
-    ):
-        for _ in range(1 + passes):  # the first one warms up
-            measured = run()
-            for key, value in measured.items():
-                if key.startswith("seconds"):
-                    one = value / measured["count"]
-                    best[key] = min(best.get(key, one), one)
+    with tempfile.TemporaryDirectory(prefix="tieredstore-compare-") as name:
+        folder = Path(name) / "row"  # the rows that read keep their tier beside it
+        folder.mkdir()
+        with found.ours(Workbench(folder, Sizes(*_AMOUNTS))) as run:
+            best = _find_best(run, passes)
     for key, value in best.items():
         yield row if key == "seconds" else f"{row} {key.removeprefix('seconds_')}", value
 
 
+def _find_best(run: Callable[[], Mapping[str, float]], passes: int) -> dict[str, float]:
+    """Return the CPU time of the best pass per unit of work, in seconds, by figure."""
+    best: dict[str, float] = {}
+    for _ in range(1 + passes):  # The first one warms up.
+        measured = run()
+        for key, value in measured.items():
+            if key.startswith("seconds"):
+                one = value / measured["count"]
+                best[key] = min(best.get(key, one), one)
+    return best
+
+
 def measure_scan(passes: int) -> Iterator[tuple[str, float]]:
-    """The decoding of a tier into Arrow, as `benchmarks.scan` measures it."""
-    # names of the package differ between checkouts: the module of the benchmark has them
+    """Measure the decoding of a tier into Arrow, like `benchmarks.scan`."""
+    # Names of the package differ between checkouts, so the names in the benchmark's module are
+    # used.
     scan: Any = importlib.import_module("benchmarks.scan")
     from benchmarks.scan_data import CLUSTER, make
 

@@ -1,9 +1,9 @@
-"""What an export costs beside Spark's own Parquet writer: `python -m benchmarks.export`.
+"""Cost of an export compared with Spark's own Parquet writer: `python -m benchmarks.export`.
 
-The same rows and columns, the same codec and level; Spark gets them from Parquet files without
-compression, which is the cheapest way that it has, and from our data source. It writes them without
-partitions, ours are by topic and day. CPU seconds are those of this process, of the JVM and of its
-Python workers together, the best of the passes behind one that warms up; MB are commit log bytes
+Rows, columns, codec and level are the same. Spark reads the rows from uncompressed Parquet files,
+which is its cheapest source, and from our data source. Spark writes without partitions. Our export
+writes partitions by topic and day. CPU seconds are those of this process, of the JVM and of its
+Python workers together. The best pass counts, after one pass to warm up. MB are commit log bytes
 (1e6) of a tier of `benchmarks.scan_data`. Memory is the peak of the JVM and of the largest Python
 process.
 """
@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.processes import Processes, Used
 from benchmarks.scan_data import BODY_BYTES, TOPIC, make
-from tieredstore.jobs.exporting import ExportRequest, Format, run_export
+from tieredstore.jobs.exporting.job import run_export
+from tieredstore.jobs.exporting.request import ExportRequest, Format
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
@@ -64,7 +65,7 @@ def size_of(folder: Path) -> int:
 
 
 def write_plain(url: str, folder: Path) -> None:
-    """The rows as Parquet files without compression, one for each task of a scan."""
+    """Write the rows as uncompressed Parquet files, one file for each task of a scan."""
     folder.mkdir()
     for number, task in enumerate(open_tier(url).scan().plan()):
         writer: pq.ParquetWriter | None = None

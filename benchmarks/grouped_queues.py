@@ -1,4 +1,4 @@
-"""A tier of which all is in group objects, made without the broker that would write it."""
+"""A tier with all data in group objects, created without a broker."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ from itertools import count
 from struct import pack_into
 
 from benchmarks.small_queues import BROKER, HOST, START_MS
-from tieredstore.contracts.gathering import order_in_groups
-from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, order_in_groups
 from tieredstore.message import layout
 from tieredstore.message.consume_queue import pack_unit
 from tieredstore.message.crc import raw_crc32
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.providers import naming
-from tieredstore.providers.chunks.lives.groups import (
+from tieredstore.providers.chunks.manifests.groups import (
     RUNS_LEVEL,
     WRITES_LEVEL,
     GroupPiece,
     make_group,
 )
-from tieredstore.providers.chunks.lives.names import GROUPS_FOLDER, Life
+from tieredstore.providers.chunks.manifests.names import GROUPS_FOLDER, Generation
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 
 _GROUPED_QUEUES, _REGROUPED_QUEUES = 1_700, 90
-"""In a group object of writes, of 16 MiB, and in one of runs, of 32 MiB, with 10 KiB a minute from
-each."""
+"""Number of queues in a group object of writes (16 MiB), and in a group object of merged runs (32
+MiB), if each queue gets 10 KiB per minute."""
 _WRITES_A_RUN = 2
 _FOLDER = f"{naming.cluster_directory_name('DefaultCluster')}/{BROKER}/{GROUPS_FOLDER}"
 
 
 class _Queue:
-    """One queue, as far as it is written."""
+    """A queue with its segments and its number of messages."""
 
     def __init__(self, topic: str, sequences: count[int]) -> None:
         path = f"{BROKER}/{topic}/0"
@@ -45,11 +44,11 @@ class _Queue:
             SegmentId(path, kind, 0)
             for kind in (FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE)
         ]
-        self._lives = [Life(1, next(sequences)) for _ in self._ids]
+        self._generations = [Generation(1, next(sequences)) for _ in self._ids]
         self._messages = 0
 
     def write(self, messages: int) -> list[tuple[GroupPiece, bytes]]:
-        """Return the pieces of the next messages, and their units."""
+        """Return the records and the units of the next messages."""
         size, log, units = len(self._record), b"", b""
         first = self._messages
         for offset in range(first, first + messages):
@@ -60,20 +59,20 @@ class _Queue:
         self._messages += messages
         starts = first * size, first * len(units) // messages
         return [
-            (GroupPiece(id, life, start, start + len(data), raw_crc32(data)), data)
-            for id, life, start, data in zip(  # noqa: A001 - the contract's name
-                self._ids, self._lives, starts, (log, units), strict=True
+            (GroupPiece(id, generation, start, start + len(data), raw_crc32(data)), data)
+            for id, generation, start, data in zip(  # noqa: A001 - the contract's name
+                self._ids, self._generations, starts, (log, units), strict=True
             )
         ]
 
 
 def make_grouped(queues: int, pieces: int) -> MemoryObjectClient:
-    """Make a tier of so many queues, each file in so many pieces: half of them runs of two writes,
-    half of them writes, as a broker leaves it that is killed in the middle of a day."""
+    """Create a tier with `queues` queues. Each segment has `pieces` pieces, half of them merged
+    from two writes and half single writes, as after a kill of the broker in the middle of a day."""
     store = MemoryObjectClient()
     provider = chunk_provider(store, group_bytes=16 << 20)
     epoch = provider.acquire_writer(BROKER)
-    provider.list(BROKER)  # by which it says that there may be groups
+    provider.list(BROKER)  # It marks the possible presence of groups.
     sequences = count(1)
     made = [_Queue(f"topic-{number:06d}", sequences) for number in range(queues)]
     made.sort(key=lambda queue: queue.order)
@@ -85,11 +84,11 @@ def make_grouped(queues: int, pieces: int) -> MemoryObjectClient:
         for first in range(0, queues, width):
             some = made[first : first + width]
             found = [pair for queue in some for pair in queue.write(_WRITES_A_RUN if is_run else 1)]
-            group = make_group(level, Life(1, next(sequences)), [piece for piece, _ in found])
+            group = make_group(level, Generation(1, next(sequences)), [piece for piece, _ in found])
             content = [*(data for _, data in found), group.packed_index]
             assert store.put_if_absent(f"{_FOLDER}/{group.name}", content, {})
     epoch.release()
     provider.close()
-    # What the epoch leaves names nothing of all that it did not write itself.
+    # The shutdown snapshot names only the epoch's own writes.
     store.delete([info.key for info in store.list("") if ".left" in info.key])
     return store

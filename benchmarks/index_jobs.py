@@ -1,8 +1,9 @@
-"""How fast one core makes index files: `python -m benchmarks.index_jobs [--megabytes N]`.
+"""Rate of one core for creating index files: `python -m benchmarks.index_jobs [--megabytes N]`.
 
-Gathering: MB/s of stored commit log (1e6) and keys, on the tiers of `benchmarks.scan_data`. Files:
-items/s of sharing out and sorting synthetic rows into files with Java's default 5 million slots.
-All a CPU second of one thread; memory is that of the process at its highest.
+Gathering is measured in MB/s (1e6 stored commit log bytes) and keys/s, on the tiers of
+`benchmarks.scan_data`. Files are measured in items/s: synthetic items are distributed and sorted
+into files with Java's default 5 million slots. All are per CPU second of one thread. Memory is the
+peak of the process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tieredstore.jobs.index.build import BuildTask, Capacity, build, shares
 from tieredstore.jobs.index.collect import CollectTask, collect
 from tieredstore.jobs.index.rows import key_rows, stage_rows
 from tieredstore.jobs.index.staging import Staging
-from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation, load_config, locate, place_tier
 from tieredstore.scan.plan import ScanBounds, plan
 
@@ -31,7 +32,8 @@ ROWS_OF_A_TASK = 500_000
 
 
 def staging_at(folder: Path) -> Staging:
-    """A staging place on this disk, without syncs: what is measured is the processor."""
+    """Return a staging location on the local disk, without syncs, since only CPU time is
+    measured."""
     folder.mkdir(parents=True, exist_ok=True)
     loaded = load_config(None, cluster=CLUSTER, broker=BROKER)
     config = place_tier(loaded.config, folder.as_uri(), state=None)
@@ -99,7 +101,7 @@ def files(folder: Path, items: int) -> str:
     return (
         f"files: {items:,} items in {SLOTS:,} slots: {seconds:.2f} CPU s, "
         f"{items / seconds / 1e6:.2f} M items/s, {sum(b.file.size_bytes for b in built) / 1e6:,.0f}"
-        f" MB; {peak:,.0f} MiB at most"
+        f" MB, {peak:,.0f} MiB at most"
     )
 
 

@@ -1,10 +1,10 @@
 """Puts beside catch-up readers: `python -m benchmarks.isolation [--seconds 20] [--pairs 5]`.
 
-One thread puts messages of 1 KiB at a fixed rate, in slices of a millisecond, with and without what
-a tier does meanwhile, by turns: readers that go through an uploaded history from its beginning, as
-fast as they are answered, and uploads of what is put, one scan after the other. The time of each
-put counts, and beside it the time since it was due: a put that waits for its thread to be let in is
-late, though it is quick itself.
+One thread puts messages of 1 KiB at a fixed rate, in slices of a millisecond, with and without
+concurrent work of a tier, in turn. The work consists of readers of an uploaded history from its
+beginning, at full speed, and of uploads of the new messages, one scan after the other. The time of
+each put counts, and also the time since it was due. A put that waits for its thread to be scheduled
+is late, though it is quick itself.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from benchmarks.report import environment
 from benchmarks.rows.tier import check, forget, opened
 from benchmarks.workload import body, message, ring
 from tieredstore.contracts.message_store import GetMessageStatus
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.server_process import tune_server_process
 from tieredstore.tier.store import TieredMessageStore
 
 HISTORY = "historyTopic"
 SLICE_S = 0.001
 P50_RATIO, P99_MS = 1.5, 10.0
-"""What is wanted of puts beside readers and uploads."""
+"""Limits for puts with concurrent readers and uploads: ratio of the median times, and the 99th
+percentile in ms."""
 
 
 @dataclass(slots=True)
 class Side:
-    """Times of puts, ns: of the call, and since the put was due."""
+    """Durations of puts in ns: of the call itself, and from the time at which the put was due."""
 
     calls: list[npt.NDArray[np.int64]] = field(default_factory=list)
     late: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -52,7 +53,8 @@ class Side:
         return float(np.percentile(np.concatenate(times), share * 100)) / 1000
 
     def histogram(self) -> dict[str, int]:
-        """Calls by powers of two, µs; each up to its name."""
+        """Return the number of calls by powers of two. Each key is the upper bound of its bucket,
+        µs."""
         bounds = [1000 << power for power in range(20)]
         counts, _ = np.histogram(np.concatenate(self.calls), [0, *bounds, 1 << 62])
         names = [*(f"{bound // 1000}" for bound in bounds), "more"]
@@ -73,7 +75,7 @@ def make_history(store: TieredMessageStore, count: int) -> None:
 def put_for(
     store: TieredMessageStore, ready: list[Message], rate: int, seconds: float, side: Side
 ) -> None:
-    """Put at a rate; a slice that comes late is made up for at once."""
+    """Put messages at a fixed rate. A late slice is caught up immediately."""
     a_slice = max(round(rate * SLICE_S), 1)
     total = round(rate * seconds)
     calls = np.zeros(total, np.int64)
@@ -97,7 +99,7 @@ def put_for(
 
 @contextmanager
 def tier_at_work(store: TieredMessageStore, readers: int, side: Side) -> Iterator[None]:
-    """Readers and uploads in threads of their own, until the end of the block."""
+    """Run readers and uploads in separate threads during the block."""
     stop = threading.Event()
     counts = [0] * readers
 
@@ -148,7 +150,7 @@ def main() -> int:
         folder = Path(name)
         ready = ring(body(BODY_BYTES))
         with opened(folder / "local", folder / "tier", message_index_enable=False) as store:
-            store.next_store.start()  # uploads are this benchmark's
+            store.next_store.start()  # This benchmark uploads itself.
             make_history(store, given.history)
             put_for(store, ready, given.rate, min(given.seconds, 5), Side())
             for _ in range(given.pairs):

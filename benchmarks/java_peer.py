@@ -1,4 +1,4 @@
-"""The Java side of the pairs: one warm JVM that runs one pass of a row when asked."""
+"""The Java side of a comparison: a warm JVM that runs one pass of a row on request."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ START = '. ./env.sh && exec java $JFLAGS -Xmx4g -Duser.home="$1/home" -cp "$CP" 
 
 
 class JavaPeer:
-    """RocketMQ's own classes behind one JSON line a request (`tests/interop/java/src/Peer.java`).
-
-    Not pinned: Java's threads may use every core.
-    """
+    """RocketMQ's own classes, controlled by one JSON line per request
+    (`tests/interop/java/src/Peer.java`). The JVM is not pinned to a core, so Java's threads may use
+    every core."""
 
     def __init__(self, work: Path) -> None:
         work.mkdir(parents=True, exist_ok=True)
@@ -32,19 +31,19 @@ class JavaPeer:
 
     @staticmethod
     def missing() -> str:
-        """Why there is no Java side; empty when there is one."""
+        """Return the reason why the Java side is missing, or an empty text if it exists."""
         tools = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
         return f"not installed: {', '.join(tools)}" if tools else ""
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One pass; raises RuntimeError with what Java said."""
+        """Run one pass. Raises RuntimeError with Java's message."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it ended: the empty answer says so
+            pass  # It ended, so the response is empty.
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the Java side ended: {self._last_words()}")
@@ -54,7 +53,7 @@ class JavaPeer:
         return answer
 
     def _last_words(self) -> str:
-        """The end of its log; the log itself goes with the work folder."""
+        """Return the last lines of Java's log, which is deleted with the work folder."""
         return Path(self._log.name).read_text(errors="replace")[-2000:]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a row of the benchmark is, and what its pairs say."""
+"""Rows of the benchmark table, and the results of measured pairs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 Pass = dict[str, Any]
-"""One measured pass: `count` things in `seconds`, and further `seconds_…`, `bytes`, `p50_us`."""
+"""Result of one pass: `count` items in `seconds`, and optionally further `seconds_…`, `bytes`,
+`p50_us`."""
 
 AS_IT_IS = frozenset({"s", "ms", "µs", "MiB"})
-"""Units of values that are not rates; the smaller the better."""
+"""Units of values that are reported as measured, and not as rates. Smaller values are better."""
 
 BODY_BYTES = 1024
 QUEUES = 4
@@ -21,7 +22,7 @@ QUEUES = 4
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much work one pass is."""
+    """Amounts of work in one pass."""
 
     messages: int
     put_messages: int
@@ -34,12 +35,12 @@ class Sizes:
 
 
 FULL = Sizes(200_000, 200_000, 2000, 2000, 1_000_000, 20_000_000, 5_000_000, 1000)
-QUICK = Sizes(40_000, 40_000, 500, 300, 200_000, 500_000, 125_000, 100)
+QUICK = Sizes(10_000, 10_000, 200, 100, 50_000, 100_000, 25_000, 50)
 
 
 @dataclass(frozen=True, slots=True)
 class Workbench:
-    """Where a pass of ours works: `folder` is on the disk that is measured."""
+    """Environment of the passes of our store. `folder` is on the measured disk."""
 
     folder: Path
     sizes: Sizes
@@ -50,11 +51,9 @@ OursFactory = Callable[[Workbench], AbstractContextManager[Callable[[], Pass]]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of a row.
-
-    key: which clock of the pass; unit: what is counted a second, or `s` for the time itself.
-    floor: least rate wanted of ours; ceiling: most seconds wanted; ratio: least ours / Java.
-    """
+    """One figure of a row. `key`: name of the figure's seconds in a `Pass`. `unit`: unit of the
+    rate, or `s` for the time itself. Targets: `floor`: minimum rate of our store. `ceiling`:
+    maximum seconds. `ratio`: minimum of our rate divided by Java's."""
 
     name: str
     unit: str
@@ -73,13 +72,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One kind of work: ours, and the other side's where it has a peer.
-
-    fresh_mib: memory that the pass takes for pages of new files, MiB: written once and freed right
-    before each pass of either side, since a virtual machine may have to ask its host for it first.
-    peer: who that is. Java's passes are asked for with `java`; any other peer's are the `beside`
-    of our passes, measured in the same process right behind them.
-    """
+    """One row of the table: a kind of work, done by our store and, if a peer exists, by the peer.
+    `fresh_mib`: memory that the pass needs for pages of new files, MiB. This memory is written once
+    and freed just before each pass, since a virtual machine may have to request it from its host
+    first. `peer`: name of the other side. Java's passes are requested with `java`. The passes of
+    any other peer are the `beside` of our passes, measured in the same process just after our
+    passes."""
 
     name: str
     what: str
@@ -98,7 +96,7 @@ class Row:
 
 @dataclass(slots=True)
 class Measured:
-    """The passes of one row; `java`: those of its peer, whoever that is."""
+    """The passes of one row. `java`: passes of the peer, which is Java or another program."""
 
     row: Row
     ours: list[Pass] = field(default_factory=list)
@@ -108,8 +106,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One figure over all pairs: medians, and the ratio (above 1: ours is better) with its
-    spread. verdicts: each target with whether it is met."""
+    """One figure over all pairs: medians, and the ratio with its spread. A ratio above 1 means that
+    our store is better. `verdicts`: each target and its result."""
 
     row: Row
     figure: Figure
@@ -149,7 +147,7 @@ def outcome(measured: Measured, figure: Figure) -> Outcome:
 
 
 def short(number: float) -> str:
-    """1234567 -> 1.23 M"""
+    """Return a number in short form: 1234567 -> 1.23 M."""
     for limit, suffix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(number) >= limit:
             return f"{number / limit:.3g}{suffix}"

@@ -1,4 +1,4 @@
-"""A real object store for the rows of S3: versitygw on loopback, and raw ways to talk to it."""
+"""A real object store for the rows of S3: versitygw on loopback, and raw clients."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ CONNECTIONS = 16
 
 
 class ServerMissing(Exception):
-    """What is missing for the rows of S3."""
+    """A server is missing on this machine. The message names the missing part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A fresh bucket of the server."""
+    """A new bucket of the server."""
 
     endpoint: str
     name: str
     boto: BotoClient
 
     def properties(self, **more: object) -> PluginProperties:
-        """Settings of a tier in the bucket, as a configuration has them."""
+        """Configuration keys of a tier in the bucket."""
         values = {
             "objectStoreEndpoint": self.endpoint,
             "objectStoreBucket": self.name,
@@ -55,14 +55,14 @@ class Bucket:
         return read_settings(S3Settings, self.properties(**more))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """Key -> bytes."""
+        """Return the size in bytes of the object at each key."""
         pages = self.boto.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
         return {o["Key"]: o["Size"] for page in pages for o in page.get("Contents", [])}
 
 
 @contextmanager
 def bucket(folder: Path) -> Iterator[Bucket]:
-    """Starts the server, whose data are in `folder`; raises ServerMissing."""
+    """Start the server with its data in `folder`. Raises ServerMissing."""
     folder.mkdir(parents=True, exist_ok=True)
     endpoint = _up(folder)
     boto = _boto(endpoint)
@@ -95,7 +95,8 @@ def _localstack(verb: str, folder: Path, *names: str) -> subprocess.CompletedPro
 
 
 def _every_core() -> None:
-    """The server is not kept on our core."""
+    """Let the server use all cores, because it is started by a process that is pinned to one
+    core."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
@@ -125,7 +126,7 @@ def in_parallel(work: Callable[[Any], Any], items: Sequence[Any], threads: int) 
 
 
 class RawSocket:
-    """Presigned requests over one kept connection: the floor that Python allows."""
+    """Presigned requests over one kept connection: the minimum time of a Python client."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -135,7 +136,7 @@ class RawSocket:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def path(self, operation: str, key: str) -> str:
-        """Signed for an hour; made before the clock runs."""
+        """Return a URL that is signed for an hour. Call this before the measured time begins."""
         url = self._bucket.boto.generate_presigned_url(
             operation, Params={"Bucket": self._bucket.name, "Key": key}, ExpiresIn=3600
         )
@@ -150,7 +151,7 @@ class RawSocket:
         assert status == 200, status
 
     def get(self, path: str, position: int, buffer: memoryview) -> None:
-        """Fills the buffer."""
+        """Read an object into the buffer."""
         last = position + len(buffer) - 1
         head = (
             f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\nRange: bytes={position}-{last}\r\n\r\n"
@@ -164,7 +165,7 @@ class RawSocket:
             done += self._socket.recv_into(buffer[done:])
 
     def _head(self) -> tuple[int, int, bytes]:
-        """Status, length of the body, and what of it came along."""
+        """Return the status, the length of the body, and the first bytes of the body."""
         received = b""
         while b"\r\n\r\n" not in received:
             piece = self._socket.recv(65536)

@@ -1,13 +1,14 @@
-"""Latencies of puts at half the largest rate, and what each long pause was.
+"""Latencies of puts at half the largest rate, and the causes of long pauses.
 
     python -m benchmarks.pauses [--seconds 60] [--file-mib 256] [--folder DIR] [--json FILE]
 
-One thread puts messages of 1 KiB at half of what it reached just before, in slices of a
-millisecond, while files roll, the dispatch runs and a flush comes every half second. Every put is
-timed, in three histograms: all puts, those that began a file, those while the dispatch was busy.
-Pauses above 20 ms are listed with their cause, from a trace of flushes, rolls, passes of the
-dispatch, garbage collections and waits for the put lock, beside the processor time and the page
-faults of the thread meanwhile. Old files are deleted as it goes, so 60 s do not fill the disk.
+One thread puts messages of 1 KiB at half of the maximum rate, which is measured just before. The
+thread puts in slices of a millisecond, while files roll, the dispatch runs and a flush comes every
+half second. Every put is timed, in three histograms: all puts, puts that began a file, and puts
+during a pass of the dispatch. Pauses above 20 ms are listed with their cause. The causes come from
+a trace of flushes, rolls, passes of the dispatch, garbage collections and waits for the put lock.
+The processor time and the page faults of the thread are listed as well. Old files are deleted
+during the run, so that 60 s do not fill the disk.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ SLICE_NS = 1_000_000
 FLUSH_S = 0.5
 KEPT_FILES = 4
 BUCKETS = 40
-"""Bucket n: from 2^n ns on."""
+"""Number of buckets of a histogram. Bucket n begins at 2^n ns."""
 
 
 class Trace:
-    """What happened when: spans of (name, begin, end) in ns, the latest ones."""
+    """The most recent spans, as (name, begin, end) in ns."""
 
     def __init__(self) -> None:
         self.spans: deque[tuple[str, int, int]] = deque(maxlen=4096)
         self._begun = 0
 
     def wrap(self, owner: Any, method: str, name: str) -> None:
-        """Note each call of a method of an object."""
+        """Record each call of a method of the object."""
         inner: Callable[..., Any] = getattr(owner, method)
         spans = self.spans
 
@@ -68,7 +69,7 @@ class Trace:
             self.spans.append((f"garbage, generation {info['generation']}", self._begun, now))
 
     def explain(self, begin: int, end: int) -> list[str]:
-        """What took part in a time, longest first."""
+        """Return the spans within a time range, longest first."""
         found: dict[str, int] = {}
         for name, start, stop in list(self.spans):
             shared = min(stop, end) - max(start, begin)
@@ -79,7 +80,7 @@ class Trace:
 
 
 class TracedLock:
-    """The put lock, whose waits are noted."""
+    """Put lock that records waits."""
 
     def __init__(self, lock: Any, trace: Trace) -> None:
         self._lock = lock
@@ -95,16 +96,16 @@ class TracedLock:
         self._lock.release()
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Acquire it without a note: for those who look at it from outside."""
+        """Acquire the lock without a record, for observers."""
         return bool(self._lock.acquire(blocking=blocking))
 
     def release(self) -> None:
-        """Release it."""
+        """Release the lock."""
         self._lock.release()
 
 
 class Histogram:
-    """Durations by powers of two."""
+    """Histogram of durations by powers of two."""
 
     def __init__(self) -> None:
         self.counts = [0] * BUCKETS
@@ -115,7 +116,7 @@ class Histogram:
         self.largest_ns = max(self.largest_ns, ns)
 
     def quantile_us(self, share: float) -> float:
-        """The upper end of the bucket in which that share is reached."""
+        """Return the upper end of the bucket in which the share is reached."""
         left = share * sum(self.counts)
         for bucket, count in enumerate(self.counts):
             left -= count
@@ -135,7 +136,7 @@ class Histogram:
 
 
 class Run:
-    """A store under paced puts."""
+    """A store with puts at a fixed rate."""
 
     def __init__(self, store: DefaultMessageStore) -> None:
         self.store = store
@@ -146,7 +147,7 @@ class Run:
         self._number = 0
 
     def find_rate(self, seconds: float = 3.0) -> float:
-        """Puts a second without a pace."""
+        """Return the puts per second at full speed."""
         put, ready = self.store.put_message, self._ready
         begun = time.perf_counter()
         count = 0
@@ -158,7 +159,8 @@ class Run:
         return count / (time.perf_counter() - begun)
 
     def attach(self) -> None:
-        """Begin to trace."""
+        """Start to trace flushes, rolls, dispatch passes, garbage collections and waits for the
+        lock."""
         store, trace = self.store, self.trace
         trace.wrap(store._commit_log, "_make_room", "room in the log, or the next file")
         trace.wrap(store._flush, "flush", "flush")
@@ -167,7 +169,7 @@ class Run:
         gc.callbacks.append(trace.note_collection)
 
     def put_paced(self, rate: float, seconds: float) -> None:
-        """Put at a rate; a slice that is late is caught up at once."""
+        """Put messages at a fixed rate. A late slice is caught up immediately."""
         clock = time.perf_counter_ns
         begun = clock()
         done = 0
@@ -208,7 +210,7 @@ class Run:
             self.pauses.append({"ms": ns / 1e6, "causes": causes})
 
     def _tidy(self) -> None:
-        """Delete what is dispatched and old."""
+        """Delete old files whose messages are dispatched."""
         log = self.store._commit_log
         first = log.max_offset - KEPT_FILES * log.file_size
         if first - log.min_offset > log.file_size:
@@ -233,7 +235,7 @@ def main() -> None:
         run = Run(store)
         largest = run.find_rate()
         gc.collect()
-        gc.freeze()  # as a server does after its recovery
+        gc.freeze()  # As a server does after its recovery.
         run.attach()
         stop = threading.Event()
         flusher = threading.Thread(target=flush_now_and_then, args=(store, stop))
@@ -266,7 +268,7 @@ def main() -> None:
 
 
 def flush_now_and_then(store: DefaultMessageStore, stop: threading.Event) -> None:
-    """Flush as the services of a store do, every half second."""
+    """Flush every half second, as the background services of a store do."""
     while not stop.wait(FLUSH_S):
         store.flush()
 

@@ -1,9 +1,9 @@
-"""What planning costs over an object store: `python -m benchmarks.plan_s3 [--queues N,…]`.
+"""Cost of planning over an object store: `python -m benchmarks.plan_s3 [--queues N,…]`.
 
-Tiers of many topics with one queue of a few messages each are planned over a client in memory that
-takes 25 ms for each request and for each page of a listing, and answers 32 at once, as an S3 tier
-does by default. Seconds are those to the first row, or to the end of the plan where nothing begins
-before; memory is what the process grew by at its highest.
+Tiers of many topics with one queue of a few messages each are planned over a client in memory. The
+client takes 25 ms for each request and for each page of a listing, and answers 32 requests at a
+time, as an S3 tier does by default. Seconds are the time to the first row, or to the end of the
+plan if no row is read before. Memory is the peak growth of the process.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from unittest import mock
 from benchmarks.small_queues import BROKER, START_MS, write_queue
 from tieredstore.cli.output.queues import queue_rows
 from tieredstore.config import StoreConfig
+from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.jobs.exporting.plan import make_plan
 from tieredstore.jobs.exporting.request import ExportRequest, Format
 from tieredstore.jobs.exporting.state import TargetState
-from tieredstore.providers.chunks.client import ClientLimits
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import raise_on_damage
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.verify.verification import verify
 from tieredstore.table import Tier
 from tieredstore.testing.chunks import chunk_provider
 
 WANTED_SECONDS = 180
-"""To the first row of a scan or a Spark read over 100,000 queues."""
+"""Maximum time to the first row of a scan or a Spark read over 100,000 queues."""
 MESSAGES = 2
 CONNECTIONS = 32
 
 
 class SlowClient(MemoryObjectClient):
-    """Waits for each request, and counts them."""
+    """Client that delays and counts each request."""
 
     def __init__(self, beside: MemoryObjectClient, seconds: float) -> None:
         super().__init__(beside=beside, limits=ClientLimits(concurrent_requests=CONNECTIONS))
@@ -61,7 +61,7 @@ class SlowClient(MemoryObjectClient):
 
 @dataclass(frozen=True)
 class SlowLocation(TierLocation):
-    """A tier behind that client."""
+    """Location of a tier that is accessed through the slow client."""
 
     client: SlowClient | None = None
 
@@ -69,7 +69,7 @@ class SlowLocation(TierLocation):
 
     @classmethod
     def beside(cls, store: MemoryObjectClient, ms: float, group_bytes: int = 0) -> SlowLocation:
-        """Make one of a tier, whose requests take so long."""
+        """Return the location of a tier. Each request to it takes the given delay."""
         client = SlowClient(store, ms / 1000)
         return cls("s3://bucket", StoreConfig(), client=client, group_bytes=group_bytes)
 
@@ -79,7 +79,7 @@ class SlowLocation(TierLocation):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one operation took. grown_bytes: of memory at its highest, kept_bytes: at the end."""
+    """Cost of one operation. `grown_bytes`: peak of memory. `kept_bytes`: memory at the end."""
 
     seconds: float
     cpu_seconds: float
@@ -90,7 +90,8 @@ class Cost:
 
 
 def make(queues: int, writes: int = 1) -> MemoryObjectClient:
-    """Make a tier of so many queues with so many writes each, as a broker leaves them."""
+    """Create a tier with `queues` queues. The files of each queue have `writes` writes, as a broker
+    makes them."""
     store = MemoryObjectClient()
     provider = chunk_provider(store, write_cache_bytes=0)
     epoch = provider.acquire_writer(BROKER)
@@ -129,7 +130,7 @@ def plan_spark_batch(location: SlowLocation) -> None:
 
 
 def plan_spark_stream(location: SlowLocation) -> None:
-    """Where the stream begins, the end of its first batch, and its tasks."""
+    """Plan a stream: its start, the end of its first batch, and the tasks of this batch."""
     from tieredstore.spark.options import parse_options
     from tieredstore.spark.schema import Shape, spark_schema
     from tieredstore.spark.stream.reader import TieredStreamReader
@@ -202,10 +203,10 @@ def measure(location: SlowLocation, work: Callable[[SlowLocation], None]) -> Cos
 
 
 def _reset_peak() -> int:
-    """Bytes in use now; the peak begins anew."""
+    """Reset the memory peak. Returns the bytes in use at this time."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # another system: the peak is that of the whole run
+    except OSError:  # On another system the peak is that of the whole run.
         return 0
     return _memory("VmRSS")
 

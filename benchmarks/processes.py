@@ -1,4 +1,5 @@
-"""What this process and all below it use: a JVM, its Python workers, processes of a pool."""
+"""CPU and memory of this process and its descendants: a JVM, its Python workers, processes of a
+pool."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PARENT, _STARTED = 1, 19
-"""Fields of /proc/PID/stat behind the name: the parent, and the time at which a process began (its
-number is used again)."""
+"""Fields of /proc/PID/stat after the name: the parent, and the start time of the process (process
+numbers are reused)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """CPU and wall seconds, and the peak resident size in MB (1e6) of the JVM and of the largest
+    """CPU and wall seconds, and peak resident sizes in MB (1e6): of the JVM, and of the largest
     other process."""
 
     jvm_seconds: float
@@ -32,17 +33,18 @@ class Used:
 
 
 class Processes:
-    """This process and those below it, as they come and go.
+    """This process and its changing descendants.
 
-    Spark's workers are forgotten when they end by the process that forked them (it ignores
-    SIGCHLD): of each, what it had used when it was last looked at counts on.
+    The process that forks Spark's workers ignores SIGCHLD, so the final usage of a worker is
+    unknown. The last observed usage of each worker stays in the sum.
     """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, str], tuple[bool, float]] = {}
 
     def seconds(self) -> tuple[float, float]:
-        """CPU seconds of JVMs, and of all else with those that ended and were waited for here."""
+        """Return the CPU seconds of JVMs, and of all other processes, including child processes
+        that this process has waited for."""
         for pid, stat in _below(os.getpid()).items():
             used = (int(stat[11]) + int(stat[12])) / _TICKS
             self._seen[pid, stat[_STARTED]] = _is_java(pid), used
@@ -52,10 +54,10 @@ class Processes:
         return jvm, own + sum(used for is_java, used in self._seen.values() if not is_java)
 
     def measured(self, action: Callable[[], object]) -> Used:
-        """What `action` takes."""
+        """Run `action` and return its usage."""
         for pid in (os.getpid(), *_below(os.getpid())):
             with contextlib.suppress(OSError):
-                Path(f"/proc/{pid}/clear_refs").write_text("5")  # peaks begin anew
+                Path(f"/proc/{pid}/clear_refs").write_text("5")  # Reset the peaks.
         before, start = self.seconds(), time.monotonic()
         action()
         wall, after = time.monotonic() - start, self.seconds()
@@ -67,10 +69,10 @@ class Processes:
 
 
 def _below(root: int) -> dict[int, list[str]]:
-    """The processes below one, with their fields."""
+    """Return the descendants of a process, each with its fields of /proc/PID/stat."""
     stats: dict[int, list[str]] = {}
     for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # It has ended.
             stats[int(path.name)] = (path / "stat").read_text().rpartition(")")[2].split()
     found: dict[int, list[str]] = {}
     level = {root}

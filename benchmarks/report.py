@@ -1,4 +1,4 @@
-"""The figures as JSON and as a table."""
+"""Report of the benchmark's figures, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from typing import Any
 from benchmarks.model import AS_IT_IS, Measured, Outcome, outcome, short
 from tieredstore.message.core import IS_COMPILED
 
-ROWS = ("row", "work", "face", "durability", "pull")
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 S3_BEGIN, S3_END = "<!-- s3 results: begin -->", "<!-- s3 results: end -->"
 
 
 def environment(java: dict[str, Any] | None, folder: Path) -> dict[str, Any]:
-    """The machine in general terms: nothing that names it."""
+    """Describe the machine in general terms, without host names."""
     import numpy as np
 
     answer = subprocess.run(
@@ -41,14 +40,14 @@ def environment(java: dict[str, Any] | None, folder: Path) -> dict[str, Any]:
 
 
 def list_build_options() -> list[str]:
-    """List what the interpreter was configured with (CONFIG_ARGS), without paths: one without
-    --enable-optimizations is about 1.2 times slower."""
+    """Return the build options of the interpreter (CONFIG_ARGS), without paths. An interpreter
+    built without --enable-optimizations is about 1.2 times slower."""
     given = shlex.split(sysconfig.get_config_var("CONFIG_ARGS") or "")
     return [one for one in given if one.startswith("--") and "/" not in one]
 
 
 def describe_python(environment: dict[str, Any]) -> str:
-    """Name the interpreter, how it was built, and whether the compiled core was used."""
+    """Return the interpreter, its build options, and whether the compiled core is used."""
     options = " ".join(environment["python_options"]) or "no options"
     core = "with" if environment["compiled_core"] else "without"
     return f"Python {environment['python']} ({options}), {core} the compiled core"
@@ -123,16 +122,14 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(measured: Sequence[Measured]) -> str:
-    """The figures; then what each row is; then what failed."""
+    """Return the table of figures, then the failures, as Markdown. `--list` describes the rows of
+    the table."""
     rows = [one.row for one in measured]
     parts = []
     for peer in dict.fromkeys(row.peer for row in rows):
         found = outcomes([one for one in measured if one.row.peer == peer])
         headers = ("row", "figure", "ours", peer, f"ours / {peer} (spread)", "target")
         parts.append(_table(headers, [cells(figure) for figure in found]))
-    parts.append(
-        _table(ROWS, [(row.name, row.what, row.face, row.durability, row.pull) for row in rows])
-    )
     failed = [one for one in measured if one.error]
     parts += [f"{one.row.name} failed: {one.error.splitlines()[0]}" for one in failed]
     return "\n\n".join(parts)
@@ -145,7 +142,7 @@ def one_line(found: Outcome) -> str:
 def write_document(
     page: Path, measured: Sequence[Measured], environment: dict[str, Any], pairs: int
 ) -> None:
-    """Put the tables between the marks of a page; those of object stores have their own."""
+    """Write the tables between the marks of a page. Tables of object stores have separate marks."""
     for begin, end, rows in (
         (BEGIN, END, [one for one in measured if not one.row.name.startswith("s3-")]),
         (S3_BEGIN, S3_END, [one for one in measured if one.row.name.startswith("s3-")]),
@@ -167,8 +164,8 @@ def _between(
     sides = f"JDK {java['java']}, RocketMQ {java['rocketmq']}" if java else "no Java side"
     machine = (
         f"Machine: {environment['cores']} cores ({environment['machine']}), "
-        f"{environment['memory_gib']} GiB, {environment['file_system']}; "
-        f"{describe_python(environment)}, numpy {environment['numpy']}; {sides}; {pairs} pairs."
+        f"{environment['memory_gib']} GiB, {environment['file_system']}. "
+        f"{describe_python(environment)}, numpy {environment['numpy']}, {sides}. {pairs} pairs."
     )
     before, rest = text.split(begin)
     after = rest.split(end)[1]

@@ -1,9 +1,9 @@
-"""What a restore reads: `python -m benchmarks.restore [--queues 1000] [--megabytes 100]`.
+"""Reads of a restore: `python -m benchmarks.restore [--queues 1000] [--megabytes 100]`.
 
-A tier in files of that many queues of so many MB each (messages of 4 MB of zeros) is made, and
-`restore` makes a store from it. Told are the system's calls that read, what they brought, and the
-seconds of the processor and of the clock. What was written to the tier becomes holes at once
-(`fallocate --dig-holes`), which are read as the zeros that they were: 100 GB need little disk.
+Creates a tier on disk with the given number of queues and MB per queue (messages of 4 MB of zeros),
+and restores a store from it. Reports the system's read calls, their bytes, and the seconds of the
+processor and of the clock. Each written file becomes sparse immediately (`fallocate --dig-holes`).
+Reads return the same zeros, and 100 GB need little disk.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 from benchmarks.workload import BROKER, CLUSTER, config, opened_tier
 from tieredstore import jobs
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.scan.location import locate
 
 BODY = bytes((4 << 20) - 4096)
 UPLOADED_TOGETHER = 8
-"""Queues that are put, uploaded and cleaned from the local store at once."""
+"""Number of queues that are put, uploaded and deleted from the local store together."""
 
 
 def fill(folder: Path, queues: int, messages: int) -> None:
-    """Put and upload so many messages into each queue, and stop cleanly."""
+    """Put and upload `messages` messages into each queue, and stop cleanly."""
     settings = config(
         folder,
         posix_fsync_enable=False,
@@ -39,7 +39,7 @@ def fill(folder: Path, queues: int, messages: int) -> None:
     )
     local = DefaultMessageStore(settings)
     topics = {f"topic-{number:06d}": {"perm": 6} for number in range(queues)}
-    table = Path(settings.store_path_root_dir, "config", "topics.json")  # a broker would write it
+    table = Path(settings.store_path_root_dir, "config", "topics.json")  # A broker would write it.
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_text(json.dumps({"topicConfigTable": topics}))
     with opened_tier(settings, local) as store:
@@ -63,7 +63,7 @@ def fill(folder: Path, queues: int, messages: int) -> None:
 
 
 def count_reads() -> tuple[int, int]:
-    """Count the reading calls of this process until now, and their bytes."""
+    """Return the number of this process's read calls until now, and their bytes."""
     lines = Path("/proc/self/io").read_text().splitlines()
     found = {name: int(value) for name, value in (line.split(": ") for line in lines)}
     return found["syscr"], found["rchar"]

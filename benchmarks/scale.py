@@ -1,9 +1,9 @@
-"""How everything grows with queues: `python -m benchmarks.scale [--queues N,…] [--document PAGE]`.
+"""Scaling with the number of queues: `python -m benchmarks.scale [--queues N,…] [--document PAGE]`.
 
-A broker's store of many topics with one queue of a few small messages each, put in turn so that
-they lie between one another in the log, is uploaded to a Posix tier; the broker is opened again,
-and then the verbs go over store and tier. Each step is a process of its own: seconds are those of
-the processor, of all its threads and children; memory is the largest resident size; open files are
+A broker's store has many topics with one queue of a few small messages each. Messages of different
+queues are interleaved in the log. The store is uploaded to a Posix tier. The broker is opened
+again, and then the commands run over store and tier. Each step is a process of its own. Seconds are
+CPU seconds of all threads and child processes. Memory is the largest resident size. Open files are
 those at the end of the step. Nothing is synced, and files are in the page cache.
 """
 
@@ -29,18 +29,18 @@ from benchmarks.report import environment
 from benchmarks.workload import BROKER, CLUSTER, opened_tier
 from tieredstore import registry
 from tieredstore.config import StoreConfig
-from tieredstore.cycles import without_cycle_search
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.metadata.json_store import DefaultMetadataStore
+from tieredstore.server_process import without_cycle_search
 from tieredstore.tier.store import TieredMessageStore
 
 MESSAGES = 4
-"""In each queue, before the step that adds one."""
+"""Number of messages in each queue before the step that adds one message."""
 BODY = b"x" * 100
 BEGIN, END = "<!-- scale results: begin -->", "<!-- scale results: end -->"
 FULL = 100_000
-"""Queues for which the targets are."""
+"""Number of queues for which the targets of the benchmark are defined."""
 
 Found = dict[str, float]
 
@@ -63,7 +63,7 @@ def make_config(folder: Path) -> StoreConfig:
 
 
 def fill(folder: Path, queues: int) -> Found:
-    """The store that all begins with; not a row."""
+    """Create the initial store, before any row is measured."""
     store = DefaultMessageStore(make_config(folder))
     store.load()
     store.start()
@@ -88,7 +88,7 @@ def _put(store: Any, queues: int, rounds: Sequence[int]) -> None:
 
 @contextmanager
 def tiered(folder: Path) -> Iterator[TieredMessageStore]:
-    """A broker's store, loaded; its loops do not run."""
+    """Open the tiered store of a broker during the block. Its background loops do not run."""
     with opened_tier(make_config(folder)) as store:
         yield store
 
@@ -101,7 +101,7 @@ def upload(folder: Path, queues: int) -> Found:
 def upload_again(folder: Path, queues: int) -> Found:
     with tiered(folder) as store:
         store.next_store.start()
-        store.dispatcher.scan(force=True)  # each queue's last message is compared, once a process
+        store.dispatcher.scan(force=True)  # Each queue's last message is compared, once a process.
         _put(store, queues, range(MESSAGES, MESSAGES + 1))
         store.next_store.wait_until_dispatched()  # type: ignore[attr-defined]
         return _scan(store, queues, queues)
@@ -144,7 +144,7 @@ def load_metadata(folder: Path, queues: int) -> Found:
 
 
 class TimedLock:
-    """A lock that knows how long it was held at most, in seconds of the processor."""
+    """A lock that records the longest time for which it was held, in CPU seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -165,7 +165,8 @@ class TimedLock:
 
 
 def hold_lock(folder: Path, queues: int) -> Found:
-    """As on an object store: snapshots while sizes change, and segments and topics come."""
+    """Measure the longest hold of the metadata lock during work that object stores need: snapshots
+    while sizes change, and new segments and topics."""
     copied = shutil.copytree(folder / "store" / "config", folder / "held" / "config").parent
     metadata = DefaultMetadataStore(copied / "config" / "tieredStoreMetadata.json", BROKER)
     metadata.load()
@@ -221,7 +222,7 @@ STEPS: dict[str, Step] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is wanted of FULL queues, and how it is told; None: nothing of that kind."""
+    """Target for FULL queues, and the text that describes it. None means no target."""
 
     seconds: float | None = None
     ms_a_queue: float | None = None
@@ -249,7 +250,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One step, or one command over the folder it is given as {} (the tier) and {store}."""
+    """One row: a step, or a command over the given folder. In a command, {} is replaced by the tier
+    and {store} by the store."""
 
     name: str
     target: Target
@@ -302,7 +304,7 @@ ROWS = (
 
 
 def run_step(name: str, folder: Path, queues: int) -> Found:
-    """Run a step in a process of its own."""
+    """Run a step in a separate process."""
     given = [sys.executable, "-m", "benchmarks.scale", "--step", name]
     given += ["--folder", str(folder), "--queues", str(queues)]
     ran = subprocess.run(given, capture_output=True, text=True, check=False)
@@ -313,7 +315,7 @@ def run_step(name: str, folder: Path, queues: int) -> Found:
 
 
 def run_command(row: Row, folder: Path, queues: int) -> Found:
-    """Run a verb; the processor's seconds are with the start of Python."""
+    """Run a command. The CPU seconds include the start of Python."""
     store, tier = folder / "store", folder / "tier"
     given = [part.format(folder=folder, store=store, tier=tier) for part in row.command]
     with tempfile.TemporaryFile() as output:
@@ -389,7 +391,7 @@ def main() -> None:
     if given.document:
         about = (
             f"Machine: {machine['cores']} cores ({machine['machine']}), {machine['memory_gib']} "
-            f"GiB, {machine['file_system']}; Python {machine['python']}; load "
+            f"GiB, {machine['file_system']}, Python {machine['python']}, load "
             f"{os.getloadavg()[0]:.0f}."
         )
         before, rest = given.document.read_text().split(BEGIN)

@@ -1,7 +1,7 @@
-"""How fast one core decodes a tier: `python -m benchmarks.scan [--megabytes N] [--passes N]`.
+"""Rate of one core for decoding a tier: `python -m benchmarks.scan [--megabytes N] [--passes N]`.
 
-MB/s are stored commit log bytes (1e6) a CPU second of one thread, the best of the passes, with the
-files in the page cache. Tiers come from `benchmarks.scan_data`.
+MB/s are 1e6 stored commit log bytes per CPU second of one thread. The best pass counts. Files are
+in the page cache. Tiers come from `benchmarks.scan_data`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.arrow.encode import encode_batch
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, TYPES, UNIT_COLUMNS
-from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.read.options import ReadOptions
 
@@ -42,13 +42,13 @@ CASES: tuple[tuple[str, Sequence[str], bool, float | None], ...] = (
     ("body alone, CRCs checked", ("body",), True, None),
     ("columns of the consume queue", tuple(sorted(UNIT_COLUMNS)), False, None),
 )
-"""What is read, its columns, whether CRCs are checked, and the least MB/s wanted."""
+"""Name of the case, its columns, whether CRCs are checked, and the minimum MB/s."""
 
 
 def seconds_of(
     provider: SegmentProvider, ranges: Sequence[ScanRange], columns: Sequence[str], crcs: bool
 ) -> tuple[float, int]:
-    """CPU seconds of one pass, and the messages that it gave."""
+    """Return the CPU seconds of one pass, and its number of messages."""
     options = ReadOptions(body_crcs=crcs)
     gc.collect()
     started = time.thread_time()
@@ -60,7 +60,7 @@ def seconds_of(
 
 
 def encoding_seconds(provider: SegmentProvider, ranges: Sequence[ScanRange]) -> float:
-    """CPU seconds of making all records and units again from their columns."""
+    """Return the CPU seconds for encoding all records and units from their columns."""
     seconds = 0.0
     for scan_range in ranges:
         queue = scan_range.queue

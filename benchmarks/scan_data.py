@@ -1,7 +1,8 @@
 """Seeded tiers to scan: `python -m benchmarks.scan_data k1|b128 FOLDER [--megabytes N] [--seed N]`.
 
-k1: hex bodies of 768 to 1280 bytes, about 1.2 kB a record. b128: of 96 to 160 bytes, about 0.3 kB.
-Four queues, one segment each, five properties a message. The same arguments give the same bytes.
+k1: hex bodies of 768 to 1280 bytes, about 1.2 kB per record. b128: hex bodies of 96 to 160 bytes,
+about 0.3 kB per record. Four queues, one segment each, five properties per message. The same
+arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a tier holds: messages, and bytes of its commit logs."""
+    """Contents of a tier: messages, and bytes of its commit logs."""
 
     messages: int
     stored_bytes: int
 
 
 def make(folder: Path, kind: str, megabytes: int, seed: int = 1) -> Made:
-    """A Posix tier of about so many megabytes (1e6 bytes) of commit log in `folder`."""
+    """Create a Posix tier in `folder` with about `megabytes` MB (1e6 bytes) of commit log."""
     provider = PosixProvider(folder, CLUSTER, fsync=False)
     random = np.random.default_rng(seed)
     made = [

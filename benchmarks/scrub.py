@@ -1,10 +1,10 @@
-"""How fast a tier is verified: `python -m benchmarks.scrub [--kind k1|b128] [--megabytes N]
+"""Rate of a verification: `python -m benchmarks.scrub [--kind k1|b128] [--megabytes N]
 [--task-megabytes N] [--passes N] [--spark]`.
 
-MB/s are stored commit log bytes (1e6). First the core alone, in this thread: a CPU second, the best
-of the passes. Then the job with 1 and 2 processes, and with --spark on local[1] and local[2]: a
-second of the clock, and the CPU seconds of all processes. Files are in the page cache; tiers come
-from `benchmarks.scan_data`, without index files.
+MB/s are stored commit log bytes (1e6). First the compiled core is measured alone in this thread,
+per CPU second, and the best pass counts. Then the job is measured with 1 and 2 processes, and with
+--spark on local[1] and local[2], per second of the clock and with the CPU seconds of all processes.
+Files are in the page cache. Tiers come from `benchmarks.scan_data`, without index files.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.verifying import run_verify
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import raise_on_damage
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.verify.verification import verify
 
 WANTED = 900
 TASK_MEGABYTES = 64
-"""Smaller than a job's, so that little data has tasks for two cores."""
+"""Size of a task. A job's default is larger. With this size a small tier has tasks for two cores.
+"""
 
 
 def core(source: TierLocation) -> tuple[float, int]:
-    """CPU seconds, and bytes of good messages."""
+    """Verify in this thread. Return the CPU seconds, and the bytes of good messages."""
     provider = source.connect()
     try:
         catalogue = load_catalogue(provider)
@@ -46,8 +47,8 @@ def core(source: TierLocation) -> tuple[float, int]:
 
 
 def job(source: TierLocation, runner: Runner, task_bytes: int) -> tuple[float, float]:
-    """Seconds of the clock, and CPU seconds of this process and of those below it (CPU seconds of
-    a JVM's workers count when they end)."""
+    """Run the job. Returns wall clock seconds, and CPU seconds of this process and its descendants
+    (a JVM's workers count when they end)."""
     before, started = _cpu_seconds(), time.monotonic()
     with Journal(None, {}) as journal:
         run = JobRun("verify", runner, journal)
@@ -57,7 +58,7 @@ def job(source: TierLocation, runner: Runner, task_bytes: int) -> tuple[float, f
 
 
 def _cpu_seconds() -> float:
-    """Of this process and all that it started, those that run included."""
+    """Return the CPU seconds of this process and its descendants, including running ones."""
     usage = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = sum(one.ru_utime + one.ru_stime for one in usage)
     return ended + sum(_running(pid) for pid in _descendants())
@@ -84,7 +85,7 @@ def _running(pid: int) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return sum(map(int, fields[11:15])) / 100  # of its own, and of those that ended below it
+    return sum(map(int, fields[11:15])) / 100  # Its own, and those of its ended descendants.
 
 
 def _memory_mb() -> float:
@@ -99,7 +100,7 @@ def _resident(pid: int) -> int:
 
 
 class _Peak:
-    """The most memory that the processes below this one had at a time."""
+    """Peak total memory of this process's descendants."""
 
     def __init__(self) -> None:
         self.megabytes = 0.0
@@ -137,7 +138,7 @@ def _jobs(source: TierLocation, size: int, passes: int, task_bytes: int, *, on_s
                 },
             )
             runner = SparkRunner(spark)
-            job(source, runner, task_bytes)  # Python workers are made, and kept
+            job(source, runner, task_bytes)  # Python workers are created, and kept.
             _row(f"job, Spark local[{cores}]", source, size, passes, task_bytes, runner)
             spark.stop()
 
@@ -172,7 +173,7 @@ def main() -> None:
             rate = checked / seconds / 1e6
             wanted = f", wanted {WANTED}" if kind == "k1" else ""
             print(f"{kind}: {made.messages:,} messages, {checked / 1e6:.0f} MB")
-            print(f"core, one thread: {rate:.0f} MB/s a CPU second{wanted}; at most {peak:.0f} MB")
+            print(f"core, one thread: {rate:.0f} MB/s a CPU second{wanted}, at most {peak:.0f} MB")
             _jobs(source, checked, given.passes, given.task_megabytes << 20, on_spark=given.spark)
 
 

@@ -1,4 +1,4 @@
-"""Queues of a few small messages, of which benchmarks make many."""
+"""Queues with a few small messages, for benchmarks with many queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tieredstore.message.hosts import encode_host
 
 BROKER = "broker-a"
 START_MS = 1_700_000_000_000
-"""Store time of the first message of each queue; each later one is a millisecond younger."""
+"""Store time of the first message of each queue. Each later message is a millisecond later."""
 HOST = encode_host("10.0.0.7", 10911)
 
 
@@ -30,7 +30,7 @@ def write_queue(
     with_uniq_keys: bool = False,
     writes: int = 1,
 ) -> list[tuple[SegmentId, int]]:
-    """Write the commit log and the consume queue of queue 0, each in so many writes; returns the
+    """Write the commit log and the consume queue of queue 0, each in `writes` writes. Returns the
     segments with their sizes in bytes."""
     records, units, place = [], [], 0
     for offset in range(messages):

@@ -1,10 +1,10 @@
-"""The data source and the jobs on Spark, beside Spark over Parquet of the same data and beside the
-core alone: `python -m benchmarks.spark [--megabytes N] [--passes N] [--kind k1] [--json FILE]
+"""The data source and the jobs on Spark, compared with Spark over Parquet of the same data and with
+the core alone: `python -m benchmarks.spark [--megabytes N] [--passes N] [--kind k1] [--json FILE]
 [--document PAGE]`.
 
-MB/s are stored commit log bytes (1e6). "A CPU second": of the JVM, its Python workers and the
-driver together; "by the clock" shows what a second core adds. The best of the passes after one to
-warm up, files in the page cache. Memory is the peak resident size during a pass.
+MB/s are stored commit log bytes (1e6). CPU seconds are those of the JVM, its Python workers and the
+driver together. "by the clock" shows the gain of a second core. The best pass counts, after one
+pass to warm up. Files are in the page cache. Memory is the peak resident size during a pass.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from benchmarks.spark_source import (
     summed,
     write_parquet,
 )
-from tieredstore.jobs.exporting import ExportRequest, Format, run_export
+from tieredstore.jobs.exporting.job import run_export
+from tieredstore.jobs.exporting.request import ExportRequest, Format
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ZSTD_LEVEL = 1
-"""Of both sides' Parquet."""
+"""Compression level of the Parquet files of both sides."""
 TASK_BYTES = 64 << 20
-"""So that data of some hundred MB are several tasks."""
+"""Task size at which some hundred MB give several tasks."""
 READS = (
     "source, all columns",
     "source, body",
@@ -62,19 +63,19 @@ READS = (
     "Parquet zstd, columns of the consume queue",
 )
 BESIDE_PARQUET = {"all columns": 1.0, "body": 1.5, "columns of the consume queue": 5.0}
-"""How many times as fast as Spark over Parquet of the same rows, all columns, these are to be."""
+"""Target ratios to Spark over Parquet of the same rows, all columns."""
 TARGETS = {
     "source, all columns": 300,
     "source, columns of the consume queue": 1000,
     "scrub": 900,
 }
-"""MB/s a CPU second that are wanted."""
+"""Targets: minimum of MB read per CPU second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. where: `core` for one thread without Spark, `local N` for N processes without
-    it, else Spark's master."""
+    """One figure. `where`: `core` for one thread without Spark, `local N` for N processes without
+    Spark, or Spark's master."""
 
     kind: str
     what: str
@@ -115,7 +116,7 @@ HEADS = (
 
 @dataclass(slots=True)
 class Bench:
-    """One set of data, and where rows go."""
+    """Benchmark of one data set, and its figures."""
 
     kind: str
     folder: Path
@@ -141,7 +142,7 @@ class Bench:
         print(f"| {' | '.join(row.cells())} |", flush=True)
 
     def fresh(self, name: str) -> Path:
-        """A folder that is not there yet."""
+        """Return the name of a folder that does not exist yet."""
         path = self.folder / name
         shutil.rmtree(path, ignore_errors=True)
         return path
@@ -162,7 +163,8 @@ def scrub(runner: Runner, bench: Bench) -> None:
 
 
 def alone(bench: Bench) -> None:
-    """Without Spark: one thread of the core, then the jobs in one process and in two."""
+    """Measure without Spark: one thread of the core, then the jobs in one process and in two
+    processes."""
     tier = tieredstore.open(bench.url)
     processes = Processes()
     for what, columns in (
@@ -232,13 +234,13 @@ def on_spark(bench: Bench, master: str) -> None:
             ("Spark's Parquet writer, from Parquet", "Parquet zstd, all columns"),
         ):
             _, frame = made[name]
-            # These take so long that one pass behind the one that warms up says enough.
+            # These take so long that one pass after the warm-up suffices.
             by_spark = bench.fresh("by-spark")
             add(what, lambda: frame().write.mode("overwrite").parquet(str(by_spark)), passes=1)  # noqa: B023
 
 
 def comparisons(rows: list[Row]) -> list[str]:
-    """What is to be so many times as fast as something else, and what a second core adds."""
+    """Return the ratios with their targets and results, and the gain of a second core."""
     by_name = {(row.kind, row.what, row.where): row for row in rows}
     lines = []
     for (kind, what, where), row in by_name.items():
@@ -266,7 +268,7 @@ def comparisons(rows: list[Row]) -> list[str]:
 
 
 def write_document(page: Path, machine: str, rows: list[Row], lines: list[str]) -> None:
-    """The figures between the marks of a page."""
+    """Write the figures between the marks of a page."""
     table = [list(HEADS), ["---"] * len(HEADS), *(row.cells() for row in rows)]
     parts = [
         machine,
@@ -304,8 +306,8 @@ def main() -> None:
 
     if given.document is not None:
         machine = (
-            f"Machine: {os.cpu_count()} cores ({platform.machine()}), load before it {load:.1f}; "
-            f"Python {platform.python_version()}, PySpark {pyspark.__version__}; "
+            f"Machine: {os.cpu_count()} cores ({platform.machine()}), load before it {load:.1f}, "
+            f"Python {platform.python_version()}, PySpark {pyspark.__version__}. "
             f"{given.megabytes} MB, {given.passes} passes."
         )
         write_document(given.document, machine, rows, lines)

@@ -1,9 +1,9 @@
-"""The data source beside Spark over Parquet of the same data, and beside the core alone:
+"""The data source, compared with Spark over Parquet of the same data and with the core alone:
 `python -m benchmarks.spark_source [--megabytes N] [--passes N] [--kind k1|b128] [--master M]`.
 
-MB/s are stored commit log bytes (1e6) a CPU second of the JVM and its Python workers together (of
-one thread for the core), the best of the passes after two to warm up, all reads by turns in each
-pass, files in the page cache.
+MB/s are 1e6 stored commit log bytes per CPU second of the JVM and its Python workers together. For
+the core, they are per CPU second of one thread. The best of the passes after two to warm up counts.
+Each pass makes all reads in turn, with the files in the page cache.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ EXPRESSION = {
 def frames(
     spark: SparkSession, url: str, parquet: Path, options: dict[str, str]
 ) -> Iterator[tuple[str, str, Callable[[], DataFrame]]]:
-    """What is compared: name, what is summed, and a frame planned anew at each call. `read` is
-    `tieredstore.spark.read`."""
+    """Yield the compared reads: the name, the summed columns, and a function that returns a newly
+    planned DataFrame at each call. `read` is `tieredstore.spark.read`."""
     from tieredstore.spark import read
 
     def tier(**more: str) -> DataFrame:
@@ -73,7 +73,8 @@ def frames(
 
 
 def summed(frame: DataFrame, what: str) -> Callable[[], object]:
-    # Parquet is read by column: something of each. All columns of a tier cross to the JVM anyway.
+    # Parquet is read by column, so a part of each is used. All columns of a tier cross to the JVM
+    # anyway.
     if what == "every":
         parts = [f"bit_xor(xxhash64({name}))" for name in frame.columns]
         return lambda: frame.selectExpr(*parts).collect()
@@ -81,7 +82,7 @@ def summed(frame: DataFrame, what: str) -> Callable[[], object]:
 
 
 def run(frame: Callable[[], DataFrame], what: str) -> None:
-    """Plan and read."""
+    """Plan a DataFrame and read it."""
     summed(frame(), what)()
 
 
@@ -147,7 +148,7 @@ def main() -> None:
         options = dict(one.split("=", 1) for one in given.option)
         compared = list(frames(spark, url, Path(name, "parquet"), options))
         passes: dict[str, list[Used]] = {what: [] for what, _, _ in compared}
-        # By turns: what is read later would find a JVM that has compiled more.
+        # In turn, since later reads would find a JVM that has compiled more.
         for _ in range(WARM_UP_PASSES + given.passes):
             for what, of, frame in compared:
                 passes[what].append(processes.measured(functools.partial(run, frame, of)))

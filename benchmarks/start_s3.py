@@ -1,11 +1,11 @@
-"""What opening a broker's tier asks of an object store: `python -m benchmarks.start_s3
-[--queues N,…] [--objects N] [--groups]`.
+"""Requests of opening a broker's tier on an object store: `python -m benchmarks.start_s3 [--queues
+N,…] [--objects N] [--groups]`.
 
-The tiers and the client are those of `benchmarks.plan_s3`; each file of a queue is so many objects,
-or with `--groups` so many pieces of group objects. First the metadata is made from the tier alone,
-as after the loss of the state directory (without groups: of those each piece is a request); then
-the queues are opened with it, as a broker does when it starts, for writing: after a crash, and
-after a clean stop. What the stops take is a row of its own.
+The tiers and the client are those of `benchmarks.plan_s3`. Each file of a queue consists of the
+given number of objects or, with `--groups`, of that number of pieces of group objects. First the
+metadata is rebuilt from the tier alone, as after the loss of the state directory. With `--groups`
+the rebuild is left out, because each piece would be a request. Then a broker opens the queues for
+writing: after a crash, and after a clean stop. The stops are a separate row.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tieredstore.providers import naming
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.location import METADATA_FILE
 from tieredstore.table import Tier
-from tieredstore.tier.clean_ends import ENDS_FILE
 from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.state_files import ENDS_FILE
 from tieredstore.tier.writing import TierWriter
 
 CONFIG = msgspec.structs.replace(StoreConfig(), broker_name=BROKER)
 
 
 class Broker:
-    """One that is started, then stopped, by calls that are measured apart."""
+    """A broker whose start and stop are measured separately."""
 
     def __init__(self, state: Path, queues: int) -> None:
         self._state = state
@@ -68,7 +68,8 @@ def rebuild(state: Path) -> Callable[[SlowLocation], None]:
 
 
 def note_metadata(state: Path) -> Callable[[SlowLocation], None]:
-    """As the broker has it that was killed; without a request for each piece."""
+    """Write the metadata of the killed broker directly, because the usual way makes a request for
+    each piece."""
 
     def work(location: SlowLocation) -> None:
         provider = location.connect()
@@ -90,7 +91,7 @@ def note_metadata(state: Path) -> Callable[[SlowLocation], None]:
 
 
 def forget_stop(store: MemoryObjectClient, state: Path) -> None:
-    """Take away what a clean stop has left, as if the process had been killed."""
+    """Delete the records of a clean stop, as if the process had been killed."""
     store.delete([info.key for info in store.list("") if ".left" in info.key])
     (state / ENDS_FILE).unlink(missing_ok=True)
 

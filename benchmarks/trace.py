@@ -1,10 +1,10 @@
-"""What a trace costs: processor time that it adds to a message, and to a get.
+"""Cost of a trace: additional processor time per message, and per get.
 
     python -m benchmarks.trace [--write]
 
-The dispatch counts what it has got in any case; measured is that part of it without anybody who is
-told, and with a recorder whose rows are made to blocks, and written. Of many loops of each the
-least counts, so that other work on the machine does not.
+The dispatch counts its messages with or without a trace. The dispatch is measured without a
+recorder, and with a recorder that writes its rows in blocks. The minimum over many loops counts, so
+that other work of the machine does not matter.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus, GetRequest
 from tieredstore.local.dispatch.builders import RowDispatcher
-from tieredstore.local.dispatch.row_columns import RowColumns
+from tieredstore.local.dispatch.log_rows import RowColumns
 from tieredstore.tier.trace.blocks import encode_block
-from tieredstore.tier.trace.files import TraceFiles
-from tieredstore.tier.trace.recorder import TraceRecorder
+from tieredstore.tier.trace.service import TraceFiles, TraceRecorder
 
-PAGE = DOCS / "tuning.md"
+PAGE = DOCS / "adr" / "0016-measurements.md"
 LOOPS = 8
 _MESSAGES = 30_000
 _MOST_RUNS = 1_000
@@ -41,12 +40,13 @@ RUNS: Sequence[tuple[str, int, int]] = (
     ("puts at full speed to 1,000 queues in turn", 1_000, 1_000),
     ("puts one at a time, each dispatched by itself", 1, 1),
 )
-"""Queues, and messages of a run of the dispatch."""
+"""The measured cases: name, number of queues, and messages of one dispatch run."""
 PULLS = (32, 8, 1)
 
 
 def measure(work: Callable[[], object], count: int) -> float:
-    """Return the least nanoseconds that the calling thread takes for one of `count` things."""
+    """Return the minimum nanoseconds per item in the calling thread. `work` handles `count` items
+    per call."""
     least = float("inf")
     for _ in range(LOOPS):
         begin = time.thread_time_ns()
@@ -56,7 +56,8 @@ def measure(work: Callable[[], object], count: int) -> float:
 
 
 def measure_puts(queues: int, messages: int, files: TraceFiles) -> float:
-    """Return what a recorder adds to a message, where a run has so many of so many queues."""
+    """Return the cost of a recorder per message, for dispatch runs with the given numbers of
+    messages and queues."""
     dispatcher = RowDispatcher(_none, _none, _none, _none, ())
     dispatcher._by_number = {number: QueueKey("bench", number) for number in range(queues)}
     numbers = np.sort(np.arange(messages) % queues)
@@ -81,7 +82,7 @@ def measure_puts(queues: int, messages: int, files: TraceFiles) -> float:
 
 
 def measure_gets(pull: int, files: TraceFiles) -> float:
-    """Return what a recorder takes for a message of gets of so many."""
+    """Return the cost of a recorder per message, for gets of `pull` messages."""
     recorder = TraceRecorder(SYSTEM_CLOCK)
     requests = [GetRequest("bench", 0, n * pull, pull, group="g") for n in range(_GETS)]
     result = GetMessageResult(GetMessageStatus.FOUND, 0, messages=[_none] * pull)
@@ -98,7 +99,7 @@ def measure_gets(pull: int, files: TraceFiles) -> float:
 def table() -> str:
     rows = ["| a trace adds | ns a message |", "| --- | ---: |"]
     with tempfile.TemporaryDirectory() as folder:
-        files = TraceFiles(Path(folder), lambda: 64 << 20)
+        files = TraceFiles(Path(folder), 64 << 20)
         for name, queues, messages in RUNS:
             rows.append(f"| {name} | {measure_puts(queues, messages, files):,.0f} |")
         rows += [f"| gets of {pull} | {measure_gets(pull, files):,.0f} |" for pull in PULLS]
@@ -108,7 +109,9 @@ def table() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trace", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the table into docs/tuning.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write the table into docs/adr/0016-measurements.md"
+    )
     found = table()
     print(found)
     if parser.parse_args().write:

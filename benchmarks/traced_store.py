@@ -1,5 +1,5 @@
-"""A store that records a trace of what it does, and the advice's model over that trace: what both
-ask an object store for."""
+"""A store that records a trace, and the model of `advise` over this trace. Both count object store
+requests."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from benchmarks.cost.simulation import HOUR_MS, MeteredMemoryClient
 from tieredstore.clock import ManualClock
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.request_model import Requests
-from tieredstore.jobs.advising.loads.classes import classify
-from tieredstore.jobs.advising.loads.gathering import gather_workload
-from tieredstore.jobs.advising.loads.traces import read_trace
-from tieredstore.jobs.advising.reads.backend import Backend
-from tieredstore.jobs.advising.reads.costs import ReadCosts, WeightedTime
-from tieredstore.jobs.advising.uploads.costs import MONTH_MS
-from tieredstore.jobs.advising.uploads.queue import model_uploads
-from tieredstore.jobs.advising.uploads.sharing import Counted, count_shared
+from tieredstore.contracts.usage import MONTH_MS
+from tieredstore.jobs.advising.gathering import gather_workload
+from tieredstore.jobs.advising.observing import read_trace
+from tieredstore.jobs.advising.queue_uploads import model_uploads
+from tieredstore.jobs.advising.read_costs import ReadCosts, WeightedTime
+from tieredstore.jobs.advising.timeline import Backend
+from tieredstore.jobs.advising.upload_costs import Counted, count_shared
+from tieredstore.jobs.advising.workload import classify
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.metadata.json_store import DefaultMetadataStore
-from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
+from tieredstore.providers.chunks.modelling.queue import ChunkRequestModel
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.tier.store import TieredMessageStore
@@ -39,7 +39,7 @@ _BEGIN_MS = 1_700_000_000_000
 
 
 class SteppedThenRealClock(ManualClock):
-    """Stands still until it is moved; real time passes beside that after `go`."""
+    """Clock that only advances when it is moved. After `go`, real time passes as well."""
 
     _begun_s: float | None = None
 
@@ -53,9 +53,9 @@ class SteppedThenRealClock(ManualClock):
 
 @dataclass(frozen=True, slots=True)
 class TracedLoad:
-    """Each queue gets a message of so many bytes every five seconds, and at the times in `bursts`
-    (hours) so many at once as in an hour. A group reads close behind; at the end another one reads
-    all of it."""
+    """Load of the traced store. Each queue receives a message of `body_bytes` every five seconds.
+    At each time in `bursts` (hours) the queue receives an hour's messages together. One group reads
+    close to the end. At the end another group reads all messages."""
 
     queues: int
     body_bytes: int
@@ -65,8 +65,8 @@ class TracedLoad:
 
 @dataclass(slots=True)
 class Run:
-    """uploads, reads: requests of the store and of the model, of which the start is left out;
-    times_ms: of the last group's gets, weighted by how often they are."""
+    """Figures of a run. `uploads`, `reads`: requests of the store and of the model, without those
+    of the start. `times_ms`: times of the last group's gets, weighted by their number."""
 
     uploads: int
     reads: int
@@ -74,8 +74,8 @@ class Run:
 
 
 class TracedRun:
-    """A store in a folder, over a client that was made for it. Its loops do not run: they are
-    called as often as they would be."""
+    """A store in a folder, over a client that was created for it. Its loops do not run. The run
+    calls their functions at the same rate."""
 
     def __init__(
         self, load: TracedLoad, folder: Path, client_class: type[MeteredMemoryClient]
@@ -116,13 +116,13 @@ class TracedRun:
         self.store.trace.run_round()
 
     def restart(self) -> None:
-        """Go on with nothing in memory."""
+        """Restart with empty caches."""
         self.store.trace.stop()
         self.store.shutdown()
         self._open()
 
     def live(self) -> None:
-        """Put, upload, and read close behind, until the time is over."""
+        """Put, upload, and read close to the end, until the end of the time."""
         store, load, clock = self.store, self.load, self.clock
         for passed_ms in range(0, load.duration_ms, _STEP_MS):
             is_burst = passed_ms in {hour * HOUR_MS for hour in load.bursts}
@@ -152,7 +152,8 @@ class TracedRun:
                 self._read[queue_id] = found.next_begin_offset
 
     def read_all(self) -> list[float]:
-        """Let a group read everything, one queue after the other; what its gets took, ms."""
+        """Read all messages with one group, one queue after the other. Return the durations of its
+        gets, ms."""
         self.clock.go()
         times_ms = []
         for queue_id in range(self.load.queues):
@@ -167,7 +168,7 @@ class TracedRun:
         return times_ms
 
     def count(self) -> Requests:
-        """Count the requests so far, without those of the start."""
+        """Return the number of requests so far, without the requests of the start."""
         rows = self.client.meter.usage().rows
         found: Requests = Counter()
         for row in rows:
@@ -181,7 +182,8 @@ class TracedRun:
         self.store.shutdown()
 
     def predict(self, backend: Backend) -> Run:
-        """Replay the trace over the model, with the settings of the store."""
+        """Replay the trace over the model, with the settings of the store. Return the predicted
+        requests."""
         model = ChunkRequestModel()
         observed = read_trace(self.folder)
         workload = gather_workload(

@@ -1,8 +1,9 @@
-"""How a verification grows with queues: `python -m benchmarks.verify_queues [--queues N,…]`.
+"""Time of a verification by the number of queues: `python -m benchmarks.verify_queues [--queues
+N,…]`.
 
 Tiers of many topics with a queue of 20 messages each, and an index of all their keys, are verified
-in this thread without a state directory, so that the ids of topics are learned from the index, and
-with one. CPU seconds, the best of the passes; files are in the page cache.
+in this thread, with a state directory and without one. Without a state directory the ids of topics
+are found in the index. The CPU seconds of the best pass count. Files are in the page cache.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import raise_on_damage
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import locate
 from tieredstore.scan.verify.verification import verify
 from tieredstore.table import Tier
 
 WANTED_MS = 1.0
-"""For a queue, without state."""
+"""Maximum CPU time per queue without a state directory, ms."""
 CLUSTER = "bench"
 MESSAGES = 20
 KEYS = 2 * MESSAGES
 
 
 def make_queue(provider: SegmentProvider, metadata: DefaultMetadataStore, topic: str) -> None:
-    """Write one queue, and what the metadata says of it."""
+    """Write one queue, and its metadata."""
     metadata.add_topic(topic)
     metadata.add_queue(topic, 0)
     for segment, size_bytes in write_queue(provider, topic, MESSAGES, with_uniq_keys=True):
@@ -44,7 +45,7 @@ def make_queue(provider: SegmentProvider, metadata: DefaultMetadataStore, topic:
 
 
 def make(folder: Path, queues: int) -> Tier:
-    """Make a tier with its state and its index."""
+    """Create a tier with its state and its index."""
     (folder / "tier").mkdir(parents=True)
     provider = PosixProvider(folder / "tier", CLUSTER, fsync=False)
     metadata = DefaultMetadataStore(folder / "state/config/tieredStoreMetadata.json", BROKER)
@@ -64,7 +65,7 @@ def make(folder: Path, queues: int) -> Tier:
 
 
 def measure(tier: Tier, queues: int, *, with_state: bool) -> float:
-    """CPU seconds of one verification."""
+    """Return the CPU seconds of one verification."""
     provider = tier.location.connect()
     try:
         metadata = tier.location.metadata() if with_state else None

@@ -1,9 +1,9 @@
 """Figures behind the decisions of docs/architecture.md: `python -m benchmarks.why [--megabytes N]`.
 
-Appending: records of 1,204 bytes into a fresh file, CPU nanoseconds a record, the best of three.
-Reading: 4,096 such messages of one queue, from a log of their own and from one that 64 queues
-share, CPU microseconds a message; the file is in the page cache. Keys: requests of a key query, in
-an uploaded index file and along a chain.
+Appending: CPU nanoseconds per record of 1,204 bytes in a new file, the best of three. Reading: CPU
+microseconds per message, for 4,096 messages of one queue in its own log and in a log that 64 queues
+share. The file is in the page cache. Keys: requests of a key query in an uploaded index file, and
+along a hash chain.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ QUEUES = 64
 
 
 def append_mapped(path: Path, count: int) -> None:
-    """As a put does: a copy into the mapping, whose pages are touched a mebibyte at a time."""
+    """Append records like a put: copy into the mapping, whose pages are touched a mebibyte at a
+    time."""
     file = MappedFile.create(path, 0, count * SIZE)
     view, reserved, touched = file.view, 0, 0
     for start in range(0, count * SIZE, SIZE):
@@ -47,7 +48,7 @@ def append_mapped(path: Path, count: int) -> None:
 
 
 def append_written(path: Path, count: int, gathered: int) -> None:
-    """By calls of the system, one for `gathered` records that wait in a buffer."""
+    """Append records by system calls. One call writes `gathered` buffered records."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     buffer, position = bytearray(gathered * SIZE), 0
     for _ in range(count // gathered):
@@ -67,7 +68,8 @@ def read_one_by_one(fd: int) -> None:
 
 
 def best(work: Callable[[], object], before: Callable[[], object] = int) -> float:
-    """CPU seconds of `work`, the best of three; `before` each of them is not counted."""
+    """Return the smallest CPU seconds of three runs of `work`. `before` runs before each run and is
+    not counted."""
     seconds = []
     for _ in range(3):
         before()
@@ -78,7 +80,8 @@ def best(work: Callable[[], object], before: Callable[[], object] = int) -> floa
 
 
 def requests_of_a_query(folder: Path, messages: int) -> tuple[int, int]:
-    """Reads of a key that `messages` have, from an uploaded file: the first query, and later."""
+    """Return the number of reads to find the `messages` messages of a key in an uploaded index
+    file, for the first query and for later queries."""
     config = StoreConfig(index_file_max_hash_slot_num=1000, index_file_max_index_num=10_000)
     metadata = DefaultMetadataStore(folder / "metadata.json", "broker")
     metadata.load()
@@ -138,7 +141,7 @@ def main() -> None:
             (folder / str(messages)).mkdir()
             first, later = requests_of_a_query(folder / str(messages), messages)
             print(
-                f"a key of {messages} messages: {first} requests, later {later}; "
+                f"a key of {messages} messages: {first} requests, later {later}, "
                 f"along a chain {messages + 1}"
             )
 

@@ -1,4 +1,4 @@
-"""The messages, keys and configuration that both sides use."""
+"""Messages, keys and configuration that both our passes and Java's use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tieredstore import registry
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.tier.store import TieredMessageStore
 
 TOPIC = "benchTopic"
 BROKER = "labBroker"
 CLUSTER = "LabCluster"
 RING = 4096
-"""Messages made beforehand and put again and again, on both sides."""
+"""Number of messages that are created in advance and put repeatedly, here and in Java."""
 
 
 def body(size: int) -> bytes:
@@ -31,7 +31,8 @@ def body(size: int) -> bytes:
 
 
 def message(queue_id: int, data: bytes, number: int) -> Message:
-    """As a client sends it: KEYS, TAGS, UNIQ_KEY and WAIT, two keys for the index."""
+    """Return a message in the form that a client sends: KEYS, TAGS, UNIQ_KEY and WAIT, with two
+    keys for the index."""
     return Message.create(
         TOPIC,
         data,
@@ -47,7 +48,8 @@ def ring(data: bytes, *, queues: int = QUEUES) -> list[Message]:
 
 
 def keys_without_order(first: int, count: int) -> list[str]:
-    """Peer.key: 16 hex digits; neighbours share no slot of an index file."""
+    """Return random keys of 16 hex digits, like Peer.key. Neighbouring keys are in different hash
+    slots of an index file."""
     numbers: npt.NDArray[np.uint64] = np.arange(first, first + count, dtype=np.uint64)
     numbers *= np.uint64(0x9E3779B97F4A7C15)
     numbers ^= numbers >> np.uint64(29)
@@ -55,7 +57,7 @@ def keys_without_order(first: int, count: int) -> list[str]:
 
 
 def config(folder: Path, **changes: Any) -> StoreConfig:
-    """The configuration of both sides' stores: FORCE reads, nothing expires."""
+    """Return the configuration that both stores use: storage level FORCE, no expiry."""
     values: dict[str, Any] = {
         "broker_name": BROKER,
         "broker_cluster_name": CLUSTER,
@@ -75,8 +77,8 @@ def opened_tier(
     local: DefaultMessageStore | None = None,
     provider: SegmentProvider | None = None,
 ) -> Iterator[TieredMessageStore]:
-    """A tiered store, loaded; its loops do not run. local, provider: of those settings, if not
-    given."""
+    """Open a tiered store during the block. The store's background loops do not run. By default
+    `local` and `provider` follow the settings."""
     store = TieredMessageStore(
         local if local is not None else DefaultMessageStore(settings),
         settings,

@@ -1,4 +1,4 @@
-"""Messages of a tier by topic, as Spark SQL counts them.
+"""Count the messages of a tier by topic with Spark SQL.
 
 python examples/count_by_topic.py demo/tier
 """

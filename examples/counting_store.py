@@ -1,4 +1,4 @@
-"""A store plugin: counts what is put into each topic.
+"""A store plugin: counts messages put into each topic.
 
 In a broker.conf: messageStorePlugIn=counting_store:CountingStore
 """
@@ -7,7 +7,7 @@ from collections import Counter
 
 from tieredstore.contracts.message_store import MessageStore, PutMessageResult
 from tieredstore.contracts.plugin import PluginMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 
 
 class CountingStore(PluginMessageStore):

@@ -39,12 +39,13 @@ class SqliteProvider:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing. Any thread may call: each has a connection of its own."""
+        """Run the block as a transaction. Any thread may call this, since each thread has its own
+        connection."""
         try:
             with closing(sqlite3.connect(self.file, timeout=30)) as db, db:
                 db.execute("BEGIN IMMEDIATE")
                 yield db
-        except sqlite3.Error as error:  # no error of a library gets past a provider
+        except sqlite3.Error as error:  # No error of a library leaks past a provider.
             raise Unavailable(f"{self.url}: {error}") from error
 
     def query(self, statement: str, *values: object) -> list[Any]:
@@ -58,7 +59,7 @@ class SqliteProvider:
                 yield SegmentListing(SegmentId(path, contract.FileSegmentType(kind), base), size)
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> "SqliteFileSegment":
-        naming.relative_segment_path(id)  # Invalid for a name that no tier can have
+        naming.relative_segment_path(id)  # Raises Invalid for a name that no tier can have.
         return SqliteFileSegment(self, id)
 
     def acquire_writer(self, broker_name: str, *, take_over: bool = False, **_: Any) -> "Epoch":
@@ -70,7 +71,7 @@ class SqliteProvider:
         return epoch
 
     def close(self) -> None:
-        """Nothing is held between two calls."""
+        """No-op: the object holds no resources between two calls."""
 
 
 class SqliteFileSegment:
@@ -90,13 +91,13 @@ class SqliteFileSegment:
             with self._provider.transaction() as db:
                 if position > (size := db.execute(SIZE, self._key).fetchone()[0]):
                     raise checks.make_hole_error(self.id, position, size)
-                # What was at the position and behind it goes.
+                # Bytes at the position and after it are replaced.
                 for start, piece in db.execute(READ, (*self._key, position + 1, position)):
                     data = piece[: position - start] + data
                 db.execute(DELETE, (*self._key, start))
                 if data:
                     db.execute("INSERT INTO piece VALUES (?,?,?,?,?)", (*self._key, start, data))
-        except Unavailable as error:  # did the commit succeed? The caller finds out.
+        except Unavailable as error:  # The outcome of the commit is unknown. The caller finds out.
             return contract.UnknownWrite(str(error))
         return contract.Written(position + checks.total_bytes(buffers))
 
@@ -109,7 +110,7 @@ class SqliteFileSegment:
         return memoryview(found)
 
     def read_nowait(self, position: int, length: int) -> None:
-        checks.check_range(self.id, position, length)  # then None: a query may wait for the disk
+        checks.check_range(self.id, position, length)  # None, since a query may wait for the disk.
 
     def seal(self) -> None:
         self._is_sealed = True
@@ -118,7 +119,7 @@ class SqliteFileSegment:
         self._provider.query(DELETE, *self._key, 0)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No-op: the object holds no resources."""
 
 
 class Epoch:

@@ -1,4 +1,4 @@
-"""The contract that every provider keeps, on a tier in a SQLite file."""
+"""The contract tests of providers, run on a tier in a SQLite file."""
 
 from pathlib import Path
 

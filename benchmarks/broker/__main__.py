@@ -1,4 +1,5 @@
-"""Measure what a broker takes and gives: ours, and Java's 5.5.0 with the same broker.conf.
+"""Measure the cost and the throughput of a broker: ours, and Java's 5.5.0 with the same
+broker.conf.
 
     python -m benchmarks.broker [--only ours|java] [--parts remoting,cold,latency,grpc]
 
@@ -7,8 +8,8 @@
 - latency: sends at a fixed rate under ASYNC and SYNC flush, with and without such a reader.
 - grpc: sends, and receives with acknowledgement, beside Java's proxy in local mode.
 
-The load is made by Go programs, so that it is not the limit. Server and load have a core each
-(`taskset`). Needs `go`, `taskset`, and `java` and `mvn` for the peer. Prints a line a row:
+Go programs make the load, so that the load does not limit the rates. Server and load have a core
+each (`taskset`). Needs `go`, `taskset`, and `java` and `mvn` for the peer. Prints one line per row:
 messages/s, CPU µs of the server per message, latency of a request.
 """
 
@@ -47,13 +48,14 @@ LATENCY_RATE, LATENCY_ROUNDS = 1_000, 3
 FILL = ("--mode", "batch", "--in-flight", 8, "--seconds", 60)
 
 START_GROUP = ("--mode", "pull", "--commit", "--seconds", 0.2)
-"""Makes the group that receives, and lets it begin at offset 0."""
+"""Arguments that create the receiving group with start offset 0."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What all parts need. seconds, warm_seconds: of a row, and before the rows of a server (a JVM
-    takes seconds until its rate is even); messages: in each topic of the cold store."""
+    """Common settings of all parts. `seconds`, `warm_seconds`: duration of a row, and of the
+    warm-up before the rows of a server (a JVM needs seconds until its rate is even). `messages`:
+    messages in each topic of the cold store."""
 
     folder: Path
     seconds: float
@@ -66,7 +68,7 @@ class Bench:
 
     @cached_property
     def cold_store(self) -> Path:
-        """A store that each server gets a copy of."""
+        """Store that is copied for each server."""
         folder = self.folder / "made"
         folder.mkdir()
         make_cold_store(folder, self.generator, self.messages)
@@ -78,14 +80,14 @@ class Bench:
         return folder
 
     def measure_remoting(self, who: str) -> Iterator[Row]:
-        """Sends, batches and pulls, on one server."""
+        """Measure sends, batches and pulls, on one server."""
         with run_server(who, self.make_folder(f"remoting-{who}")) as server:
             self.generator.run("warm", server, "--seconds", self.warm_seconds)
             for name, options in REMOTING_ROWS.items():
                 yield self.generator.run(name, server, *options, "--seconds", self.seconds)
 
     def measure_cold(self, who: str) -> Iterator[Row]:
-        """Catch up once, after another topic that does not count."""
+        """Measure one catch-up read, after an unmeasured read of another topic."""
         folder = self.folder / f"cold-{who}"
         settings = copy_cold_store(self.cold_store, folder)
         with run_server(who, folder, settings) as server:
@@ -94,12 +96,12 @@ class Bench:
             yield self.generator.run("cold catch-up, pull of 32", server, *once, COLD_TOPIC)
 
     def measure_latency(self, who: str) -> Iterator[Row]:
-        """Sends at a fixed rate, with and without a reader that catches up."""
+        """Measure sends at a fixed rate, with and without a concurrent reader that catches up."""
         for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             folder = self.folder / f"latency-{who}-{flush}"
             settings = copy_cold_store(self.cold_store, folder)
             with run_server(who, folder, {**settings, "flushDiskType": flush}) as server:
-                # Slowly: what is uploaded later should not be of these.
+                # Slowly, so that later uploads do not include these.
                 warm = ("--rate", 2 * LATENCY_RATE, "--seconds", self.warm_seconds)
                 self.generator.run("warm", server, *warm)
                 send = ("--rate", LATENCY_RATE, "--seconds", self.seconds)
@@ -109,12 +111,14 @@ class Bench:
             shutil.rmtree(folder)
 
     def _run_rounds(self, name: str, server: Server, *options: object) -> Row:
-        """Return the round with the median p99: a single stall of the machine is a round's p99."""
+        """Run several rounds. Return the round with the median p99, because a single stall of the
+        machine determines a round's p99."""
         rows = [self.generator.run(name, server, *options) for _ in range(LATENCY_ROUNDS)]
         return sorted(rows, key=lambda row: row.latency_us[1])[LATENCY_ROUNDS // 2]
 
     def measure_grpc(self, who: str) -> Iterator[Row]:
-        """Sends and receives over gRPC; what is received was sent over remoting."""
+        """Measure sends and receives over gRPC. The messages that are received were sent over
+        remoting."""
         with run_server(who, self.make_folder(f"grpc-{who}"), has_grpc=True) as server:
             self.generator.run("fill", server, *FILL, "--messages", self.messages)
             self.generator.run("group", server, *START_GROUP)

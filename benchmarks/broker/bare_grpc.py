@@ -1,11 +1,11 @@
-"""gRPC servers that do nothing: what the transport costs before any of our own work.
+"""gRPC servers that do no work, to measure the cost of the transport alone.
 
     python -m benchmarks.broker.bare_grpc --port 9000 --server grpcio|relay|grpclib|zttp|service
 
-Each answers SendMessage with the same bytes, and decodes nothing: `grpcio` alone, `relay` with our
-relay for plain and TLS clients in front of it, `grpclib` and `zttp` where they are installed (zttp
-knows HTTP/2 and no gRPC: a few lines for this one method are here). `service` serves nothing and
-prints what our Service takes for a send without any transport, µs of CPU.
+Each server answers SendMessage with the same bytes, and decodes nothing: `grpcio` alone, `relay`
+with our relay for plain and TLS clients before it, `grpclib` and `zttp` if they are installed (zttp
+supports HTTP/2 but not gRPC, so a few lines for this one method are here). `service` serves nothing
+and prints the time of our Service for a send without any transport, µs of CPU.
 """
 
 from __future__ import annotations
@@ -21,24 +21,31 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from tieredstore.broker.grpc.call import CLIENT_ID, Call
-from tieredstore.broker.grpc.relay import LOOPBACK, Ports, Relay
+from tieredstore.broker.grpc.message_types import (
+    SERVICE_NAME,
+    Encoding,
+    MessageType,
+    SendMessageRequest,
+    SendMessageResponse,
+    Status,
+)
+from tieredstore.broker.grpc.protocol import CLIENT_ID, Call
+from tieredstore.broker.grpc.server import LOOPBACK, Ports, Relay
 from tieredstore.broker.grpc.service import Service
-from tieredstore.broker.grpc.stubs import SERVICE_NAME, SendMessageResponse, Status, find_message
 from tieredstore.testing.broker import Broker
 
-ANSWER: bytes = SendMessageResponse(status=Status(code=20000, message="OK")).SerializeToString()
+ANSWER: bytes = SendMessageResponse(status=Status(code="OK", message="OK")).SerializeToString()
 CALLS = 20_000
 
 
 async def serve_grpcio(port: int) -> int:
-    """Serve by grpcio on a port of the loopback interface; returns it."""
+    """Start a grpcio server on a port of the loopback interface, and return it."""
 
     async def answer(request: bytes, context: Any) -> bytes:  # noqa: ARG001
         return ANSWER
 
     server = grpc.aio.server()
-    method = grpc.unary_unary_rpc_method_handler(answer)
+    method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(answer)
     handlers = {"SendMessage": method}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
     bound: int = server.add_insecure_port(f"{LOOPBACK}:{port}")
@@ -48,7 +55,7 @@ async def serve_grpcio(port: int) -> int:
 
 
 async def serve_relay(port: int) -> None:
-    """Serve by grpcio behind our relay."""
+    """Serve with grpcio behind our relay, which accepts plain and TLS clients on one port."""
     relay = Relay(Ports(await serve_grpcio(0), None), 100)
     listener = socket.socket()
     listener.bind((LOOPBACK, port))
@@ -57,7 +64,7 @@ async def serve_relay(port: int) -> None:
 
 
 async def serve_grpclib(port: int) -> None:
-    """Serve by grpclib (HTTP/2 by h2, in Python)."""
+    """Serve with grpclib (HTTP/2 by h2, in Python)."""
     from grpclib.const import (  # type: ignore[import-not-found]
         Cardinality,
         Handler,
@@ -89,7 +96,7 @@ async def serve_grpclib(port: int) -> None:
 
 
 async def serve_zttp(port: int) -> None:
-    """Serve by zttp (HTTP/2 in native code, without a transport)."""
+    """Serve with zttp (HTTP/2 in native code, without a transport)."""
     import zttp  # type: ignore[import-not-found]
 
     heads = [(b"content-type", b"application/grpc")]
@@ -137,15 +144,15 @@ async def serve_zttp(port: int) -> None:
 
 
 def measure_service() -> float:
-    """Measure our Service with a real store and no transport; returns CPU µs of a send."""
-    request = find_message("SendMessageRequest")()
+    """Measure our Service with a real store and no transport. Returns the CPU µs of a send."""
+    request = SendMessageRequest()
     message = request.messages.add(body=b"x" * 1024)
     message.topic.name = "load"
     properties = message.system_properties
     properties.tag, properties.message_id = "TagA", "01" + "0" * 32
-    properties.message_type, properties.body_encoding = 1, 1
+    properties.message_type, properties.body_encoding = MessageType.NORMAL, Encoding.IDENTITY
     data = request.SerializeToString()
-    decode = find_message("SendMessageRequest").FromString
+    decode = SendMessageRequest.FromString
     call = Call({CLIENT_ID: "load"})
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder)) as broker:
         service = Service(broker.services)
@@ -172,7 +179,7 @@ SERVERS = {
 
 
 def main() -> None:
-    """Serve until the end of the process."""
+    """Run the chosen server until the end of the process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=9000)
     parser.add_argument("--server", choices=[*SERVERS, "service"], default="grpcio")

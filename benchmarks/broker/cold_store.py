@@ -1,4 +1,5 @@
-"""A store whose queues' heads live only in a Posix tier: what a consumer that catches up reads."""
+"""A store for a consumer that catches up: the first messages of its queues are only in a Posix
+tier."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from tieredstore.testing.broker import Broker
 WARM_TOPIC, COLD_TOPIC = "warm", "cold"
 FILE_BYTES = 16 << 20
 KEPT_FILES = 2
-"""Files of the commit log that stay; what older ones had is in the tier alone."""
+"""Number of commit log files that stay in the local store. The messages of older files are only in
+the tier."""
 
 
 def make_cold_store(folder: Path, generator: Generator, messages: int) -> None:
-    """Make `folder/store` and `folder/tier`, with that many messages in each of two topics."""
+    """Create `folder/store` and `folder/tier`, with the given number of messages in each of two
+    topics."""
     settings = {
         "storePathRootDir": folder / "store",
         "brokerName": "broker-a",
@@ -25,7 +28,7 @@ def make_cold_store(folder: Path, generator: Generator, messages: int) -> None:
         "defaultTopicQueueNums": 4,
         **settings_of(folder),
     }
-    # The topics are filled one after the other: the second one's end is what stays in the log.
+    # The topics are filled one after the other, so that the end of the second one stays in the log.
     with Broker(folder, {name: str(value) for name, value in settings.items()}) as broker:
         server = Server(OURS, 1, broker.remoting, "")
         for topic in (WARM_TOPIC, COLD_TOPIC):
@@ -38,7 +41,7 @@ def make_cold_store(folder: Path, generator: Generator, messages: int) -> None:
 
 
 def copy_cold_store(source: Path, target: Path) -> dict[str, object]:
-    """Copy one; returns the keys of a broker.conf that opens it."""
+    """Copy a cold store. Returns the keys of a broker.conf that opens the copy."""
     shutil.rmtree(target, ignore_errors=True)
     copy_tree(source / "store", target / "store")
     copy_tree(source / "tier", target / "tier")
@@ -46,7 +49,7 @@ def copy_cold_store(source: Path, target: Path) -> dict[str, object]:
 
 
 def settings_of(folder: Path) -> dict[str, object]:
-    """The keys of a broker.conf for a store with its tier."""
+    """Return the keys of a broker.conf for a store with its tier."""
     return {
         "mappedFileSizeCommitLog": FILE_BYTES,
         "mappedFileSizeConsumeQueue": 20 * 300_000,

@@ -1,4 +1,4 @@
-"""The load: two Go programs, one for remoting (`load/`), one for gRPC (`grpc_load/`)."""
+"""Load generators: two Go programs, one for remoting (`load/`), one for gRPC (`grpc_load/`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ REMOTING, GRPC = "load", "grpc_load"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one row gave. cpu_us: of the server, a message; latency_us: p50, p99, p99.9 of a
-    request; busy: requests that were refused with SYSTEM_BUSY; read_rate: messages/s that were read
-    meanwhile."""
+    """Result of one row. `cpu_us`: CPU time of the server per message. `latency_us`: p50, p99,
+    p99.9 of a request. `busy`: requests refused with SYSTEM_BUSY. `read_rate`: messages/s of a
+    concurrent reader."""
 
     who: str
     name: str
@@ -27,7 +27,7 @@ class Row:
     read_rate: float = 0
 
     def write(self) -> str:
-        """Write it as a line of the table."""
+        """Return the row as a line of the table."""
         p50, p99, p999 = self.latency_us
         line = (
             f"{self.who:5} {self.name:32} {self.rate:>9,.0f} msg/s {self.cpu_us:>8.1f} µs CPU"
@@ -38,7 +38,7 @@ class Row:
 
 
 class Generator:
-    """Runs the programs on their core. folder: gets what is compiled."""
+    """Runs the load programs on their own core. `folder`: folder of the compiled programs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ class Generator:
             subprocess.run(command, cwd=source, check=True)
 
     def run(self, name: str, server: Server, *options: object, program: str = REMOTING) -> Row:
-        """Run one row against a server. Raises SystemExit for what it refuses."""
+        """Run one row against a server. Raises SystemExit for refused requests."""
         address = server.remoting if program == REMOTING else server.grpc
         command = [self._folder / program, "--address", address, *options]
         before = server.cpu_seconds()

@@ -1,5 +1,5 @@
-"""The servers that are measured: our broker, Java's broker 5.5.0, and Java's proxy in front of it,
-each with the same broker.conf and on a core of its own."""
+"""The measured servers: our broker, Java's broker 5.5.0, and Java's proxy before it. All have the
+same broker.conf, and each has a core of its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that runs. remoting, grpc: `ip:port`; grpc is empty where nobody speaks it."""
+    """A running server. `remoting`, `grpc`: `ip:port`. `grpc` is empty if the server does not serve
+    gRPC."""
 
     who: str
     pid: int
@@ -39,7 +40,7 @@ class Server:
     grpc: str
 
     def cpu_seconds(self) -> float:
-        """What it has used."""
+        """CPU seconds used by the server."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -48,8 +49,8 @@ class Server:
 def run_server(
     who: str, folder: Path, settings: Mapping[str, object] | None = None, *, has_grpc: bool = False
 ) -> Iterator[Server]:
-    """Run a broker over `folder/store`, and kill it at the end. settings: keys of its broker.conf;
-    has_grpc: whether Java's proxy runs too, in the broker's process."""
+    """Run a broker over `folder/store` during the block, and kill it at the end. `settings`: keys
+    of its broker.conf. `has_grpc`: whether Java's proxy runs too, in the broker's process."""
     port, grpc_port = free_ports() + 5, free_ports()
     values = {
         "brokerClusterName": "c",
@@ -57,6 +58,7 @@ def run_server(
         "brokerIP1": "127.0.0.1",
         "listenPort": port,
         "grpcServerPort": grpc_port if who == OURS else None,
+        "autoCreateMixedTopics": "true" if who == OURS else None,
         "metricsExporterType": "DISABLE",
         "storePathRootDir": folder / "store",
         "mappedFileSizeCommitLog": 256 << 20,
@@ -98,14 +100,15 @@ def run_server(
 
 
 def write_keys(conf: Path, values: Mapping[str, object]) -> None:
-    """Write a broker.conf, without what is None."""
+    """Write a broker.conf. Keys with the value None are left out."""
     lines = [f"{key}={value}\n" for key, value in values.items() if value is not None]
     conf.write_text("".join(lines))
 
 
 @contextmanager
 def run_process(command: Sequence[str], address: str, log: Path) -> Iterator[int]:
-    """Run something on the server's core until the end, once it listens; gives its process."""
+    """Run a program on the server's core during the block, after it has begun to listen. Yields its
+    process."""
     with log.open("w") as output:
         process = subprocess.Popen(
             ["taskset", "-c", SERVER_CORE, *command], stdout=output, stderr=output
@@ -119,13 +122,13 @@ def run_process(command: Sequence[str], address: str, log: Path) -> Iterator[int
 
 
 def wait_for_port(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Return when somebody listens."""
+    """Wait until the port accepts connections."""
     host, _, port = address.partition(":")
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         with socket.socket() as probe:
             is_connected = probe.connect_ex((host, int(port))) == 0
-            if is_connected and probe.getsockname() != probe.getpeername():  # not to itself
+            if is_connected and probe.getsockname() != probe.getpeername():  # Not to itself.
                 return
         time.sleep(0.1)
-    raise SystemExit(f"nobody listens at {address}:\n{log.read_text()[-2000:]}")
+    raise SystemExit(f"no server listens at {address}:\n{log.read_text()[-2000:]}")

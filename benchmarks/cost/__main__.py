@@ -1,8 +1,8 @@
-"""Simulate what a tier on an object store costs; write the tables and the plot of docs/cost.md.
+"""Simulate the cost of a tier on an object store. Write the tables and the plot of docs/cost.md.
 
     python -m benchmarks.cost [--days 30] [--groups]
 
-Takes some minutes for a month; with --groups the part about group objects alone is made. Needs
+Takes some minutes for a month. With --groups only the part about group objects is made. Needs
 matplotlib.
 """
 
@@ -35,13 +35,13 @@ PAGE = DOCS / "cost.md"
 PLOT = DOCS / "cost.svg"
 SAMPLE_QUEUES = 2
 GROUPED_SAMPLE_QUEUES = 20
-"""As many as it takes for several of them to share an object."""
+"""Number of queues in a sample with group objects. It is large enough for several objects."""
 GROUPED_DAYS = 3
 QUEUES = 10_000
 RECORD_BYTES = 1024
 INTERVALS_S = (30, 60, 120, 300, 600, 1200, 3600)
 FAST = ((64, 0.25), (256, 0.5), (1024, 1.25), (4096, 1.25))
-"""Rate of a fast queue (KiB/s), and GiB that are uploaded."""
+"""Rate of a fast queue (KiB/s), and amount to upload in GiB."""
 
 
 def run(scheme: Scheme, load: Load) -> Outcome:
@@ -54,12 +54,12 @@ def slow(duration_ms: int) -> Load:
 
 
 def limited(seconds: int) -> Scheme:
-    """Uploads wait for so long at most."""
+    """Return a scheme whose uploads wait for at most the given time."""
     return Scheme(f"{seconds} s", keys={"adaptive_commit_max_interval_ms": seconds * 1000})
 
 
 def steady(kib: int, gib: float) -> Load:
-    """One queue that gets so many KiB a second, until so much is uploaded."""
+    """Return a load of one queue that receives `kib` KiB a second, until `gib` GiB are uploaded."""
     return Load(1, 1, RECORD_BYTES, 1000 / kib, int(gib * (1 << 20) / kib * 1000))
 
 
@@ -158,7 +158,8 @@ def replace_part(text: str, name: str, content: str) -> str:
 
 
 def groups(grouped: Outcome, day_requests: int, page: str) -> str:
-    """page: where the requests of the plain scheme stand."""
+    """Write the part about group objects. `page`: text of the page with the requests of the plain
+    scheme."""
     found = re.search(r"\| \*\*requests\*\* \| \*\*([0-9,]+)\*\*", page)
     if found is None:
         raise SystemExit(f"{PAGE}: no requests of the plain scheme")
@@ -177,7 +178,8 @@ def groups(grouped: Outcome, day_requests: int, page: str) -> str:
 
 
 def simulate_groups(duration_ms: int) -> tuple[Outcome, int]:
-    """Simulate group objects; return what they cost, and the requests for a day of one queue."""
+    """Simulate group objects. Return their costs, and the number of requests to read a day of one
+    queue."""
     load = Load(
         GROUPED_SAMPLE_QUEUES,
         QUEUES,
@@ -186,7 +188,7 @@ def simulate_groups(duration_ms: int) -> tuple[Outcome, int]:
         min(duration_ms, GROUPED_DAYS * DAY_MS),
     )
     grouped = run(GROUPED, load).a_month()
-    # Before the first is moved to the folder of its queue, and before the next time of sorting
+    # Before the first is moved to the folder of its queue, and before the next sorting.
     unmoved = replace(load, duration_ms=22 * HOUR_MS - 120_000)
     with tempfile.TemporaryDirectory() as folder:
         return grouped, simulate_reading(GROUPED, unmoved, Path(folder))
@@ -194,16 +196,16 @@ def simulate_groups(duration_ms: int) -> tuple[Outcome, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
-    parser.add_argument("--days", type=float, default=30, help="simulated; scaled to 30")
+    parser.add_argument("--days", type=float, default=30, help="simulated days, scaled to 30")
     parser.add_argument("--groups", action="store_true", help="the part about group objects alone")
     options = parser.parse_args()
     duration_ms = int(options.days * DAY_MS)
     if options.groups:
         found = simulate_groups(duration_ms)
-        text = PAGE.read_text()  # after minutes in which somebody may have edited it
+        text = PAGE.read_text()  # The page may have been edited in these minutes.
         PAGE.write_text(replace_part(text, "groups", groups(*found, text)))
         return
-    with ProcessPoolExecutor() as pool:  # the longest ones first
+    with ProcessPoolExecutor() as pool:  # The longest ones first.
         months = [pool.submit(run, one, slow(duration_ms)) for one in (PLAIN, FIXED, ADAPTIVE)]
         intervals = [
             pool.submit(run, limited(seconds), slow(min(duration_ms, 2 * DAY_MS)))

@@ -1,9 +1,9 @@
-"""What a tier's requests cost, by running the store itself over a simulated clock.
+"""Cost of a tier's requests, by running the store itself over a simulated clock.
 
-The dispatcher, the flat files, the expiry and the chunk log with its maintenance are the real ones;
-simulated are the local store (queues that grow at a steady rate), the object store (in memory) and
-time. A sample of queues stands for many: what a queue costs is multiplied, what a broker costs
-(writer epoch, sweeps) is not.
+The dispatcher, the flat files, the expiry and the chunk log with its maintenance are the real ones.
+The local store (queues that grow at a steady rate), the object store (in memory) and time are
+simulated. A sample of queues represents many queues. Costs per queue are multiplied, and costs per
+broker (writer epoch, sweeps) are not.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tieredstore.clock import ManualClock
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.contracts.usage import Usage
+from tieredstore.contracts.usage import LIST_KEYS, MONTH_MS, Usage
 from tieredstore.message import layout
 from tieredstore.message.consume_queue import UNIT_DTYPE
-from tieredstore.message.record import Message, encode_record
+from tieredstore.message.encoding import Message, encode_record
 from tieredstore.metadata.json_store import DefaultMetadataStore
-from tieredstore.providers.chunks.lives.groups import parse_group_name
+from tieredstore.providers.chunks.manifests.groups import parse_group_name
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
@@ -39,12 +39,9 @@ from tieredstore.tier.writing import TierWriter
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-MONTH_MS = 30 * DAY_MS
 PIECES = "GROUP PIECES"
-"""What is read of group objects for one queue. Of the objects themselves, and of their indexes, a
-sample has as many as all queues would."""
-LIST_KEYS = 1_000
-"""Keys a page of a listing."""
+"""File type for reads of group objects for one queue. These reads are not multiplied: a sample has
+as many group objects as all queues would have."""
 
 _T0_MS = 1_700_000_000_000
 _TOPIC = "Simulated"
@@ -54,7 +51,7 @@ _MAINTENANCE_MS = 60_000
 _UNIT_BYTES = 20
 _READ_BYTES = 8 << 20
 _STORE_TIME_POSITION = 56
-"""Of a record whose born host is an IPv4 address."""
+"""Position of the store time in a record with an IPv4 born host."""
 
 _OPERATIONS = {
     "PUT": "PutObject",
@@ -73,9 +70,9 @@ _OPERATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How uploads are scheduled. scan_ms: time between two scans of the dispatcher; keys: fields of
-    StoreConfig that differ from their defaults; group_bytes: of writes that are stored together,
-    0: each queue's by themselves."""
+    """Schedule of uploads. `scan_ms`: interval of the dispatcher's scans. `keys`: fields of
+    StoreConfig that differ from their defaults. `group_bytes`: size of writes that are stored
+    together, 0 for separate writes."""
 
     name: str
     scan_ms: int = 20_000
@@ -84,20 +81,20 @@ class Scheme:
 
 
 PLAIN = Scheme("plain 30 s", 30_000, {"group_commit": False})
-"""One commit of each queue every 30 s: what the 30 s of `tieredStoreGroupCommitTimeout` promise."""
+"""One commit of each queue every 30 s, as `tieredStoreGroupCommitTimeout` promises."""
 FIXED = Scheme("30 s timeout, scan every 20 s", keys={"adaptive_commit_max_interval_ms": 0})
-"""What RocketMQ's dispatcher makes of these 30 s."""
+"""Schedule that RocketMQ's dispatcher would need to upload within 30 s."""
 ADAPTIVE = Scheme("adaptive, 30 to 600 s")
-"""The defaults."""
+"""Schedule of the default settings."""
 GROUPED = Scheme("groups, 40 to 60 s", group_bytes=16 << 20)
-"""With group objects: a message waits for 40 s, and for the scan that comes next."""
+"""Schedule with group objects. A message waits for 40 s, and then for the next scan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Queues that grow steadily. queues: as many as are simulated; stands_for: as many as they are
-    a sample of; record_bytes: size of a stored message; interval_ms: time between two messages of a
-    queue; duration_ms: how long."""
+    """Steadily growing queues. `queues`: number of simulated queues. `stands_for`: number of queues
+    that they represent. `record_bytes`: size of a stored message. `interval_ms`: time between two
+    messages of a queue. `duration_ms`: simulated time."""
 
     queues: int
     stands_for: int
@@ -109,9 +106,13 @@ class Load:
 
 @dataclass(slots=True)
 class Outcome:
-    """requests: (operation, file type) -> of all that the sample stands for; cost_usd: by the
-    default prices of the meter; uploaded_bytes: commit log bytes of all; keys_left, bytes_left:
-    objects of all at the end, and their bytes."""
+    """Result, scaled to the queues that the sample represents.
+
+    `requests`: number of requests, by operation and file type.
+    `cost_usd`: by the default prices of the meter.
+    `uploaded_bytes`: commit log bytes.
+    `keys_left`, `bytes_left`: objects at the end, and their bytes.
+    """
 
     scheme: str
     load: Load
@@ -130,7 +131,7 @@ class Outcome:
         return self.cost_usd / (self.uploaded_bytes / (1 << 30))
 
     def a_month(self) -> Outcome:
-        """The same, as long as a month."""
+        """Return the outcome scaled to a month."""
         factor = MONTH_MS / self.load.duration_ms
         counts = {row: round(count * factor) for row, count in self.requests.items()}
         return replace(
@@ -148,7 +149,7 @@ class Outcome:
 
 
 class MeteredMemoryClient(MemoryObjectClient):
-    """An object store in memory whose requests are counted and priced as those of S3 are."""
+    """An object store in memory. Its requests are counted and priced like requests of S3."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms=now_ms, page_keys=LIST_KEYS)
@@ -175,8 +176,8 @@ class MeteredMemoryClient(MemoryObjectClient):
 
 
 class SteadySource:
-    """A local store whose queues get a message every `interval_ms`, all of one size. Queues begin
-    one after the other, as those of a broker do not beat in time."""
+    """A local store whose queues receive a message every `interval_ms`, all of one size. Queues
+    begin one after the other, since the queues of a real broker are not in phase."""
 
     def __init__(self, load: Load, clock: ManualClock) -> None:
         self._interval_ms = load.interval_ms
@@ -259,7 +260,7 @@ class SteadySource:
 
 
 class Process:
-    """The store, over the simulated clock."""
+    """The store of one process, over the simulated clock."""
 
     def __init__(
         self,
@@ -278,10 +279,11 @@ class Process:
                 clock=self.clock,
                 monotonic_ms=self.clock.now_ms,
                 maintenance_threads=0,
-                # The sample's share: what many queues do not have in memory is read for merging.
+                # The sample's share, since the memory of many queues would be exceeded and merging
+                # would read.
                 write_cache_bytes=int(defaults.write_cache_bytes * share),
                 block_cache_bytes=0,
-                # So that there are as many objects as many queues would fill
+                # To fill as many objects as many queues would.
                 group_bytes=int(scheme.group_bytes * share),
                 regrouped_bytes=int(defaults.regrouped_bytes * share),
             ),
@@ -305,7 +307,7 @@ class Process:
         self.expiry = TierExpiry(config, self.store, self.clock)
 
     def run(self, scan_ms: int, duration_ms: int) -> None:
-        """Scan, maintain and expire as the threads of a broker would."""
+        """Run scans, maintenance and expiry as the threads of a broker do."""
         begin_ms = self.clock.now_ms()
         due = dict.fromkeys(("maintenance", "sweep", "expiry"), begin_ms)
         while (now_ms := self.clock.now_ms()) < begin_ms + duration_ms:
@@ -321,7 +323,7 @@ class Process:
             if now_ms >= due["expiry"]:
                 due["expiry"] += HOUR_MS
                 self.expiry.run_once()
-            for _ in range(scan_ms // _HEARTBEAT_MS):  # the provider's housekeeper
+            for _ in range(scan_ms // _HEARTBEAT_MS):  # The provider's housekeeper.
                 self.clock.wait(_NEVER, _HEARTBEAT_MS)
                 self.store.check_writer()
 
@@ -336,7 +338,7 @@ _NEVER = threading.Event()
 
 
 def simulate(scheme: Scheme, load: Load, folder: Path) -> Outcome:
-    """Run a load under a scheme; `folder` (empty) gets the metadata file."""
+    """Run a load under a scheme. `folder`: empty folder for the metadata file."""
     process = Process(scheme, load, folder)
     try:
         process.run(scheme.scan_ms, load.duration_ms)
@@ -350,8 +352,8 @@ def simulate(scheme: Scheme, load: Load, folder: Path) -> Outcome:
 
 
 def simulate_reading(scheme: Scheme, load: Load, folder: Path) -> int:
-    """Run a load, then count the requests with which a reader without a state gets the last day of
-    one queue: its messages and their units."""
+    """Run a load, then count the requests of a reader without state for the last day of one queue:
+    its messages and their units."""
     process = Process(scheme, load, folder)
     try:
         process.run(scheme.scan_ms, load.duration_ms)
@@ -381,7 +383,8 @@ def _count_requests(meter: Meter) -> int:
 def _outcome(
     scheme: Scheme, load: Load, usage: Usage, sizes: Sequence[int], uploaded: int
 ) -> Outcome:
-    """Everything for as many queues as the sample stands for. sizes: of the objects at the end."""
+    """Scale the figures to the queues that the sample represents. `sizes`: sizes of the objects at
+    the end."""
     scale = load.stands_for / load.queues
     keys_left = round(len(sizes) * scale)
     requests: Counter[tuple[str, str]] = Counter()
@@ -391,7 +394,7 @@ def _outcome(
         if row.file_type in {"EPOCH", "GROUP"}:
             factor = 1.0
         elif row.file_type == "OTHER" and row.operation == "ListObjectsV2":
-            # A sweep or an opening: one page here, for so many keys it is more.
+            # A sweep or an opening takes one page here, and more with all these keys.
             factor = max(-(-keys_left // LIST_KEYS), 1)
         elif row.file_type == "OTHER":
             factor = 1.0

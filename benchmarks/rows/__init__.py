@@ -1,4 +1,4 @@
-"""All rows, in the order of the table."""
+"""All rows of the benchmark table, in order."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from benchmarks.rows import flush, index, local, recovery, s3, s3_reads, tier
 
 ROWS = (*local.ROWS, *flush.ROWS, *recovery.ROWS, *tier.ROWS, *index.ROWS)
 S3_ROWS = (*s3.ROWS, *s3_reads.ROWS)
-"""They need a server of `localstack/`, and run when they are named."""
+"""Rows that need a server of `localstack/`. They run only if they are named on the command line."""

@@ -1,4 +1,4 @@
-"""Rows of SYNC_FLUSH: puts that are on disk when they count."""
+"""Benchmark rows of SYNC_FLUSH: a put counts once it is on disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from benchmarks.model import BODY_BYTES, Figure, Pass, Row, Workbench
 from benchmarks.workload import RING, body, config, ring
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
 
 TASKS, THREADS = 1024, 32
@@ -22,7 +22,8 @@ _OK = PutMessageStatus.PUT_OK
 _RING = ring(body(BODY_BYTES))
 
 Producers = Callable[[DefaultMessageStore, int], int]
-"""Puts about that many messages and waits for each; how many it were."""
+"""Function that puts about the given number of messages, and waits for each put. Returns the number
+of messages put."""
 
 
 def _put_by_tasks(store: DefaultMessageStore, count: int) -> int:
@@ -60,7 +61,7 @@ def _put_by_threads(store: DefaultMessageStore, count: int) -> int:
 
 
 def _measure_sync(bench: Workbench) -> float:
-    """Median seconds of an fdatasync of a page on the disk that is measured."""
+    """Return the median seconds of an fdatasync of a page on the measured disk."""
     fd = os.open(bench.folder / "probe", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         seconds = []
@@ -99,12 +100,12 @@ def _by(producers: Producers) -> Callable[[Workbench], Iterator[Callable[[], Pas
 
 _DURABILITY = "SYNC_FLUSH (on disk)"
 _SYNC = Figure("an fdatasync, median", "µs", key="sync_us")
-_NO_PEER = "Java's side has no pass with SYNC_FLUSH"
+_NO_PEER = "no pass"
 
 ROWS = (
     Row(
         name="put-sync-tasks",
-        what=f"{TASKS} asyncio producers, each waits for its message; wanted where a sync takes "
+        what=f"{TASKS} asyncio producers, each waits for its message. Wanted where a sync takes "
         "0.2 ms at most",
         face="DefaultMessageStore.put_message_async",
         durability=_DURABILITY,
@@ -114,7 +115,7 @@ ROWS = (
     ),
     Row(
         name="put-sync-threads",
-        what=f"{THREADS} threads, each waits for its message; wanted as above",
+        what=f"{THREADS} threads, each waits for its message. Wanted as above",
         face="DefaultMessageStore.put_message and PutMessageResult.durable",
         durability=_DURABILITY,
         ours=contextmanager(_by(_put_by_threads)),

@@ -1,4 +1,4 @@
-"""Rows of the key index: puts of many keys, compaction and upload of a full file."""
+"""Benchmark rows of the key index: puts of many keys, compaction and upload of a full file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _service(folder: Path, slots: int, items: int) -> Iterator[IndexStoreService
 
 
 def _fill(service: IndexStoreService, items: int) -> float:
-    """Put `items` keys in batches; the keys are made outside the clock."""
+    """Put `items` keys in batches. The keys are created before the measured time begins."""
     sizes = np.full(BATCH, 1000, dtype=np.int32)
     base_ms = SYSTEM_CLOCK.now_ms()
     seconds = 0.0

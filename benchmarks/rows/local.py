@@ -1,4 +1,4 @@
-"""Rows of the local store: puts, and the dispatch behind them ("reput")."""
+"""Benchmark rows of the local store: puts, and their dispatch ("reput")."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from benchmarks.model import BODY_BYTES, QUEUES, Figure, Pass, Row, Sizes, Workbench
 from benchmarks.workload import RING, TOPIC, body, config, message, ring
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.put.rows import HELP_ROWS
 from tieredstore.message.core import IS_COMPILED
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 
 POLL_S = 0.0002
 BATCH = 64
@@ -28,13 +28,13 @@ WARM: dict[str, Any] = {
 }
 POOL: dict[str, Any] = {"transient_store_pool_enable": True}
 LARGE_SHARE = 5
-"""A pass with large bodies has a fifth of the messages."""
+"""Divisor of the number of messages in passes with large bodies."""
 WANTED = (
     {"live": 1.2, "batch": 2.0, "made": 1.0}
     if IS_COMPILED
     else {"live": 0.7, "batch": 0.9, "made": 0.45}
 )
-"""Times Java, until dispatched, with the compiled core or without it."""
+"""Minimum ratios to Java for puts with their dispatch, with and without the compiled core."""
 
 _BODY = body(BODY_BYTES)
 _RING = ring(_BODY)
@@ -47,7 +47,7 @@ _BATCHES = [
 
 @contextmanager
 def _store(bench: Workbench, **changes: Any) -> Iterator[DefaultMessageStore]:
-    """A new store, its log files as large as Java's; gone afterwards."""
+    """Open a new store during the block, with log files as large as Java's."""
     shutil.rmtree(bench.folder, ignore_errors=True)
     store = DefaultMessageStore(config(bench.folder, **changes))
     store.load()
@@ -70,11 +70,11 @@ def _check(store: DefaultMessageStore, count: int) -> None:
 
 
 Producer = Callable[[DefaultMessageStore, int, int], None]
-"""Puts the messages [first, stop) of a pass."""
+"""Function that puts the messages [first, stop) of a pass."""
 
 
 def _put_again(store: DefaultMessageStore, refused: Message) -> None:
-    """As a client does when the disk does not keep up with the page cache."""
+    """Retry a put, like a client, when the disk is slower than the page cache."""
     while not (result := store.put_message(refused)).ok:
         assert result.status is PutMessageStatus.OS_PAGE_CACHE_BUSY, result.reason
         time.sleep(0.01)
@@ -123,9 +123,9 @@ def live(
     share: int = 1,
     ready: Mapping[str, Any] | None = None,
 ) -> Iterator[Callable[[], Pass]]:
-    """Puts with the dispatch behind them, as a broker runs. share: a pass has one such part of the
-    messages. ready: settings of a store that gets the first log file or buffer ready by the put of
-    a message before the clock starts."""
+    """Put with concurrent dispatch, as in a broker. `share`: divisor of the number of messages.
+    `ready`: settings of a store. One message is put before the measured time begins, to prepare the
+    first log file or buffer."""
     count = bench.sizes.put_messages // share // BATCH * BATCH
 
     def run() -> Pass:
@@ -151,7 +151,8 @@ def live(
 def apart(
     bench: Workbench, *, producer: Producer = _singles, from_log: bool = False
 ) -> Iterator[Callable[[], Pass]]:
-    """Puts and dispatch each on a clock of its own: the thread is stopped, its passes run here."""
+    """Measure puts and dispatch separately. The dispatch thread is stopped, and its passes run
+    here."""
     count = bench.sizes.put_messages // BATCH * BATCH
     chunk = count if from_log else HELP_ROWS
 
@@ -180,7 +181,8 @@ RAW_BYTES = LARGE_BODY_BYTES + 200
 
 @contextmanager
 def raw_copies(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """What the machine gives: records of that size copied into a new mapped file, nothing else."""
+    """Measure the machine's limit: copy records of the given size into a new mapped file, and do
+    nothing else."""
     count = bench.sizes.put_messages // LARGE_SHARE
     record = body(RAW_BYTES)
 
@@ -215,7 +217,7 @@ LARGE_FRESH_MIB = 3_072
 FLUSH = "ASYNC_FLUSH (page cache)"
 PUT = "DefaultMessageStore.put_message"
 PUTS = "DefaultMessageStore.put_messages"
-DISPATCHED = "until consume queues and index have them"
+DISPATCHED = "dispatched and indexed"
 APART = "dispatch held meanwhile on both sides"
 
 LARGE_FIGURES = (
@@ -242,7 +244,7 @@ ROWS = (
     ),
     Row(
         name="put-live",
-        what="the same with the dispatch running behind it",
+        what="the same with the dispatch running after it",
         face=PUT,
         durability=FLUSH,
         ours=partial(live, producer=_singles),
@@ -289,7 +291,7 @@ ROWS = (
         durability=FLUSH,
         ours=partial(live, producer=_large, share=LARGE_SHARE, ready=WARM),
         figures=LARGE_FIGURES,
-        no_peer="Java's side has no pass with it",
+        no_peer="no pass",
         fresh_mib=LARGE_FRESH_MIB,
     ),
     Row(
@@ -299,7 +301,7 @@ ROWS = (
         durability=f"{FLUSH}, once the pool is committed to it",
         ours=partial(live, producer=_large, share=LARGE_SHARE, ready=POOL),
         figures=LARGE_FIGURES,
-        no_peer="Java's side has no pass with it",
+        no_peer="no pass",
         fresh_mib=LARGE_FRESH_MIB,
     ),
     Row(
@@ -324,7 +326,7 @@ ROWS = (
     ),
     Row(
         name="put-batch-live",
-        what="the same with the dispatch running behind it",
+        what="the same with the dispatch running after it",
         face=PUTS,
         durability=FLUSH,
         ours=partial(live, producer=_batches),

@@ -1,4 +1,5 @@
-"""Rows of the recovery of a local store: what is checked, and until the store can be used."""
+"""Benchmark rows of a local store's recovery: the check, and the time until the store can be
+used."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ SMALL_BODY_BYTES = 100
 
 @contextmanager
 def killed(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """A store that nothing was flushed of: all its messages are checked and dispatched again."""
+    """Measure the recovery of a store that was never flushed. The recovery checks and dispatches
+    all its messages again."""
     count = bench.sizes.put_messages
     settings = config(bench.folder)
     data = body(SMALL_BODY_BYTES)
@@ -54,8 +56,8 @@ def killed(bench: Workbench) -> Iterator[Callable[[], Pass]]:
 ROWS = (
     Row(
         name="recover",
-        what=f"a killed store, bodies of {SMALL_BODY_BYTES} bytes, nothing of it flushed",
-        face="plan_recovery; DefaultMessageStore.load and start",
+        what=f"a killed store, bodies of {SMALL_BODY_BYTES} bytes, without any flush",
+        face="plan_recovery, DefaultMessageStore.load and start",
         durability="files in the page cache",
         ours=killed,
         figures=(

@@ -1,4 +1,5 @@
-"""Rows of writing to an object store, beside boto3 alone with objects of the same sizes."""
+"""Benchmark rows of writes to an object store, compared with boto3 alone writing objects of the
+same sizes."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _NUMBERS = itertools.count()
 
 
 def provider_at(at: Bucket, prefix: str, **changes: Any) -> S3Provider:
-    """Without background work: merging is a row of its own."""
+    """Return a provider without background work, since merging is measured in a separate row."""
     settings = at.settings(tieredStoreS3Prefix=prefix)
     chunk_settings = settings.chunk_settings(maintenance_threads=0, **changes)
     return S3Provider(S3Client(settings), settings=chunk_settings)
@@ -53,7 +54,7 @@ def timed(work: Callable[[], object], size_bytes: int, count: int) -> Pass:
 
 
 def put_raw(at: Bucket, sizes: Sequence[int], data: bytes, threads: int) -> Pass:
-    """boto3's put_object as its documentation has it, objects of these sizes."""
+    """Write objects of the given sizes with boto3's put_object, as in its documentation."""
     prefix = f"raw-{next(_NUMBERS)}"
 
     def put(number: int) -> None:
@@ -67,7 +68,7 @@ def put_raw(at: Bucket, sizes: Sequence[int], data: bytes, threads: int) -> Pass
 def put(
     bench: Workbench, *, size: int, per_queue: int, queues: int
 ) -> Iterator[Callable[[], Pass]]:
-    """Appends of one size through segments, the queues at once."""
+    """Append the same amount of data through segments, to all queues in parallel."""
     data = random.Random(1).randbytes(size)
     with bucket(bench.folder) as at:
 
@@ -107,7 +108,7 @@ def tier_config(at: Bucket, folder: Path, prefix: str) -> StoreConfig:
 def opened_at(
     at: Bucket, local: Path, folder: Path, provider: S3Provider, prefix: str
 ) -> Iterator[TieredMessageStore]:
-    """The tiered store over a local store and a provider in the bucket."""
+    """Open the tiered store over a local store and a provider in the bucket."""
     settings = tier_config(at, folder, prefix)
     Path(settings.store_path_root_dir, "config").mkdir(parents=True, exist_ok=True)
     with opened_tier(settings, DefaultMessageStore(config(local)), provider) as store:
@@ -116,7 +117,7 @@ def opened_at(
 
 @contextmanager
 def upload(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """The whole way from the local store, then boto3 with objects of the very same sizes."""
+    """Upload from the local store, then write objects of the same sizes with boto3."""
     count = bench.sizes.messages
     local = bench.folder / "local"
     make_local(local, count)
@@ -154,7 +155,7 @@ def upload(bench: Workbench) -> Iterator[Callable[[], Pass]]:
 
 @contextmanager
 def merge(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """Sealing segments of many small objects into one object each."""
+    """Seal segments of many small objects into one object each."""
     data = random.Random(1).randbytes(MIB)
     with bucket(bench.folder) as at:
 
@@ -178,7 +179,7 @@ def merge(bench: Workbench) -> Iterator[Callable[[], Pass]]:
 
 @contextmanager
 def socket_put(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """One connection, presigned: what is left when there is no client at all."""
+    """Measure one connection with presigned requests: the time without a client library."""
     data = random.Random(1).randbytes(LARGE_BYTES)
     with bucket(bench.folder) as at, closing(RawSocket(at)) as raw:
 
@@ -205,7 +206,7 @@ STORED = "the server's answer to each PUT"
 ROWS = (
     Row(
         name="s3-put",
-        what="appends of 8 MiB to 4 segments at once; merging apart",
+        what="appends of 8 MiB to 4 segments at once, merging apart",
         face="FileSegment.write",
         durability=STORED,
         ours=partial(put, size=LARGE_BYTES, per_queue=6, queues=QUEUES_AT_ONCE),
@@ -214,7 +215,7 @@ ROWS = (
     ),
     Row(
         name="s3-put-small",
-        what="appends of 4 KiB to 8 segments at once; merging apart",
+        what="appends of 4 KiB to 8 segments at once, merging apart",
         face="FileSegment.write",
         durability=STORED,
         ours=partial(put, size=SMALL_BYTES, per_queue=50, queues=8),
@@ -226,7 +227,7 @@ ROWS = (
     ),
     Row(
         name="s3-upload",
-        what="commit logs and consume queues of 4 queues from the local store, without keys; "
+        what="commit logs and consume queues of 4 queues from the local store, without keys, "
         "merging apart",
         face="MessageStoreDispatcher.scan",
         durability=STORED,

@@ -1,4 +1,5 @@
-"""Rows of reading from an object store, beside boto3 alone with ranges of the same sizes."""
+"""Benchmark rows of reads from an object store, compared with boto3 alone reading ranges of the
+same sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.providers.s3.client import S3Client
-from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
+from tieredstore.scan.catalogue import TierCatalogue
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batches import BATCH_BYTES, read_batches
 
@@ -38,12 +40,12 @@ READERS = 16
 READERS_LIMIT_MIB = 512
 QUEUES = 2
 PREFIX = "tier"
-NOTHING_KEPT = "nothing in memory; the server's files in the page cache"
+NOTHING_KEPT = "nothing in memory, the server's files in the page cache"
 
 
 @contextmanager
 def uploaded(bench: Workbench) -> Iterator[Bucket]:
-    """A bucket with a tier of two queues: sequential reads are long."""
+    """Open a bucket with a tier of two queues, for long sequential reads."""
     local, folder = bench.folder / "local", bench.folder / "first"
     make_local(local, bench.sizes.messages, queues=QUEUES)
     with bucket(bench.folder / "server") as at:
@@ -124,7 +126,8 @@ def read_store(bench: Workbench) -> Iterator[Callable[[], Pass]]:
 
 @contextmanager
 def small_ranges(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """The figure that decides on obstore: the same client with and without it."""
+    """Measure the S3 client with and without obstore. The comparison decides whether obstore is
+    used."""
     data = random.Random(1).randbytes(16 * MIB)
     source = random.Random(2)
     key = "t/c.00000000000000000000"
@@ -182,7 +185,7 @@ def socket_get(bench: Workbench) -> Iterator[Callable[[], Pass]]:
 
 @contextmanager
 def readers(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """All readers at once in a process of their own, whose largest size counts."""
+    """Run all readers concurrently in a separate process, whose peak memory counts."""
     with uploaded(bench) as at:
         root = Path(__file__).resolve().parents[2]
         command = [sys.executable, "-m", "benchmarks.rows.s3_reads", at.endpoint, at.name]
@@ -199,7 +202,8 @@ def readers(bench: Workbench) -> Iterator[Callable[[], Pass]]:
 
 
 def read_in_threads(endpoint: str, name: str) -> None:
-    """What `readers` starts: prints how many messages were read and the largest size, MiB."""
+    """Run the readers in the process that `readers` starts. Prints the number of messages and the
+    peak memory, MiB."""
     import resource
 
     at = Bucket(endpoint, name, None)  # type: ignore[arg-type]
@@ -214,7 +218,7 @@ def read_in_threads(endpoint: str, name: str) -> None:
 ROWS = (
     Row(
         name="s3-scan",
-        what="cold sequential read of 1 KiB messages, every record checked; boto3: ranges of "
+        what="cold sequential read of 1 KiB messages, every record checked. boto3: ranges of "
         "4 MiB, 4 at once, unread",
         face="scan.read_batches",
         durability=NOTHING_KEPT,
@@ -238,7 +242,7 @@ ROWS = (
     ),
     Row(
         name="s3-range-64k",
-        what="ranges of 64 KiB one after another, through obstore where it is installed; boto3: "
+        what="ranges of 64 KiB one after another, through obstore where it is installed. boto3: "
         "the same with tieredStoreS3FastReads=false",
         face="ObjectClient.get_range",
         durability=NOTHING_KEPT,

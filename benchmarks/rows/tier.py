@@ -1,4 +1,4 @@
-"""Rows of the tier: upload, reads, time search, opening a tier of many queues."""
+"""Benchmark rows of the tier: upload, reads, time search, opening a tier of many queues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_local(
     body_bytes: int = BODY_BYTES,
     **changes: object,
 ) -> None:
-    """A local store with `count` messages, round robin over the queues."""
+    """Create a local store with `count` messages, round robin over the queues."""
     store = DefaultMessageStore(config(folder, **changes))
     store.load()
     store.start()
@@ -49,7 +49,7 @@ def make_local(
 
 @contextmanager
 def opened(local: Path, tier: Path, **changes: Any) -> Iterator[TieredMessageStore]:
-    """The tiered store over a local store; the tier and its state live in `tier`."""
+    """Open the tiered store over a local store. The tier and its state are in `tier`."""
     settings = config(tier, storage_level=StorageLevel.FORCE, **changes)
     Path(settings.store_path_root_dir, "config").mkdir(parents=True, exist_ok=True)
     local_only = {name: value for name, value in changes.items() if name in SMALL_FILES}
@@ -81,7 +81,7 @@ def upload(bench: Workbench, *, fsync: bool, index: bool = False) -> Iterator[Ca
 
 @contextmanager
 def uploaded(bench: Workbench) -> Iterator[TieredMessageStore]:
-    """A tier with all messages in it, made once for all rows that read."""
+    """Open a tier with all messages. It is created once, and used by all rows that read."""
     folder = bench.folder.parent / "read"
     local, tier = folder / "local", folder / "tier"
     if not tier.exists():
@@ -93,13 +93,14 @@ def uploaded(bench: Workbench) -> Iterator[TieredMessageStore]:
 
 
 def forget(store: TieredMessageStore, topic: str = TOPIC) -> None:
-    """Empty the read-ahead cache."""
+    """Empty the read-ahead cache of a store."""
     for queue_id in range(QUEUES):
         store.fetcher.cache.drop(QueueKey(topic, queue_id))
 
 
 def check(messages: Sequence[StoredMessage], offset: int) -> None:
-    """As Peer.checked: all are there, first and last are those that were asked for."""
+    """Check that all messages exist, including the first and the last requested message. Java's
+    side has the same check (Peer.checked)."""
     assert messages[0].queue_offset == offset
     assert messages[-1].queue_offset == offset + len(messages) - 1
 
@@ -132,7 +133,7 @@ def read_blocks(bench: Workbench, *, pull: int) -> Iterator[Callable[[], Pass]]:
 def read_queue(
     store: TieredMessageStore, get: Callable[..., GetMessageResult], queue_id: int, pull: int
 ) -> int:
-    """Read a queue from its beginning, in pulls; returns its messages."""
+    """Read a queue from its start, in pulls. Returns its messages."""
     offset, end = 0, store.get_max_offset_in_queue(TOPIC, queue_id)
     while offset < end:
         result = get("GID_bench", TOPIC, queue_id, offset, pull)
@@ -253,7 +254,7 @@ def _fill_queues(local: Path, queues: int) -> None:
 
 @contextmanager
 def open_local(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    """As `open_many`, without a tier."""
+    """Open a local store with many queues and without a tier, for comparison with `open_many`."""
     queues = bench.sizes.queues_to_open
     _fill_queues(bench.folder, queues)
 
@@ -324,7 +325,7 @@ ROWS = (
         name="upload-fsync-keys",
         what="the same with both keys of each message in the index of the tier",
         face=f"{SCAN}, until the index has all keys",
-        durability="fsync of each commit; index in the page cache",
+        durability="fsync of each commit, index in the page cache",
         ours=partial(upload, fsync=True, index=True),
         figures=(Figure("messages", "msg/s", key="seconds_with_index", ratio=1.0),),
         java=_reading("upload", index=True),
@@ -397,7 +398,7 @@ ROWS = (
     ),
     Row(
         name="query-key",
-        what="one message by its key, asked of the tier alone; its index was uploaded at a stop",
+        what="one message by its key, asked of the tier alone. Its index was uploaded at a stop",
         face="MessageStoreFetcher.query_message",
         durability="files in the page cache",
         ours=query_key,
