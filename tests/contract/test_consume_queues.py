@@ -1,4 +1,4 @@
-"""The contract of consume queues on every kind of them there is."""
+"""Every kind of consume queue keeps the contract."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.kit.consume_queues import ConsumeQueueStoreContract
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
-from tieredstore.local.queues.extension.consume_queue_store import ExtendedConsumeQueueStore
+from tieredstore.local.queues.extension_files import ExtendedConsumeQueueStore
 from tieredstore.local.queues.rocksdb.consume_queue_store import RocksDBConsumeQueueStore
 
 UNITS_PER_FILE = 10

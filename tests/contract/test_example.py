@@ -1,4 +1,5 @@
-"""The provider of examples keeps the contract, is as short as its page says, and can serve."""
+"""The example provider keeps the provider contract, is as short as its documentation says, and can
+serve a broker."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef)
 
 
 def count_lines_of_code(path: Path) -> int:
-    """Lines that are not empty, a comment or a docstring."""
+    """Count the lines that are neither empty, nor a comment, nor part of a docstring."""
     source = path.read_text()
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -48,7 +49,7 @@ def test_the_example_is_short_and_the_page_says_how_short() -> None:
     assert code <= 100
     assert len(TEST.read_text().splitlines()) <= 20
     page = " ".join((ROOT / "docs" / "providers.md").read_text().split())
-    assert f"in {code} lines of code;" in page
+    assert f"in {code} lines of code" in page
     assert f"proves it in {test}." in page
 
 

@@ -43,7 +43,7 @@ def open_tier(protocol: str, root: str, **options: Any) -> FsspecProvider:
 
 
 class FsspecPromises:
-    """What holds on fsspec beside the contract."""
+    """Promises that the fsspec provider keeps in addition to the contract."""
 
     def reopen(self, provider: Any) -> SegmentProvider:
         return FsspecProvider(provider.client, settings=SETTINGS)
@@ -75,7 +75,8 @@ class FsspecPromises:
             assert fenced.open(segment_id()).size() == 0
 
     def test_a_write_whose_reply_was_lost_is_written(self, provider: FsspecProvider) -> None:
-        """With metadata by the writer's stamp, without it by the bytes."""
+        """A write whose reply was lost counts as written. The provider recognises its write by the
+        writer's name in the object's metadata, or by the bytes if the backend has no metadata."""
         epoch = provider.acquire_writer("broker-a")
         segment = write_whole(provider.open(segment_id()), b"abc")
         assert segment.write(3, [b"de", b"f"]) == Written(6)

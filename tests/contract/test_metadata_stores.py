@@ -1,4 +1,4 @@
-"""The metadata contract on every metadata store there is."""
+"""Every metadata store keeps the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The provider contract on every provider there is."""
+"""Every provider keeps the contract."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestChunkProvider(PairedProviderContract, ConditionalProviderContract):
 
 
 class TestLimitedProvider(PairedProviderContract, ConditionalProviderContract):
-    """With limits that pass all that these tests do."""
+    """A provider that limits requests and bytes. No test of the contract reaches the limits."""
 
     limits = StoreConfig(upload_bytes_per_s=1 << 30, download_bytes_per_s=1 << 30)
 

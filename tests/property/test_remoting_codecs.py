@@ -1,4 +1,4 @@
-"""Headers and frames come back as they were written, however the stream is cut."""
+"""Encoded headers and frames decode to the same values, wherever the stream is split."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.broker.remoting.codes import HeaderType, LanguageCode
-from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.frame import BadFrame, Frame, FrameReader, encode_start
-from tieredstore.broker.remoting.headers import decode_header, encode_header
+from tieredstore.broker.remoting.command import (
+    BadFrame,
+    Frame,
+    FrameReader,
+    RemotingCommand,
+    decode_header,
+    encode_header,
+    encode_start,
+)
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

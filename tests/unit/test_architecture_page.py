@@ -1,4 +1,4 @@
-"""docs/architecture.md and the rooms that it shows."""
+"""The folders of the code agree with the picture in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ PACKAGE = ROOT / "tieredstore"
 
 
 def rooms_of_the_picture() -> set[str]:
-    """Folders as paths below the package; an inner room stands indented under its layer."""
+    """Return the folders in the picture as paths below the package. In the picture, a subfolder is
+    indented below its layer."""
     picture = PAGE.split("```\n")[1]
     rooms: set[str] = set()
     layer = ""

@@ -1,4 +1,4 @@
-"""Time, and the time by which things grow too old."""
+"""Tests of clocks, and of the clock that expiry uses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def test_a_wall_clock_that_stays_ahead_is_believed_after_a_day() -> None:
 
 
 def test_what_is_believed_is_the_least_that_was_seen() -> None:
-    """A jump of years in the day after an honest correction of an hour."""
+    """The wall clock jumps ahead by an hour and, SETTLE_MS later, by years. The retention clock
+    still shows the time without the second jump."""
     clock = ManualClock(T0)
     retention = RetentionClock(clock)
     retention.begin()

@@ -1,4 +1,4 @@
-"""Loading a broker.conf: Java's syntax, Java's keys, our strictness."""
+"""A broker.conf is loaded with Java's syntax and Java's keys, and with stricter checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from tieredstore import config
 from tieredstore.broker.settings import BROKER_FIELDS_BY_KEY
 from tieredstore.config import StorageLevel, StoreConfig, config_from_properties, load_broker_conf
 from tieredstore.errors import Invalid
-from tieredstore.java_settings import DECLINED_SETTINGS, REFUSED_VALUES, UNUSED_SETTINGS
+from tieredstore.java_settings import (
+    DECLINED_SETTINGS,
+    REFUSED_VALUES,
+    REMOVED_SETTINGS,
+    UNUSED_SETTINGS,
+)
 
 
 def conf(tmp_path: Path, text: str) -> Path:
@@ -25,7 +30,7 @@ def test_a_real_conf_loads_and_one_warning_names_its_keys_that_are_not_supported
 ) -> None:
     loaded = load_broker_conf(public_a / "broker.conf")
     [warning] = loaded.warnings
-    named = set(warning.partition("not supported: ")[2].split(", "))
+    named = set(warning.partition("without effect here: ")[2].split(", "))
     assert {"timerWheelEnable", "brokerIP2"} <= named
     assert "listenPort" not in named
     known = set(loaded.explicit_settings) | named | set(BROKER_FIELDS_BY_KEY)
@@ -33,7 +38,10 @@ def test_a_real_conf_loads_and_one_warning_names_its_keys_that_are_not_supported
     assert loaded.config.broker_name == "labBroker"
     assert loaded.config.broker_cluster_name == "LabCluster"
     assert loaded.config.storage_level is StorageLevel.FORCE
-    assert loaded.config.backend_service_provider == config.POSIX_PROVIDER
+    assert (
+        loaded.config.backend_service_provider
+        == "org.apache.rocketmq.tieredstore.provider.PosixFileSegment"
+    )
     assert "tieredStoreFileReservedTime" in loaded.explicit_settings
 
 
@@ -118,7 +126,7 @@ def test_an_unknown_tiered_key_is_a_warning_with_the_nearest_match() -> None:
 def test_all_keys_of_java_that_nothing_reads_are_in_one_warning() -> None:
     keys = {"brokerIP2": "x", "slaveTimeout": "1", "aclEnable": "false", "ourOwn": "1"}
     [warning] = config_from_properties(keys, origin="broker.conf").warnings
-    assert warning == "broker.conf: keys that are not supported: brokerIP2, slaveTimeout"
+    assert warning == "broker.conf: keys of Java without effect here: brokerIP2, slaveTimeout"
 
 
 def test_a_key_of_nobody_may_be_a_plugin_s() -> None:
@@ -131,6 +139,13 @@ def test_unused_keys_change_nothing_and_say_so(key: str) -> None:
     plain = config_from_properties({}, origin="t")
     assert msgspec.structs.asdict(loaded.config) == msgspec.structs.asdict(plain.config)
     assert key in loaded.warnings[0]
+
+
+@pytest.mark.parametrize("key", sorted(REMOVED_SETTINGS))
+def test_a_removed_key_starts_with_a_warning_that_names_it(key: str) -> None:
+    loaded = config_from_properties({key: "1"}, origin="t", serving=True)
+    assert loaded.warnings == (f"t: {key} is no longer a setting: {REMOVED_SETTINGS[key]}",)
+    assert key not in loaded.config.plugin_properties
 
 
 @pytest.mark.parametrize("key", sorted(DECLINED_SETTINGS))

@@ -1,4 +1,4 @@
-"""Python's search for cycles is off only where it is said so."""
+"""Python's search for reference cycles is disabled only in the listed modules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from tieredstore.cycles import without_cycle_search
+from tieredstore.server_process import without_cycle_search
 
 
 def test_it_is_off_meanwhile_and_on_again_whatever_happens() -> None:

@@ -1,4 +1,4 @@
-"""The registry of metrics, and time as a dependency."""
+"""Tests of the registry of metrics, and of clocks that tests can move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/names.md, docs/glossary.md and the changelog, and the names that they lead to."""
+"""The names in docs/names.md, docs/glossary.md and the changelog exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`tieredstore.open_store`: one call from a configuration to a store that takes messages."""
+"""`tieredstore.open_store` makes a store from a configuration in one call. The store accepts
+messages."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ import pytest
 
 import tieredstore
 from tieredstore.config import config_from_properties
-from tieredstore.contracts.message_store import MessageStore, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import MessageStore
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import ReadOnlyMessageStore
 from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.local.running_flags import RunningFlag
 from tieredstore.service_thread import ServiceState
-from tieredstore.tier.state_lock import StateLock
+from tieredstore.tier.state_files import StateLock
 from tieredstore.tier.store import TieredMessageStore
 
 
@@ -223,7 +225,7 @@ def test_what_a_configuration_is_warned_of_is_logged_when_its_store_is_made(
         pass
     misspelt_line, unsupported_line = (record.getMessage() for record in caplog.records)
     assert misspelt_line.endswith("did you mean tieredStoreGroupCommitCount?")
-    assert unsupported_line == "open_store: keys that are not supported: accountStatsEnable"
+    assert unsupported_line == "open_store: keys of Java without effect here: accountStatsEnable"
 
 
 def test_a_path_without_anything_is_invalid_and_says_what_may_stand_there(tmp_path: Path) -> None:

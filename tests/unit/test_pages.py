@@ -1,4 +1,4 @@
-"""The pages in docs/ and the files that they name; the files that name them."""
+"""The pages in docs/ name files that exist, and files name pages that exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from tests.kit.paths import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TOP_PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in TOP_PAGES), *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = (
     "tieredstore",
     "providers",
@@ -22,7 +23,7 @@ FOLDERS = (
 )
 MODULES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 MADE_UP = {"job.py", "verb.py"}
-"""Files of examples."""
+"""Names of files in examples."""
 
 
 def name_of(path: Path) -> str:

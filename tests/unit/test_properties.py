@@ -1,4 +1,4 @@
-"""Plugins declare keys: values, warnings, URL parameters."""
+"""Plugins declare configuration keys. Tests of their values, of warnings, and of URL parameters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AcmeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcmeProvider(MemoryProvider):
-    """A third party's: the registry finds it by module:attribute."""
+    """A third-party provider, which the registry finds by module:attribute."""
 
     SETTINGS = AcmeSettings
     found: ClassVar[AcmeSettings]

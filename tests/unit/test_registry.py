@@ -1,4 +1,4 @@
-"""Plugins are found by Java's names, by ours, and by module:attribute."""
+"""Plugins are found by Java's names, by our names, and by module:attribute."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_class_that_lacks_a_part_of_the_contract_is_told_what() -> None:
 
 
 class Half:
-    """Not the whole of a provider."""
+    """A provider class that lacks a method."""
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> Half:

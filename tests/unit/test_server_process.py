@@ -1,4 +1,4 @@
-"""What a server process does with freed memory, seen in one of its own."""
+"""A server process returns freed memory to the system. It is tested in a separate process."""
 
 from __future__ import annotations
 

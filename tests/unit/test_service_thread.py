@@ -1,4 +1,4 @@
-"""The loop of all services: when its rounds come, and what it says of itself."""
+"""Tests of the loop that all services use: the times of its rounds, and its health report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _PATIENCE_S = 60
 
 
 class Script(ManualClock):
-    """A clock whose waits are noted; `at[n]` is done in the nth, and its answer is the wait's."""
+    """A clock that records its waits, and stops the service in wait number `rounds`. `at[n]`:
+    called in the n-th wait (from 1), and returns whether the wait was woken."""
 
     def __init__(self, rounds: int, at: dict[int, Callable[[], bool]] | None = None) -> None:
         super().__init__()
@@ -39,7 +40,8 @@ class Script(ManualClock):
 
 
 class Work:
-    """Fails in some rounds."""
+    """The work of a service's rounds. It records the time of each round, and fails in some
+    rounds."""
 
     def __init__(self, clock: ManualClock, failing: Iterator[bool]) -> None:
         self.clock = clock
@@ -321,11 +323,12 @@ def test_what_has_loops_can_be_asked() -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals of threads")
 def test_a_signal_makes_no_wait_of_a_loop_endless() -> None:
-    """Python's own queue waited without an end when its time was over behind a signal."""
+    """A signal does not make a loop's wait endless. Python's own queue waited forever if its
+    time-out passed while a signal was handled."""
     rounds = threading.Semaphore(0)
     service = ServiceThread("s", rounds.release, 10, clock=SYSTEM_CLOCK)
     handler, interval_s = signal.signal(signal.SIGUSR1, lambda *_: None), sys.getswitchinterval()
-    sys.setswitchinterval(1)  # what is interrupted goes on only when this thread waits
+    sys.setswitchinterval(1)  # an interrupted thread continues only when this one waits
     try:
         service.start()
         assert service._thread is not None

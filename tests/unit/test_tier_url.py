@@ -1,4 +1,4 @@
-"""URLs of tiers in parts."""
+"""URLs of tiers are divided into their parts."""
 
 from __future__ import annotations
 

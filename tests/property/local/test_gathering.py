@@ -1,4 +1,4 @@
-"""Runs of bytes that lie apart, copied into one buffer."""
+"""Separate runs of bytes are gathered into one buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store against a model of it: puts, batches, stops and starts in any order."""
+"""A store is compared with a model. Puts, batches, stops and starts come in any order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 
 QUEUES = [("A", 0), ("A", 1), ("%LMQ%not-light", 0), ("Ünïcode", 7)]
 

@@ -1,5 +1,5 @@
-"""L15: topics are written, dispatched, flushed, deleted and made again in any order, with restarts
-and crashes in between, against a simple model."""
+"""L15: topics are written, dispatched, flushed, deleted and recreated in any order, with restarts
+and crashes. The store is compared with a simple model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TopicDeletionModel(RuleBasedStateMachine):
         self.crashes = 0
         self.begins: dict[QueueKey, int] = defaultdict(int)
         self.lives: dict[QueueKey, list[bytes]] = defaultdict(list)
-        self.ended: list[tuple[str, str]] = []  # topic and key of what was deleted
+        self.ended: list[tuple[str, str]] = []  # topic and key of deleted messages
         self._open()
 
     def _open(self) -> None:
@@ -107,7 +107,7 @@ class TopicDeletionModel(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """What the killed process had written is there, and nothing that it does later."""
+        """Simulate a kill: keep the files in their present state, and ignore later writes."""
         self.crashes += 1
         self._stop_writing()
         shutil.copytree(
@@ -118,7 +118,7 @@ class TopicDeletionModel(RuleBasedStateMachine):
         self._open()
 
     def _stop_writing(self) -> None:
-        """Nothing: files may be copied at any time."""
+        """Ignore all later writes, since the files may be copied at any time."""
 
     @invariant()
     def only_the_present_lives_are_there(self) -> None:
@@ -146,7 +146,7 @@ class RocksDBTopicDeletionModel(TopicDeletionModel):
     store_type = "defaultRocksDB"
 
     def _stop_writing(self) -> None:
-        self.store._queues.close()  # without a sync; it deletes files of its own at any time
+        self.store._queues.close()  # without a sync, and it deletes files of its own at any time
 
 
 @pytest.mark.parametrize(

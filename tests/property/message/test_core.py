@@ -1,5 +1,5 @@
-"""The compiled core and its twins in Python make the same bytes, and it touches nothing outside of
-its buffers."""
+"""The compiled core and the Python code that it replaces produce the same bytes. The core accesses
+no memory outside its buffers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tieredstore.clock import SystemClock
-from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult
 from tieredstore.errors import Invalid
 from tieredstore.local.index import keys
 from tieredstore.local.log import gathering
@@ -55,7 +56,7 @@ FUZZ = settings(max_examples=int(os.environ.get("TIEREDSTORE_FUZZ_EXAMPLES", "10
 
 @contextmanager
 def in_python(*modules: ModuleType) -> Iterator[None]:
-    """Without the core in these modules."""
+    """Replace the functions of the compiled core by Python code in the given modules."""
     before = [module.IS_COMPILED for module in modules]
     for module in modules:
         module.IS_COMPILED = False  # type: ignore[attr-defined]
@@ -131,7 +132,8 @@ def test_messages(values: dict[str, Any], places: list[Any]) -> None:
 
 @pytest.fixture
 def no_garbage() -> Iterator[None]:
-    """What other tests left, which refers to constants too, has gone; no more goes meanwhile."""
+    """Collect the garbage that other tests left, since it has references to constants. Then disable
+    the collector."""
     gc.collect()
     gc.disable()
     yield
@@ -441,13 +443,13 @@ RECORD = TEMPLATE.make_record(7)
 
 
 class Log:
-    """The slots of a commit log."""
+    """Stand-in for a commit log, with the attributes that the core uses."""
 
     __slots__ = ("limit", "max_offset", "view", "view_from")
 
 
 class Appender:
-    """The slots of an appender, and what the core calls of it."""
+    """Stand-in for an appender, with the attributes that the core uses."""
 
     __slots__ = (
         "_help_values",
@@ -466,7 +468,7 @@ class Appender:
     put = core.put_message
 
     def put_in_python(self, message: Message) -> None:
-        """Decline."""
+        """Do nothing. The core calls this method for messages that it does not put itself."""
 
     def _help_after(self, size: int) -> None:
         self.help(size)  # type: ignore[attr-defined]
@@ -477,14 +479,15 @@ KINDS = (PutMessageResult, PutMessageStatus.PUT_OK, DURABLE, SystemClock.now_ms)
 
 @pytest.fixture(scope="module")
 def put_places() -> Iterator[None]:
-    """The core puts with the appenders of this module."""
+    """Let the core put through the Appender and Log of this module."""
     core.configure_puts(Appender, Log, QueueState, *KINDS)
     yield
     core.configure_puts(MessageAppender, CommitLog, QueueState, *KINDS)
 
 
 def make_appender(view: memoryview, inside: int, limit: int, position: int) -> Any:
-    """An appender whose log goes on at byte `inside` of a view; queue 7 of T is at 5."""
+    """Return an appender for queue 7 of topic T, whose next queue offset is 5. Its log ends at byte
+    `inside` of the buffer."""
     log: Any = Log()
     log.view, log.view_from = view, position - inside
     log.limit, log.max_offset = position - inside + limit, position
@@ -498,7 +501,7 @@ def make_appender(view: memoryview, inside: int, limit: int, position: int) -> A
 
 
 def read_state(appender: Any) -> tuple[object, ...]:
-    """What a put changes."""
+    """Return everything that a put changes, so that states can be compared."""
     log, state = appender._log, appender._plain["T", 7][0]
     return log.max_offset, state.next_offset, appender.last_timestamp_ms, appender._rows[1:]
 

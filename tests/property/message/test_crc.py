@@ -1,4 +1,5 @@
-"""The CRC of what the GIL is not released for is the CRC of everything."""
+"""A CRC is computed in pieces, so that the GIL can be released. It equals the CRC of the whole
+data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records: one form for one, another for many, and no bytes that break either."""
+"""The scalar and the columnar decoder of records agree, and no bytes crash either decoder."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.record_forms import check_record
 from tests.kit.strategies import HOST, I64, MESSAGE, corrupt_or_none
 from tieredstore.message import layout, sysflag
 from tieredstore.message.columns import records as columns
 from tieredstore.message.columns.split import split_messages
+from tieredstore.message.columns.walk import walk_records
 from tieredstore.message.consume_queue import make_units
 from tieredstore.message.crc import property_crc_matches
+from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.properties import decode_properties, remove_property
-from tieredstore.message.record import (
-    Message,
-    StoredMessage,
-    blank_record,
-    check_record,
-    decode_record,
-    encode_record,
-)
+from tieredstore.message.record import StoredMessage, blank_record, decode_record
 
 STORED = st.tuples(MESSAGE, I64, I64, I64)
 LOGS = st.lists(STORED, max_size=40).map(lambda rows: [encode_record(*row) for row in rows])
@@ -77,7 +73,7 @@ def test_a_record_holds_what_was_put(
 @given(LOGS | RUNS, st.sampled_from([b"", bytes(20), blank_record(20), b"\xff" * 20]))
 def test_columns_equal_single_records(records: list[bytes], tail: bytes) -> None:
     data = b"".join(records) + tail
-    walk = columns.walk_records(data)
+    walk = walk_records(data)
     expected = np.cumsum([0, *map(len, records)]).tolist()
     assert walk.positions.tolist() == expected[:-1]
     assert walk.next_position == expected[-1]
@@ -108,7 +104,7 @@ def test_columns_equal_single_records(records: list[bytes], tail: bytes) -> None
 
 
 def touch_everything(message: StoredMessage) -> None:
-    """Each property gives a value or Corrupt."""
+    """Read every property of a decoded record. Each read returns a value or raises Corrupt."""
     reads: list[Callable[[], object]] = [
         partial(getattr, message, name)
         for name in dir(StoredMessage)
@@ -121,7 +117,7 @@ def touch_everything(message: StoredMessage) -> None:
 
 
 def outcome(data: bytes | memoryview, position: int) -> tuple[object, ...]:
-    """What the decoders say about a position, in a form that can be compared."""
+    """Return what the decoders find at a position, in a form that can be compared."""
     error = corrupt_or_none(lambda: decode_record(data, position))
     if error is None:
         message = decode_record(data, position)
@@ -155,15 +151,15 @@ def test_i04_damaged_bytes_raise_corrupt_and_nothing_else(data: st.DataObject) -
             | st.sampled_from([b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\x5b", bytes(4)])
         )
     log = log[: data.draw(st.integers(0, len(log)) | st.just(len(log)))]
-    # The same bytes inside a larger buffer: what lies behind the end must not matter.
+    # The same bytes inside a larger buffer: bytes after the end must not matter.
     room = bytes(log) + b"\x00\x00\x00\x5b\xda\xa3\x20\xa7" * 40
     inside = memoryview(room)[: len(log)]
     positions = [*starts, data.draw(st.integers(-5, len(log) + 5))]
     for position in positions:
         assert outcome(bytes(log), position) == outcome(inside, position)
 
-    walk = columns.walk_records(inside)
-    again = columns.walk_records(bytes(log))
+    walk = walk_records(inside)
+    again = walk_records(bytes(log))
     assert walk.positions.tolist() == again.positions.tolist()
     assert walk[1:] == again[1:]
     position = 0

@@ -1,4 +1,4 @@
-"""Scans give what a plain list says, whatever befell a tier."""
+"""After any history of the tier, scans return the rows of a plain list."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tieredstore.errors import Corrupt
 
 
 def arguments(chosen: dict[str, Any]) -> dict[str, Any]:
-    """Filters as `scan` has them."""
+    """Return the filters as arguments of `scan`."""
     names = {"since_ms": "since", "until_ms": "until"}
     return {names.get(name, name): value for name, value in chosen.items()}
 

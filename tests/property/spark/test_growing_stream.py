@@ -1,4 +1,5 @@
-"""A stream over a tier that grows, with holes, new topics, restarts and limits, against a list."""
+"""A stream reads a growing tier that has holes and new topics, with restarts and limits. It is
+compared with a list."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Stream:
         self.reader = reader_of(self._tier, self._clock, listInterval="10s", **options)
 
     def take_batch(self) -> bool:
-        """Whether there was one."""
+        """Process one batch. Return whether data was available."""
         self._clock.advance(4000)
         end: Offset = latest(self.reader, self.offset)
         if end == self.offset:

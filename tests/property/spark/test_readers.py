@@ -1,5 +1,5 @@
-"""What the readers of the data source give Spark is what a plain list says, whatever befell a tier:
-by options, by pushed filters, in a batch and in a stream."""
+"""After any history of a tier, the data source returns to Spark the rows of a plain list. The tests
+cover options, pushed filters, batches and streams."""
 
 from __future__ import annotations
 
@@ -70,15 +70,16 @@ def test_a_batch_gives_the_rows_of_a_plain_list_with_and_without_push_down(
     if with_state:
         common["state"] = str(history.state)
     if skip:
-        common |= {"corruptRecords": "skip", "failOnDataLoss": "false"}
+        common |= {"onDamage": "skip", "failOnDataLoss": "false"}
     by_option = {
         option: str(chosen[name])
         for name, option in (("since_ms", "startingTimestamp"), ("until_ms", "endingTimestamp"))
         if chosen.get(name, -1) >= 0
     }
-    for name in ("tags", "keys"):
-        if name in chosen:
-            by_option[name] = ",".join(chosen[name])
+    if "tags" in chosen:
+        by_option["tags"] = " || ".join(chosen["tags"])
+    if "keys" in chosen:
+        by_option["keys"] = json.dumps(chosen["keys"])
     taken = {"startingTimestamp": "since_ms", "endingTimestamp": "until_ms"}
     names = [taken.get(option, option) for option in by_option]
     wanted = history.rows(**{name: chosen[name] for name in names})
@@ -117,7 +118,7 @@ def test_a_stream_gives_every_row_once(
         "subscribePattern": ".*",
         "startingOffsets": "earliest",
         "listInterval": "0",
-        "corruptRecords": "skip",
+        "onDamage": "skip",
         "failOnDataLoss": "false",
         "maxOffsetsPerTrigger": str(data.draw(st.sampled_from([1, 5, 1000]))),
     }
@@ -146,6 +147,6 @@ def test_a_stream_gives_every_row_once(
     firsts = {(row.topic, row.queue_id): row for row in reversed(found)}
     assert len(found) == len(set(found))
     assert set(found) <= set(history.all_rows)
-    for first in firsts.values():  # nothing in front of the first one that is late enough
+    for first in firsts.values():  # nothing before the first late one
         late = [r for r in history.rows(since_ms=since_ms) if r.place[:2] == first.place[:2]]
         assert not late or first.queue_offset <= late[0].queue_offset

@@ -1,8 +1,7 @@
-"""Dispatch to an object store that fails in every way: each message is in the tier exactly once.
-
-Whatever happened on the way, a last calm pass must end with all messages in order, by the metadata
-and by a listing alone; and at no time may something be there that was not sent.
-"""
+"""Messages are dispatched to an object store that fails in every way. Each message is in the tier
+exactly once. After any faults, a last run without faults must upload all messages in order. A
+reader with the metadata and a reader with only a listing both find them. The tier never has a
+message that was not sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many queues, eight uploading threads, maintenance beside them, and a store that fails often."""
+"""Eight threads upload many queues while maintenance runs. The object store fails often."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock, SystemClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import TieredStoreError
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -33,7 +33,7 @@ from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 FATES = [fate for fate in Fate if not fate.name.startswith("CRASH")]
 KEYS = [QueueKey(f"Topic{letter}", number % 3) for number, letter in enumerate("ABCDEFGHIJKL")]
-"""Names of one length: records have SIZE bytes, so a writer's first message is as long."""
+"""Queues whose names have equal length, so that all records have SIZE bytes."""
 SETTINGS = config(
     commit_log_max_size_bytes=40 * SIZE,
     consume_queue_max_size_bytes=600,
@@ -47,11 +47,12 @@ GROUPED: dict[str, Any] = {
     "regroup_interval_ms": 0,
     "split_bytes": 40 * SIZE,
 }
-"""Group objects are sorted, and queues moved out of them, all the time."""
+"""Settings with which maintenance sorts group objects all the time, and moves their bytes to the
+queues' folders."""
 
 
 class ChaoticClient(HostileClient):
-    """A share of the requests has a bad fate."""
+    """A client whose requests fail at a given rate."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(ManualClock(T0))
@@ -70,7 +71,7 @@ class ChaoticClient(HostileClient):
 
 
 class Process:
-    """A dispatcher over a chunk log with maintenance in the background."""
+    """A dispatcher over a chunk log whose maintenance runs in the background."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Process:
         )
 
     def upload(self) -> None:
-        """Upload, and do maintenance that is due beside it; both as far as the store lets them."""
+        """Upload while maintenance runs. An error of the object store ends both."""
 
         def maintain() -> None:
             with contextlib.suppress(TieredStoreError):
@@ -108,7 +109,7 @@ class Process:
         maintenance.result()
 
     def end(self) -> None:
-        """The epoch is not given back: the process was killed."""
+        """End the process without releasing the epoch, as a kill does."""
         self.client.is_calm = True
         self.chunks.close()
         self.client.is_calm = False

@@ -1,4 +1,4 @@
-"""One queue against a list: any mix of appends, failures, crashes, gaps and expiry."""
+"""One queue is compared with a list, for any mix of appends, failures, crashes, gaps and expiry."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ CRASHES = [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_TORN]
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """messages: what was appended and may be there, by queue offset; sure: offsets that were
-    seen committed; maximum: where the next append goes; possible: behind the last message that a
-    write without a reply may have left."""
+    """One queue's flat files. `messages` has the appended messages that may exist, by queue offset.
+    `sure` has the committed offsets. `maximum` is the offset of the next append. `possible` is the
+    end of those messages that a write without a reply may have stored."""
 
     def make_provider(self) -> SegmentProvider:
         raise NotImplementedError
@@ -82,7 +82,8 @@ class QueueMachine(RuleBasedStateMachine):
         return b"%d/%d" % (offset, self.generation) + b"." * (offset * 37 % 150)
 
     def guarded(self, action: Callable[[], object]) -> bool:
-        """Run it; after a crash open again, as the next process would."""
+        """Call a function of the file. If the process crashes in it, reopen the file as the next
+        process does."""
         try:
             action()
         except SimulatedCrash:
@@ -101,7 +102,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.drop_holes()
 
     def drop_holes(self) -> None:
-        """What is in a hole was never committed."""
+        """Remove the messages in a hole from the model. None of them may have been committed."""
         for begin, end in self.file.holes:
             for offset in range(begin, end):
                 assert offset not in self.sure
@@ -111,12 +112,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.sure = {q for q in self.sure if T0 + q // 3 * STEP_MS >= self.expired_ms}
 
     def after_rollback(self) -> None:
-        """The next append begins behind what is stored; the rest may still turn up."""
+        """Continue after the stored messages. Messages that were rolled back may still appear."""
         self.file.rollback()
         assert self.file.consume_queue_commit_offset <= self.maximum
         self.possible = max(self.possible, self.maximum)
         self.maximum = self.file.consume_queue_max_offset
-        # What is stored and not confirmed stays, for the next commit.
+        # Stored messages that are not confirmed stay, for the next commit.
         committed = self.file.consume_queue_commit_offset
         assert self.maximum > committed if self.file.has_uncommitted else self.maximum == committed
 

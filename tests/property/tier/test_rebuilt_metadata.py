@@ -1,4 +1,4 @@
-"""Metadata lost and made anew between any two failures: no message is lost, none doubled."""
+"""Metadata is lost and rebuilt between any two failures. No message is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.jobs.metadata.found import Found
 from tieredstore.jobs.metadata.index import topic_ids
 from tieredstore.jobs.metadata.queues import find_queue
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Severity
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.testing.faults import SimulatedCrash
 
 _FATES = st.sampled_from([Fate.WELL] * 4 + list(Fate))
@@ -29,7 +29,7 @@ _ACTIONS = st.lists(
 
 
 def lose(world: World) -> None:
-    """The process and its metadata are gone; the tier alone says what there is."""
+    """End the process and delete its metadata. Only the tier is left."""
     world.dispatcher = None
     world.client.is_calm = True
     world.client.land(1 << 60)

@@ -1,5 +1,5 @@
-"""L15 with a tier: topics of a tiered store are written, uploaded, deleted and made again in any
-order, with restarts and crashes, against a simple model."""
+"""L15 with a tier: topics of a tiered store are written, uploaded, deleted and recreated in any
+order, with restarts and crashes. The store is compared with a simple model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TieredDeletionModel(RuleBasedStateMachine):
 
     @rule(topics=st.sets(st.sampled_from(TOPICS), min_size=1), both=st.booleans())
     def delete(self, topics: set[str], both: bool) -> None:
-        """both: else the process is gone before the tier's part of the deletion."""
+        """Delete topics. Without `both`, the process ends before the deletion in the tier."""
         there = [topic for topic in topics if self.lives[topic]]
         if both:
             assert self.world.store.delete_topics(topics) == len(there)
@@ -94,7 +94,7 @@ class TieredDeletionModel(RuleBasedStateMachine):
             begin, uploaded = self.begins[topic], self.uploaded[topic]
             whole = [*enumerate(life, begin)]
             assert world.read(topic, store=world.local) == whole
-            # The tier is asked alone. It may have more than the last upload: scans go on.
+            # The tier is asked alone. It may have more than the last upload, since scans continue.
             tiered = world.read(topic)
             assert tiered == whole[: len(tiered)]
             assert len(tiered) >= uploaded

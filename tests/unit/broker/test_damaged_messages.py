@@ -1,5 +1,5 @@
-"""A message that is damaged on disk keeps none behind it from being delivered, and no broker from
-starting."""
+"""A damaged message on disk prevents neither the delivery of later messages nor a broker's
+start."""
 
 from __future__ import annotations
 

@@ -1,23 +1,19 @@
-"""A broker at an IPv6 address, for clients of both protocols."""
+"""A broker at an IPv6 address serves clients of both protocols."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import grpc.aio
 import orjson
 import pytest
 
+from tests.kit.grpc_types import find_message, list_values
 from tests.kit.remoting import RemotingClient
-from tieredstore.broker.grpc.stubs import (
-    SERVICE_NAME,
-    find_class,
-    find_message,
-    list_methods,
-    list_values,
-)
+from tieredstore.broker.grpc.message_types import SERVICE_NAME, find_class, list_methods
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.cli.remote import BrokerClient
 from tieredstore.message.record import decode_record
@@ -87,7 +83,7 @@ def test_a_grpc_client_is_given_the_endpoints_that_it_named(broker: Broker) -> N
                 response_deserializer=find_class(method.output_type).FromString,
             )
             metadata = (("x-mq-client-id", "c"), ("x-mq-language", "HTTP"))
-            response = await call(request, timeout=20, metadata=metadata)
+            response: Any = await call(request, timeout=20, metadata=metadata)
         assert response.message_queues
         assert response.message_queues[0].broker.endpoints == request.endpoints
 

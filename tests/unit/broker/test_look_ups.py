@@ -1,4 +1,4 @@
-"""Look-ups that wait for a tier keep neither the loop nor the writing of files up."""
+"""Lookups that wait for a tier delay neither the event loop nor the writing of files."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 from tests.kit.broker_services import broker_services, client_of
 from tests.kit.loops import on_loop
 from tests.kit.remoting import wait_for
-from tieredstore.broker.look_ups import LookUps
+from tieredstore.broker.background import LookUps
 from tieredstore.broker.remoting.codes import RequestCode
-from tieredstore.broker.remoting.handlers import offsets
-from tieredstore.broker.remoting.handlers.admin import progress
+from tieredstore.broker.remoting.handlers.admin.progress import ProgressHandlers
+from tieredstore.broker.remoting.handlers.pull import OffsetHandlers
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.errors import Busy
 
 DEFAULT_THREADS = min(32, (os.cpu_count() or 1) + 4)
-"""Of a loop's own pool."""
+"""Number of threads in an event loop's default pool."""
 
 
 class WaitingTier:
-    """A look-up by time that waits until it may go on."""
+    """Tier whose lookup by time waits until the test releases it."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
@@ -50,7 +50,7 @@ def test_tables_are_written_while_the_tier_does_not_answer(
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, offsets.register_handlers, progress.register_handlers) as client,
+            client_of(broker, OffsetHandlers.register_all, ProgressHandlers.register_all) as client,
         ):
             place = {"topic": "T", "queueId": 0, "timestamp": 1}
             asked = [

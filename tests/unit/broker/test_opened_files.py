@@ -1,5 +1,5 @@
-"""The broker's loop opens no file: what `config/`, journals, tier and store need is opened in
-threads, also what a read needs of a file of the store that was closed meanwhile."""
+"""The broker's event loop opens no file. Threads open the files of `config/`, of journals, of the
+tier and of the store, even a file of the store that was closed just before a read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit.remoting import RemotingClient
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.send.sender import SendRequest
 from tieredstore.broker.transactions.messages import CommitOrRollback
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.testing.broker import Broker
 
 SMALL = {
@@ -27,7 +27,7 @@ SMALL = {
     "flushConsumerOffsetInterval": "10",
     "enablePropertyFilter": "true",
 }
-"""Files of some messages, which roll all the time."""
+"""Configuration with files of a few messages, so that they roll often."""
 TOPICS = ("orders", "events")
 
 
@@ -36,7 +36,7 @@ def find_local(broker: Broker) -> Any:
 
 
 async def live(broker: Broker, round_: int) -> None:
-    """What clients and operators ask, from another thread and loop."""
+    """Send requests as clients and operators do, from another thread and event loop."""
     files = find_local(broker)._files.open_files
     async with await RemotingClient.open(broker.remoting) as client:
 
@@ -85,7 +85,7 @@ async def live(broker: Broker, round_: int) -> None:
 
 
 async def send(broker: Broker) -> None:
-    """Messages of all kinds; half messages among them."""
+    """Send messages of all kinds, including half messages."""
     sender, transactions = broker.services.sender, broker.services.transactions
     files = find_local(broker)._files.open_files
     for number in range(40):
@@ -112,7 +112,7 @@ def test_a_busy_life_opens_nothing_on_the_loop(level: str) -> None:
     with Broker(properties=SMALL | {"tieredStorageLevel": level}) as broker:
         broker.run(send(broker))
         broker.flush_tier()
-        asyncio.run(live(broker, 0))  # what is made once, at the first use
+        asyncio.run(live(broker, 0))  # parts made once, at the first use
         with watch_opens(broker.call(threading.get_ident)) as opened:
             for round_ in range(1, 4):
                 broker.run(send(broker))
@@ -122,4 +122,4 @@ def test_a_busy_life_opens_nothing_on_the_loop(level: str) -> None:
             assert find_local(broker).commit_log.max_offset > 3 << 16  # its files rolled
             assert opened == []
             broker.call(Path(__file__).read_bytes)
-            assert __file__ in [path for path, _ in opened]  # the watch sees what is opened
+            assert __file__ in [path for path, _ in opened]  # the watch sees opened files

@@ -1,4 +1,4 @@
-"""A periodic task runs again and again, slower after errors, and says how it is."""
+"""A periodic task runs repeatedly, slows down after errors, and reports its state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from tieredstore.broker.periodic import PeriodicTask
+from tieredstore.broker.background import PeriodicTask
 from tieredstore.errors import Unavailable
 from tieredstore.service_thread import ServiceState
 

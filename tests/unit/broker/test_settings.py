@@ -1,4 +1,4 @@
-"""Keys of a broker.conf that the broker acts on."""
+"""Tests of the broker.conf keys that affect the broker."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_changes_at_run_time_are_taken_all_or_none() -> None:
     )
     assert list(changed) == ["transactionCheckMax", "deleteWhen"]
     assert store_config.delete_when == "05"
-    assert list_settings(settings)["transactionCheckMax"] == "4"
+    assert list_settings(settings, StoreConfig())["transactionCheckMax"] == "4"
     # A setting of both is changed in both, and named once.
     size = {"maxMessageSize": "1000"}
     assert list(update_settings(settings, store_config, size, "update")) == ["maxMessageSize"]

@@ -1,4 +1,4 @@
-"""TLS of both protocols: which clients are served, and whose certificates count."""
+"""Tests of TLS in both protocols: the accepted clients, and the trusted certificates."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
 import pytest
 
 from tests.kit.certificates import self_signed
+from tests.kit.grpc_types import find_message
 from tests.kit.remoting import RemotingClient
-from tieredstore.broker.grpc.stubs import SERVICE_NAME, find_message
+from tieredstore.broker.grpc.message_types import SERVICE_NAME
 from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.settings import load_broker_settings
 from tieredstore.broker.tls import ClientAuth, load_tls
@@ -25,7 +26,7 @@ PLAIN = "no TLS"
 
 
 class Pair(NamedTuple):
-    """PEM files of a certificate that has signed itself."""
+    """PEM files of a self-signed certificate."""
 
     certificate: Path
     key: Path
@@ -33,7 +34,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
-    """Those of the broker, of a client that it trusts, and of a stranger."""
+    """Return certificates of the broker, of a trusted client, and of an untrusted client."""
     found = {}
     for name in ("broker", "friend", "stranger"):
         found[name] = Pair(*self_signed(tmp_path_factory.mktemp(name)))
@@ -74,7 +75,7 @@ async def ask_grpc(address: str, pairs: Mapping[str, Pair], who: str) -> bool:
         )
         channel = grpc.aio.secure_channel(address, credentials)
     async with channel:
-        call = channel.unary_unary(
+        call: Any = channel.unary_unary(
             f"/{SERVICE_NAME}/QueryRoute",
             request_serializer=lambda request: request.SerializeToString(),
             response_deserializer=find_message("QueryRouteResponse").FromString,
@@ -94,7 +95,7 @@ ALL = {PLAIN, "none", "friend", "stranger"}
 
 
 def served(broker: Broker, pairs: Mapping[str, Pair]) -> tuple[set[str], set[str]]:
-    """Who is served by remoting, and who by gRPC."""
+    """Return which of the clients remoting serves, and which of them gRPC serves."""
 
     async def ask() -> tuple[set[str], set[str]]:
         by_remoting = {who for who in ALL if await ask_remoting(broker.remoting, pairs, who)}
@@ -115,11 +116,7 @@ CASES: tuple[tuple[str, str, set[str], set[str]], ...] = (
 
 @pytest.mark.parametrize(("client_auth", "mode", "by_remoting", "by_grpc"), CASES)
 def test_e106_who_is_served_is_what_mode_and_certificate_say_on_both_protocols(
-    pairs: Mapping[str, Pair],
-    client_auth: str,
-    mode: str,
-    by_remoting: set[str],
-    by_grpc: set[str],
+    pairs: Mapping[str, Pair], client_auth: str, mode: str, by_remoting: set[str], by_grpc: set[str]
 ) -> None:
     properties = make_properties(
         pairs, **{"tls.server.need.client.auth": client_auth, "tls.server.mode": mode}

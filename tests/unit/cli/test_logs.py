@@ -1,4 +1,4 @@
-"""What the layers log reaches standard error as far as the command line asks for it."""
+"""Log records of all layers reach standard error at the level of the command line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import json
 import logging
 import re
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import click
 import pytest
 
-from tieredstore.cli.lazy import LazyGroup
+from tieredstore.cli.lazy import VerbGroup
 from tieredstore.cli.logs.choice import LogChoice, LogFormat, find_choice, log_options
+from tieredstore.cli.logs.choice import say as say_beside
 from tieredstore.cli.logs.lines import log_to_stderr
-from tieredstore.cli.logs.saying import say as say_beside
 from tieredstore.cli.main import run
 
 STAMP = r"2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
@@ -24,24 +23,12 @@ _log = logging.getLogger("tieredstore.some.layer")
 @click.command("say")
 @click.option("--follow", is_flag=True)
 def say(follow: bool) -> None:
-    """Log a line of each level."""
+    """Log a line at each level."""
     del follow
     log_to_stderr()
     for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
         _log.log(level, "level\n %d", level)
     logging.getLogger("another.library").error("not ours")
-
-
-class Group(LazyGroup):
-    """Has its command at hand."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        with pytest.MonkeyPatch.context() as patch:
-            module = SimpleNamespace(command=say)
-            patch.setattr("tieredstore.cli.lazy.import_module", lambda _: module)
-            found = super().get_command(ctx, cmd_name)
-        assert found is not None
-        return found
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +41,7 @@ def as_before() -> Iterator[None]:
 
 
 def logged(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    group = Group(name="tieredstore", lines={"say": "Log."}, package="no", params=log_options())
+    group = VerbGroup(name="tieredstore", commands={"say": say}, params=log_options())
     group.main([*arguments], standalone_mode=False)
     return capsys.readouterr().err.splitlines()
 

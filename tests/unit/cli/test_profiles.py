@@ -1,7 +1,9 @@
-"""Named profiles: what they say, and to whom."""
+"""Tests of named profiles and their permissions."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -245,7 +247,7 @@ def test_a_secret_in_the_url_of_a_tier_is_not_kept(url: str, name: str) -> None:
 
 def test_a_setting_that_nobody_knows_is_told_when_it_is_written(tier: BuiltTier) -> None:
     ran = save("prod", tier, "--variable", "objectStoreSecretKye=KEY")
-    assert "objectStoreSecretKye: unknown; did you mean objectStoreSecretKey?" in ran.err
+    assert "objectStoreSecretKye: unknown, did you mean objectStoreSecretKey?" in ran.err
     assert "warning" not in save("prod", tier, "--variable", "objectStoreSecretKey=KEY").err
 
 
@@ -289,3 +291,21 @@ def test_the_page_has_settings_that_there_are() -> None:
     assert len(pairs) == 2
     ran = tieredstore("profile", "set", "same", *places, *pairs)
     assert (ran.code, "warning" in ran.err) == (0, False), ran.err
+
+
+def test_l30_profiles_that_are_set_at_once_are_all_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    names = [f"p{number}" for number in range(8)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tieredstore", "profile", "set", name, "--tier", str(tmp_path)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for name in names
+    ]
+    said = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0] * len(names), said
+    assert sorted(load_profiles().profiles) == names

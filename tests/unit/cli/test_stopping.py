@@ -1,4 +1,4 @@
-"""Signals during a run."""
+"""Tests of signals that arrive during a command."""
 
 from __future__ import annotations
 

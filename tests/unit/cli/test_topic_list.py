@@ -1,4 +1,4 @@
-"""`tieredstore topic list` of a broker without topics."""
+"""`tieredstore topic list` queries a broker without topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def talk_to_nothing(_: Place) -> Iterator[SimpleNamespace]:
 def test_that_there_is_none_is_said_beside_the_output(
     monkeypatch: pytest.MonkeyPatch, form: str, shown: str
 ) -> None:
-    monkeypatch.setattr("tieredstore.cli.verbs.brokers.topic.list.talk_to", talk_to_nothing)
+    monkeypatch.setattr("tieredstore.cli.verbs.brokers.talk_to", talk_to_nothing)
     ran = tieredstore("topic", "list", "--at", "h:1", "--output", form)
     assert (ran.code, ran.err) == (0, "tieredstore: the broker at h:1 has no topic\n")
     assert "".join(ran.out.split()) == shown.strip()

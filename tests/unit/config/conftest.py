@@ -13,19 +13,22 @@ from tests.kit.configured_broker import MakeBroker, brokers
 
 @pytest.fixture(params=[False, True], ids=["at the start", "at run time"])
 def at_run_time(request: pytest.FixtureRequest) -> bool:
-    """Whether a key that may be changed while a broker runs is changed then."""
+    """Whether those keys that a running broker can change are set while it runs, or before its
+    start."""
     return bool(request.param)
 
 
 @pytest.fixture
 def broker(tmp_path: Path, at_run_time: bool) -> Iterator[MakeBroker]:
-    """Makes stores from Java keys: `broker(tieredStoreGroupCommit=False)`."""
+    """Return a function that creates stores from Java keys:
+    `broker(tieredStoreGroupCommit=False)`."""
     with brokers(tmp_path, at_run_time=at_run_time) as make:
         yield make
 
 
 @pytest.fixture(autouse=True)
 def no_real_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here pulls a plug, and a hundred stores wait long for their disk."""
+    """Replace the syncs by no-ops. No test here simulates a power cut, and syncing a hundred stores
+    would be slow."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda fd: None)

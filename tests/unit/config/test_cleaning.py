@@ -1,4 +1,4 @@
-"""Keys of the local store's cleaning."""
+"""Tests of the keys for the local store's cleaning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.kit.configured_broker import HOUR_MS, Broker, MakeBroker
 from tieredstore.clock import ManualClock
-from tieredstore.local.cleaning.disk_usage import DiskWatch
+from tieredstore.local.cleaning.service import DiskWatch
 from tieredstore.local.running_flags import RunningFlag
 
 NOON_MS = int(datetime(2026, 3, 4, 12, 30).timestamp() * 1000)  # noqa: DTZ001 - local zone
@@ -17,8 +17,8 @@ NOON_MS = int(datetime(2026, 3, 4, 12, 30).timestamp() * 1000)  # noqa: DTZ001 -
 def cleaned(
     make: MakeBroker, *, hours: int = 0, count: int = 300, used: float = 0.1, **keys: object
 ) -> Broker:
-    """A broker with ten commit log files and more, whose messages are that old at half past noon;
-    its disk is used as much."""
+    """Return a broker after its cleaning. It had ten or more commit log files with messages of the
+    given age, at half past noon, on a disk with the given usage."""
     made = make(
         clock=ManualClock(NOON_MS - hours * HOUR_MS),
         **{

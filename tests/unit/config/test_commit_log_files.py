@@ -1,4 +1,4 @@
-"""Keys of the commit log's files and of the pool in front of them."""
+"""Tests of the keys for the commit log's files and the transient pool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ NEVER_MS = 3_600_000
 def _syncs_of_a_warm_file(
     root: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> tuple[int, list[int]]:
-    """How many syncs the making of a file takes, and the sizes of what is locked meanwhile."""
+    """Return the number of syncs while a file was created, and the sizes that were locked in
+    memory."""
     syncs = 0
     locked = []
     fdatasync = os.fdatasync

@@ -1,5 +1,5 @@
-"""Every key has a test in which changing it changes what the store does, or is in the list of keys
-without effect."""
+"""For every key, a test changes the key and observes a change of the store. Keys without effect are
+in a list."""
 
 from __future__ import annotations
 
@@ -193,14 +193,8 @@ TESTS = {
     "tieredStoreUploadBytesPerSecond": (
         f"{POLICIES}::test_upload_bytes_per_second_is_how_fast_the_tier_is_written"
     ),
-    "tieredStoreUploadRequestsPerSecond": (
-        f"{POLICIES}::test_upload_requests_per_second_is_how_often_the_tier_is_written"
-    ),
     "tieredStoreDownloadBytesPerSecond": (
         f"{POLICIES}::test_download_bytes_per_second_is_how_fast_the_tier_is_read"
-    ),
-    "tieredStoreDownloadRequestsPerSecond": (
-        f"{POLICIES}::test_download_requests_per_second_is_how_often_the_tier_is_read"
     ),
     "tieredStoreCommitLogMaxSize": (
         f"{UPLOAD}::test_commit_log_max_size_is_the_largest_commit_log_segment"
@@ -263,8 +257,6 @@ TESTS = {
     ),
     "recordGetMessageResult": f"{READS}::test_record_get_message_result_logs_each_get",
     "tieredStoreTraceEnable": f"{TRACE}::test_trace_enable_records",
-    "tieredStoreTraceInterval": f"{TRACE}::test_trace_interval_is_the_time_between_two_blocks",
-    "tieredStoreTraceMaxSize": f"{TRACE}::test_trace_max_size_is_the_most_bytes_on_disk",
     "tieredStoreDeleteFileEnable": f"{REST}::test_delete_file_enable_runs_the_expiry",
     "tieredStoreFileReservedTime": (
         f"{REST}::test_file_reserved_time_is_the_retention_of_messages_and_index"
@@ -272,18 +264,12 @@ TESTS = {
     "tieredStoreDeleteFileInterval": (
         f"{REST}::test_delete_file_interval_is_the_time_between_two_runs_of_the_expiry"
     ),
-    "tieredStoreDeleteFileBatchMax": (
-        f"{POLICIES}::test_tier_delete_file_batch_max_is_how_many_segments_one_run_deletes"
-    ),
     "tieredStorePosixFsyncEnable": f"{REST}::test_posix_fsync_enable_syncs_each_write",
     "tieredStorePosixChecksumEnable": (
         f"{REST}::test_posix_checksum_enable_leaves_checksums_beside_segments"
     ),
-    "tieredStorePosixMaxOpenFiles": (
-        f"{REST}::test_posix_max_open_files_is_how_many_segments_stay_open"
-    ),
 }
-"""Java key -> the test (of this folder) that changes it."""
+"""Test in this folder that changes a key, by Java key."""
 
 JAVA_TIERED_KEYS = {
     "brokerName",

@@ -1,4 +1,4 @@
-"""Keys of the flush: what waits for it, and when it comes."""
+"""Tests of the keys that control flushes: how long puts wait, and the times between flushes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from tests.kit.held_syncs import WAIT_S, HeldSyncs
 from tests.kit.local_stores import plain, put_all
 from tests.kit.waiting import wait_for
 from tieredstore.config import change_config
-from tieredstore.contracts.message_store import DURABLE, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import read_checkpoint
 
 NEVER = 2**31 - 1
 QUIET = {"flushIntervalCommitLog": NEVER, "flushIntervalConsumeQueue": NEVER}
-"""Nothing is flushed in the background."""
+"""Settings that disable all background flushes."""
 
 
 @contextmanager

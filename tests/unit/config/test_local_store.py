@@ -1,4 +1,5 @@
-"""Keys of the local store: files, indexes, what is accepted, and how much one get gives."""
+"""Tests of the keys for the local store: files, indexes, accepted messages, and the size of a
+get."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ from tests.kit.configured_broker import FOREVER, T0, TOPIC, Broker, MakeBroker
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tests.kit.recovered import leave_unclean
 from tests.kit.waiting import wait_for
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.errors import Corrupt
+from tieredstore.local.loading import recover
 from tieredstore.local.log.commit_log import FILES_AHEAD
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import Checkpoint
-from tieredstore.local.recovery.opening import recover
-from tieredstore.message.record import Message, StoredMessage
+from tieredstore.message.encoding import Message
+from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
 
 LIGHT = "%LMQ%light"
@@ -34,7 +36,7 @@ def test_mapped_file_size_commit_log_is_the_size_of_each_file(
 ) -> None:
     made = broker(mappedFileSizeCommitLog=size)
     made.put(40)
-    # One that is just being made has no size yet.
+    # A file under creation has no size yet.
     sizes = [found for found in file_sizes(made.root / "store/commitlog") if found]
     assert {*sizes} == {size}
     assert count <= len(sizes) <= count + FILES_AHEAD  # the next ones lie ready, or will
@@ -153,8 +155,8 @@ def test_force_verify_prop_crc_ends_a_recovered_log_at_a_record_without_one(
         put_all(store, [plain()])
     leave_unclean(root, checkpoint=Checkpoint())
     config = small_config(root, force_verify_prop_crc=forced)
-    if forced:  # the message may have been acknowledged: only who says so loses it
-        with pytest.raises(Corrupt, match=r"forceVerifyPropCRC.*nothing was done"):
+    if forced:  # the message may have been acknowledged: only an explicit order loses it
+        with pytest.raises(Corrupt, match=r"forceVerifyPropCRC.*Nothing was done"):
             DefaultMessageStore(config).load()
         recover(root, config, accept_loss=True)
     with running(config) as store:
@@ -162,8 +164,8 @@ def test_force_verify_prop_crc_ends_a_recovered_log_at_a_record_without_one(
 
 
 def light_queue(made: Broker) -> tuple[bool, int]:
-    """Whether the store gave a message an offset in the light queue that it names, and how many
-    messages that queue has."""
+    """Return whether a message got an offset in its light queue, and how many messages that queue
+    has."""
     made.put(2, properties={"INNER_MULTI_DISPATCH": LIGHT})
     message = made.get().messages[1]
     has_offset = message.properties.get("INNER_MULTI_QUEUE_OFFSET") == "1"
@@ -200,7 +202,7 @@ ON_DISK = {"accessMessageInMemoryMaxRatio": 0}
 
 
 def local_count(made: Broker, count: int = 40) -> int:
-    """How many messages a local get of a full queue gives."""
+    """Return the number of messages that one local get of a full queue returns."""
     made.put(60)
     return len(made.local.get_message("g", TOPIC, 0, 0, count).messages)
 
@@ -251,7 +253,7 @@ def test_access_message_in_memory_max_ratio_says_what_counts_as_in_memory(
 
 
 class Nothing:
-    """A filter that wants no message."""
+    """A filter that rejects every message."""
 
     def is_matched_by_consume_queue(self, tags_code: int | None) -> bool:
         return False

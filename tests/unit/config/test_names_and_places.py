@@ -1,4 +1,5 @@
-"""Keys that say who a broker is, where its files are and which classes it is made of."""
+"""Tests of the keys for a broker's names, the folders of its files, and the classes of its
+parts."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ import pytest
 from tests.kit.configured_broker import TOPIC, MakeBroker, RecordingProvider, conf
 from tieredstore import registry
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.message_store import GetMessageStatus, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Invalid
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import ReadOnlyMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
@@ -113,7 +115,7 @@ def test_store_path_commit_log_is_the_folder_of_the_log(broker: MakeBroker, tmp_
 
 
 class Labelled(TieredMessageStore):
-    """A plugin of somebody else."""
+    """A plugin that a third party wrote."""
 
 
 def test_message_store_plug_in_names_the_stores_around_the_local_one(broker: MakeBroker) -> None:
@@ -167,7 +169,7 @@ def test_metadata_service_provider_is_the_class_that_is_loaded(broker: MakeBroke
 
 
 class OwnMetadata(DefaultMetadataStore):
-    """A metadata store of somebody else."""
+    """A metadata store that a third party wrote."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Keys of cold reads: the read-ahead cache, checks, what one get gives."""
+"""Tests of the keys for cold reads: the read-ahead cache, checks, and the size of a get."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMIT_LOG, CONSUME_QUEUE, _ = FileSegmentType
 
 
 def cold(broker: MakeBroker, count: int = 40, **keys: object) -> Broker:
-    """A broker with an uploaded queue, of which nothing was read yet."""
+    """A broker with an uploaded queue that was never read."""
     made = broker(**keys)
     made.put(count)
     made.upload()
@@ -24,7 +24,7 @@ def cold(broker: MakeBroker, count: int = 40, **keys: object) -> Broker:
 
 
 def backend_reads(made: Broker, offset: int = 0, count: int = 8) -> int:
-    """Reads of the commit log that one get needs."""
+    """Return the number of commit log reads that one get needs."""
     before = len(sizes(made.provider.reads, COMMIT_LOG))
     assert len(made.cold_get(offset, count).messages) == count
     return len(sizes(made.provider.reads, COMMIT_LOG)) - before
@@ -40,7 +40,8 @@ def test_read_ahead_cache_enable_keeps_what_was_read_ahead(
 
 
 def largest_read(made: Broker) -> int:
-    """Bytes of the largest read of the commit log, for a reader of the whole queue."""
+    """Return the size in bytes of the largest commit log read that a reader of the whole queue
+    causes."""
     made.provider.reads.clear()
     offset = 0
     while offset < 200:
@@ -92,7 +93,7 @@ def test_read_ahead_cache_size_threshold_rate_is_the_cache_s_share_of_the_memory
     for offset in range(0, 496, 8):
         made.cold_get(offset, 8)
         weights.append(made.store.fetcher.cache.size_bytes)
-    # A part is kept free of blocks that nobody has read to their end.
+    # A part is kept free of blocks that were not read to their end.
     assert 0.75 * limit <= max(weights) <= limit
 
 

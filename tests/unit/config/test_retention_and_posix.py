@@ -1,4 +1,4 @@
-"""Keys of retention and of the Posix provider."""
+"""Tests of the keys for retention and for the Posix provider."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.kit.block_checksums import forget_checksums
-from tests.kit.configured_broker import HOUR_MS, T0, MakeBroker, SteppedClock, conf
-from tieredstore import registry
+from tests.kit.configured_broker import HOUR_MS, T0, MakeBroker, SteppedClock
 from tieredstore.contracts.backups import BackupPlace
-from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.providers.posix.calls import PosixCalls
 
@@ -124,29 +123,6 @@ def test_posix_checksum_enable_leaves_checksums_beside_segments(
     made.put(1)
     made.upload()
     assert bool(forget_checksums(made.root)) == enabled
-
-
-def open_files() -> list[str]:
-    links = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            links.append(str(entry.readlink()))
-        except FileNotFoundError:  # the descriptor of this listing
-            continue
-    return links
-
-
-@pytest.mark.parametrize("limit", [4, 9])
-def test_posix_max_open_files_is_how_many_segments_stay_open(tmp_path: Path, limit: int) -> None:
-    config = conf(
-        tmp_path, tieredBackendServiceProvider="posix", tieredStorePosixMaxOpenFiles=limit
-    ).config
-    provider = registry.segment_provider(config)
-    for number in range(20):
-        provider.open(SegmentId(f"broker-a/T/{number}", COMMIT_LOG, 0)).write(0, [b"x"])
-    inside = [link for link in open_files() if link.startswith(str(tmp_path))]
-    provider.close()
-    assert len(inside) == limit
 
 
 @pytest.mark.parametrize("interval_ms", [1000, 60_000])

@@ -1,4 +1,4 @@
-"""Keys of the tier's segments, of group commit and of how much is uploaded at once."""
+"""Tests of the keys for the tier's segments, group commit and the sizes of uploads."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tieredstore import registry
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Invalid
+from tieredstore.message.encoding import Message
 from tieredstore.message.index.tiered import compacted_size
-from tieredstore.message.record import Message
 from tieredstore.tier.flat.file_store import FlatFileStore
 
 COMMIT_LOG, CONSUME_QUEUE, INDEX = FileSegmentType
@@ -92,7 +92,7 @@ def test_consume_queue_max_size_is_the_largest_consume_queue_segment(
 
 
 def rolls_after(made: Broker, hours: int) -> bool:
-    """Whether a new commit log segment begins with what is uploaded so much later."""
+    """Return whether an upload after the given time begins a new commit log segment."""
     made.put(3)
     made.upload()
     made.clock.advance(hours * HOUR_MS + 1)
@@ -203,7 +203,8 @@ def workers(calls: Iterable[Call]) -> int:
 
 
 def upload_from_queues(made: Broker, queues: int, together: int) -> int:
-    """Upload from some queues, `together` of them at once; how many threads wrote."""
+    """Upload from some queues, `together` of them at the same time. Return the number of threads
+    that wrote."""
     for queue_id in range(queues):
         made.put(1, queue_id=queue_id)
     with made.provider.meetings(together):

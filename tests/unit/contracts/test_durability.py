@@ -1,4 +1,5 @@
-"""A flush future wakes all who wait for it, each loop by one call, and keeps its first outcome."""
+"""A flush future wakes all its waiters with one call per event loop. Its first outcome never
+changes."""
 
 from __future__ import annotations
 
@@ -9,13 +10,8 @@ from typing import Any
 
 import pytest
 
-from tieredstore.contracts.durability import FlushFuture
-from tieredstore.contracts.message_store import (
-    DURABLE,
-    PutMessageResult,
-    PutMessageStatus,
-    wait_until_durable,
-)
+from tieredstore.contracts.durability import FlushFuture, PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult, wait_until_durable
 
 OK, LATE = PutMessageStatus.PUT_OK, PutMessageStatus.FLUSH_DISK_TIMEOUT
 
@@ -66,7 +62,7 @@ def test_a_wake_up_that_got_lost_is_made_up_for() -> None:
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """Counts the calls that come from other threads."""
+    """An event loop that counts the calls from other threads."""
 
     calls = 0
 

@@ -1,4 +1,4 @@
-"""A store plugin forwards every call; what it overrides is its own."""
+"""A store plugin forwards every call that it does not override."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tieredstore.contracts.message_store import (
     MessageStore,
 )
 from tieredstore.contracts.plugin import PluginMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.service_thread import MonitoredServices
 from tieredstore.tier.store import TieredMessageStore
 
@@ -31,7 +31,7 @@ ANSWER = GetMessageResult(GetMessageStatus.FOUND, 7)
 
 
 class NextStore:
-    """Answers every call with itself and remembers it."""
+    """A store that answers and records each call."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []

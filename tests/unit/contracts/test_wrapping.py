@@ -1,4 +1,4 @@
-"""The wrapper bases forward every member of each contract, as it is declared there."""
+"""The wrapper bases forward every member of each contract with its declared signature."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CASES = [
 
 
 class Inner:
-    """Answers each call with itself, the name of the member and the arguments."""
+    """Object whose every method returns the object, the method's name and the arguments."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **keys: (self, name, args, keys)
@@ -70,18 +70,19 @@ def test_a_base_forwards_each_member_with_all_its_arguments(
         return
     parameters = list(inspect.signature(declared).parameters.values())[1:]
     values = {parameter.name: object() for parameter in parameters}
+    answer = None if inspect.signature(declared).return_annotation == "None" else inner
     calls: list[tuple[tuple[object, ...], dict[str, object]]] = []
 
-    def called(*args: object, **keys: object) -> Inner:
+    def called(*args: object, **keys: object) -> Inner | None:
         calls.append((args, keys))
-        return inner
+        return answer
 
     vars(inner)[name] = called
     result = getattr(base(inner), name)(**values)
     [(args, keys)] = calls
     bound = inspect.signature(declared).bind(None, *args, **keys).arguments
     assert {key: value for key, value in bound.items() if key != "self"} == values
-    assert result is (None if inspect.signature(declared).return_annotation == "None" else inner)
+    assert result is answer
 
 
 def test_a_member_that_a_base_lacks_is_seen() -> None:
@@ -93,7 +94,7 @@ def test_a_member_that_a_base_lacks_is_seen() -> None:
 
 
 class Both(MemoryProvider):
-    """A provider with the optional protocols."""
+    """A provider that implements the optional protocols."""
 
     prices = Prices()
 

@@ -1,4 +1,4 @@
-"""Reads from an event loop: what is at hand there, the rest in a thread."""
+"""On an event loop, a read returns cached data immediately. Other data is read in a thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_file_that_is_not_open_is_opened_in_a_thread_and_read_here_afterwards(
             assert await read_at_hand(read, threads) == "read"
             assert readers == ["opener_0", here]
             files.forget_all()
-            read()  # whoever may wait opens it where it is
+            read()  # a caller that may wait opens it in its own thread
             assert readers[2:] == [here]
 
     asyncio.run(main())

@@ -1,4 +1,5 @@
-"""Files that are on disk when a call returns, whole whatever happens before, and locked by one."""
+"""A file is on disk when the call that writes it returns. After any earlier crash, the file is
+whole. One process locks it."""
 
 from __future__ import annotations
 

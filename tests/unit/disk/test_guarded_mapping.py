@@ -1,4 +1,5 @@
-"""Mappings whose file is cut off: in processes of their own, which a fault would kill."""
+"""Files are truncated while they are mapped. The tests run in separate processes, since a fault
+would kill them."""
 
 from __future__ import annotations
 

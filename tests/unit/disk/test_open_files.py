@@ -1,4 +1,4 @@
-"""What every user of a set of open files relies on."""
+"""Tests of what `OpenFiles`, a set of open files, guarantees to its users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tieredstore.errors import Invalid
 
 
 class Calls(FileCalls):
-    """Counts what is open; does something once, just after a file was opened."""
+    """Counts open files. Calls a hook once, right after the first file was opened."""
 
     def __init__(self) -> None:
         self.open_fds: set[int] = set()
@@ -288,8 +288,8 @@ def test_a_file_is_opened_for_writing_unless_it_is(tmp_path: Path, calls: Calls)
 def test_readers_beside_deletions_see_old_or_new_never_a_file_of_before(
     tmp_path: Path, calls: Calls
 ) -> None:
-    """The content says in which life of the file it was written; a reader that begins after a
-    life has begun must not see an earlier one."""
+    """While files are deleted and recreated, a reader never reads an older generation of a file
+    than that at its start. Each file has the number of its generation as content."""
     files = OpenFiles(2, FileCalls())
     path, life, stop = str(tmp_path / "a"), 0, threading.Event()
     problems: list[tuple[int, bytes]] = []

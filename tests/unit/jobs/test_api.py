@@ -1,4 +1,5 @@
-"""Each job as one call: what it shares with the command line and with an opened tier."""
+"""Each job is one call in Python. Tests of what such a call shares with the command line and with
+an opened tier."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuiltTier:
 
 
 class Noting(LocalRunner):
-    """Notes what it is given, and fails at the task that is told."""
+    """Runner that records its tasks, and lets a chosen task fail."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         super().__init__()
@@ -60,14 +61,16 @@ def test_the_package_shows_its_doors_and_stays_cheap() -> None:
     code = (
         "import sys, tieredstore; print({'jobs', 'open', 'open_store'} <= set(dir(tieredstore)), "
         "any(name.startswith('tieredstore.') for name in sys.modules)); "
-        "print(tieredstore.jobs.export.__name__, 'pyarrow' in sys.modules)"
+        "print(tieredstore.jobs.export.__name__, 'pyarrow' in sys.modules); "
+        "print(tieredstore.testing.Broker.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True False\nexport False\n"
+    assert done.stdout == "True False\nexport False\nBroker\n"
 
 
 def test_no_room_takes_the_name_of_a_call() -> None:
-    """An import of a submodule would put the module where the function was."""
+    """No submodule of `tieredstore.jobs` has the name of a function, because its import would
+    replace the function by the module."""
     home = Path(inspect.getfile(jobs)).parent
     modules = {path.stem for path in home.iterdir()}
     assert modules.isdisjoint(jobs.__all__)
@@ -205,7 +208,7 @@ def test_a_copy_that_is_stopped_says_so(tier: BuiltTier, tmp_path: Path) -> None
     ("choice", "message"),
     [
         ({"format": "csv"}, "format: expected one of parquet, iceberg, delta, found 'csv'"),
-        ({"on_corrupt": "eat"}, "on_corrupt: expected one of fail, skip, found 'eat'"),
+        ({"on_damage": "eat"}, "on_damage: expected one of fail, skip, found 'eat'"),
         ({"accept": ["all"]}, "accept: expected one of gap, remade, moved, topics, found 'all'"),
     ],
 )

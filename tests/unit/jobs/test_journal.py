@@ -1,4 +1,4 @@
-"""What a job has done survives a kill, and is not mistaken for what another one has done."""
+"""A journal of a job's progress survives a kill. It is not used for a different job."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ def test_what_is_no_journal_is_refused_with_advice(path: Path, line: bytes) -> N
     Journal(path, IDENTITY).close()
     with path.open("ab") as file:
         file.write(line)
-    with pytest.raises(Invalid, match="remove it to begin anew"):
+    with pytest.raises(Invalid, match="emove it to start from the beginning"):
         Journal(path, IDENTITY)
 
 
 def test_an_outcome_of_another_kind_is_refused_with_advice(path: Path) -> None:
     with Journal(path, IDENTITY) as journal:
         journal.record("a", {"count": "many"})
-        with pytest.raises(Invalid, match=r"step 'a'.*remove it to begin anew"):
+        with pytest.raises(Invalid, match=r"step 'a'.*emove it to start from the beginning"):
             journal.outcome("a", Outcome)
 
 

@@ -1,4 +1,4 @@
-"""Journals that interrupted jobs leave: found, told, dropped, and gone by themselves."""
+"""Journals of interrupted jobs are found, reported, dropped, and deleted by age."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from tieredstore.jobs.journals import (
     list_journals,
     staging_beside,
 )
+from tieredstore.jobs.options import RunOptions
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.jobs.start import start_run
 from tieredstore.jobs.stopping import Stopped, StopSignal
@@ -37,7 +38,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def keep(folder: Path, job: str, age_days: float = 0, **arguments: object) -> Path:
-    """A journal with two steps that was left alone for so long."""
+    """Create an abandoned journal with two steps and the given age."""
     identity: dict[str, object] = {"job": job, **arguments}
     path = journal_path(folder, identity)
     with Journal(path, identity) as journal:
@@ -89,7 +90,7 @@ def test_a_running_job_is_told_and_keeps_its_journal(tmp_path: Path) -> None:
     with Journal(path, {"job": "export"}):
         set_age(path, DEFAULT_KEEP_DAYS + 1)
         assert [found.is_running for found in list_journals(tmp_path)] == [True]
-        with pytest.raises(Busy, match="stop it first"):
+        with pytest.raises(Busy, match="Stop it first"):
             forget_journal(path)
         assert forget_old_journals(tmp_path, 1, clock=ManualClock(NOW_MS)) == []
     assert [found.is_running for found in list_journals(tmp_path)] == [False]
@@ -101,7 +102,8 @@ def test_a_running_job_is_told_and_keeps_its_journal(tmp_path: Path) -> None:
 def test_a_look_at_a_journal_keeps_no_job_from_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lock is held for a moment."""
+    """A reader of a journal, which holds the journal's lock for a short time, does not prevent the
+    start of a job."""
     tries = list[Path]()
 
     def held_once(path: Path, mode: int) -> int:
@@ -125,7 +127,7 @@ def test_what_is_staged_goes_with_its_journal(tmp_path: Path) -> None:
 def test_a_name_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
     path = keep(tmp_path, "export")
     assert [found.path for found in find_journals(tmp_path, [path.stem, path.stem])] == [path]
-    with pytest.raises(Invalid, match=rf"no journal 'export-1'; there are: {path.stem}"):
+    with pytest.raises(Invalid, match=rf"no journal 'export-1'. It has: {path.stem}"):
         find_journals(tmp_path, ["export-1"])
 
 
@@ -156,7 +158,7 @@ def test_how_long_they_are_kept_is_one_setting(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Failing(LocalRunner):
-    """Its tasks fail, the first one apart."""
+    """Runner that runs the first task, and then raises Unavailable."""
 
     def run(self, work: Any, tasks: Any, on_done: Any) -> None:
         super().run(work, tasks[:1], on_done)
@@ -177,29 +179,32 @@ def test_a_job_that_ends_early_names_its_journal_and_so_does_the_one_that_goes_o
         jobs.report(tier.url, to, runner=Failing())
     [journal] = list_journals(tmp_path / "home" / "tieredstore" / "jobs")
     [note] = failed.value.__notes__
-    hint = f"journal {journal.path}; `tieredstore jobs forget {journal.name} --yes` begins anew"
-    told = f"report: {journal.steps} steps are done, with which the same command goes on"
+    hint = f"journal {journal.path}, `tieredstore jobs forget {journal.name} --yes` drops it"
+    told = f"report: {journal.steps} steps done, the same command continues"
     assert note == f"{told}: {hint}"
     assert journal.steps == 2
     with caplog.at_level(logging.WARNING, "tieredstore"):
         jobs.report(tier.url, to)
     [line] = caplog.messages
-    assert line.startswith("report: goes on after 2 steps of a run that ended at 2")
+    assert line.startswith("report: continues after 2 steps of a run that ended at 2")
     assert line.endswith(hint)
 
 
 def test_one_step_is_one_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def do_one_step() -> None:
-        with start_run("verify", {}, work=tmp_path) as run:
+        with start_run("verify", {}, RunOptions(work=tmp_path)) as run:
             run.journal.record("pin", {})
             raise Unavailable("gone")
 
     with pytest.raises(Unavailable) as failed:
         do_one_step()
-    assert failed.value.__notes__[0].startswith("verify: 1 step is done, with which the same")
-    with caplog.at_level(logging.WARNING, "tieredstore"), start_run("verify", {}, work=tmp_path):
+    assert failed.value.__notes__[0].startswith("verify: 1 step done, the same command")
+    with (
+        caplog.at_level(logging.WARNING, "tieredstore"),
+        start_run("verify", {}, RunOptions(work=tmp_path)),
+    ):
         pass
-    assert caplog.messages[0].startswith("verify: goes on after 1 step of a run that ended at 2")
+    assert caplog.messages[0].startswith("verify: continues after 1 step of a run that ended at 2")
 
 
 def test_a_stop_and_a_folder_of_ones_own_are_told(tier: BuiltTier, tmp_path: Path) -> None:
@@ -259,7 +264,7 @@ def test_the_verbs_list_say_and_forget(
     assert [(row["target"], row["expires"]) for row in rows] == [("t", False), ("a", True)]
     rows, told = show(capsys, "forget", paths[1].stem)
     assert [(row["journal"], row["forgotten"]) for row in rows] == [(paths[1].stem, False)]
-    assert "--yes does it" in told
+    assert "pass --yes to do it" in told
     assert paths[1].exists()
     rows, told = show(capsys, "forget", paths[1].stem, "--yes")
     assert ([row["forgotten"] for row in rows], told) == ([True], "")
@@ -283,7 +288,7 @@ def test_the_verbs_list_say_and_forget(
         ([], "give the names of journals, or --all, or --older-than"),
         (["a", "--all"], "give the names of journals, or --all, or --older-than"),
         (["--older-than", "soon"], "--older-than: expected a time such as 30s, 12h, 30d or 4w"),
-        (["export-1"], "no journal 'export-1'; there are: none"),
+        (["export-1"], "no journal 'export-1'. It has: none"),
     ],
 )
 def test_what_cannot_be_forgotten_is_told(
@@ -304,6 +309,6 @@ def test_the_command_prints_the_note_in_front_of_the_error(
     assert tieredstore_command([*report, "--workers", "1"]) == 4
     note, error = capsys.readouterr().err.splitlines()
     [journal] = list_journals(tmp_path / "home" / "tieredstore" / "jobs")
-    assert note.startswith("tieredstore: report: 2 steps are done, with which the same command")
-    assert f"journal {journal.path};" in note
-    assert error == "tieredstore: error: planted; try again"
+    assert note.startswith("tieredstore: report: 2 steps done, the same command continues")
+    assert f"journal {journal.path}," in note
+    assert error == "tieredstore: error: planted. Try again."

@@ -1,4 +1,4 @@
-"""Steps of a job are done once, wherever a run before was killed."""
+"""Steps of a job are done once, wherever an earlier run was killed."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ def work_in_a_folder(task: Place) -> str:
 
 
 def test_an_error_while_it_is_stopped_is_no_error(journal: Journal) -> None:
-    """The same signal may end a worker."""
+    """An error of a worker while the job is stopped is not reported, because the same signal may
+    have ended the worker."""
     stop = StopSignal()
 
     def die(task: Piece) -> Done:
@@ -192,7 +193,7 @@ def test_once_is_once_and_again_if_it_did_not_end(journal: Journal) -> None:
     assert run.do_once("commit", action, Done) == Done("x", 2)
     assert run.do_once("commit", action, Done) == Done("x", 2)
     assert len(calls) == 2
-    with pytest.raises(Invalid, match="another version"):
+    with pytest.raises(Invalid, match="Another version"):
         run.do_once("commit", action, int)
 
 

@@ -1,4 +1,4 @@
-"""The tier that a job writes to: resolved from options, opened as its only writer."""
+"""A job finds the tier that it writes from its options, and opens the tier as the only writer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tieredstore.jobs.target import (
 from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.scan.location import METADATA_FILE
-from tieredstore.tier.state_lock import StateLock
+from tieredstore.tier.state_files import StateLock
 
 
 @pytest.fixture
@@ -43,7 +43,8 @@ def open_target(target: TierTarget) -> None:
 
 
 def test_the_state_of_another_broker_is_refused(built: BuiltTier) -> None:
-    """Queues and index of two brokers would mix in it; the tier itself has a place for each."""
+    """The state directory of another broker is refused. Otherwise the directory would mix the
+    queues and the index of two brokers. In the tier, each broker has its own folder."""
     target = resolve_target(built.url, built.state, cluster=CLUSTER, broker="broker-z")
     with pytest.raises(Invalid, match=f"is that of broker '{BROKER}', not of 'broker-z'"):
         open_target(target)
@@ -110,12 +111,12 @@ def test_whoever_has_the_state_directory_keeps_jobs_out(built: BuiltTier) -> Non
     before = (built.state / METADATA_FILE).read_bytes()
     for owner in (broker, other_job):
         with owner(built.state):
-            with pytest.raises(Fenced, match="stop it"):
+            with pytest.raises(Fenced, match="top it"):
                 open_target(target)
-            with pytest.raises(Fenced, match="stop it"), open_index_tier(target.location):
+            with pytest.raises(Fenced, match="top it"), open_index_tier(target.location):
                 pass
         assert (built.state / METADATA_FILE).read_bytes() == before
-        built.provider.acquire_writer(BROKER).release()  # nobody was left with the right
+        built.provider.acquire_writer(BROKER).release()  # no process kept the epoch ownership
     open_target(target)
 
 
@@ -147,17 +148,17 @@ def test_what_a_configuration_is_warned_of_is_logged_for_who_writes(
     assert first.endswith(
         "key tieredStoreCommitLogMaxSiz; did you mean tieredStoreCommitLogMaxSize?"
     )
-    assert second.endswith("keys that are not supported: accountStatsEnable")
+    assert second.endswith("keys of Java without effect here: accountStatsEnable")
 
 
 def test_the_only_broker_of_a_tier_is_meant_and_of_several_one_must_be_named() -> None:
     provider = MemoryProvider()
-    with pytest.raises(Unnamed, match="brokers in the tier: none; choose one with --broker"):
+    with pytest.raises(Unnamed, match=r"brokers in the tier: none\. No broker has uploaded"):
         find_only_broker(provider)
     for broker in ("b", "a"):
         segment = SegmentId(f"{broker}/T/0", FileSegmentType.COMMIT_LOG, 0)
         provider.open(segment).write(0, [b"x"])
         if broker == "b":
             assert find_only_broker(provider) == "b"
-    with pytest.raises(Unnamed, match="brokers in the tier: a, b; choose one with --broker"):
+    with pytest.raises(Unnamed, match=r"brokers in the tier: a, b\. Choose one with --broker"):
         find_only_broker(provider)

@@ -1,4 +1,5 @@
-"""The job verify: the same report wherever it runs, however it is cut, killed and resumed."""
+"""The job `verify` gives the same report for every runner and every split into tasks, even after
+kills."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> BuiltTier:
-    """A tier with several kinds of damage, and bytes that no unit names."""
+    """A tier with several kinds of damage, and with unnamed bytes."""
     tier = small_tier(tmp_path / "t")
     paths = {
         kind: sorted((tier.root / "tier").rglob(f"{kind.name}/[!.]*"), key=str)
@@ -61,7 +62,7 @@ def report_of(
 
 
 def same(report: dict[str, Any]) -> dict[str, Any]:
-    """What does not depend on where and when it ran."""
+    """Return the parts of a report that do not depend on the location and time of the run."""
     return {name: value for name, value in report.items() if name not in VARYING}
 
 
@@ -151,7 +152,8 @@ def test_a_segment_that_expires_meanwhile_is_a_note(
 def test_a_queue_that_expires_whole_meanwhile_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index, which is read last, still names its messages."""
+    """A queue that expires completely during a verification is no damage, although the index, which
+    is read last, still points to the expired messages."""
     tier = small_tier(tmp_path)
     really_record = Journal.record
 
@@ -188,6 +190,62 @@ def test_a_segment_that_vanishes_and_should_be_there_is_damage(
     assert "segment-expired" not in kinds
 
 
+def verify_while_segments_vanish(
+    tier: BuiltTier, monkeypatch: pytest.MonkeyPatch, *patterns: str
+) -> dict[str, set[str]]:
+    """Verify without metadata, while matching files vanish after the listing. Return the files with
+    findings, by kind of finding."""
+    really_record = Journal.record
+
+    def record(self: Journal, step: str, outcome: object) -> None:
+        really_record(self, step, outcome)
+        if step == "pin":
+            for pattern in patterns:
+                for path in (tier.root / "tier").glob(f"*/*/{pattern}"):
+                    path.unlink()
+
+    monkeypatch.setattr(Journal, "record", record)
+    kinds: dict[str, set[str]] = {}
+    for one in report_of(locate(tier.url))["findings"]:
+        kinds.setdefault(one["kind"], set()).add(one["type"])
+    return kinds
+
+
+def test_j42_a_queue_that_expires_whole_is_no_damage_without_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = verify_while_segments_vanish(small_tier(tmp_path), monkeypatch, "orders/0/*/[!.]*")
+    assert kinds.pop("segment-expired") == {"COMMIT_LOG", "CONSUME_QUEUE"}
+    assert set(kinds) <= {"index-item-dangling", "index-dangling"}
+
+
+def test_j42_a_queue_whose_units_have_expired_is_no_damage_without_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without metadata, a queue whose units have expired is no damage while its commit log is being
+    deleted."""
+    tier = small_tier(tmp_path)
+    kinds = verify_while_segments_vanish(tier, monkeypatch, "orders/0/CONSUME_QUEUE/[!.]*")
+    assert kinds["segment-expired"] == {"CONSUME_QUEUE"}
+
+
+@pytest.mark.parametrize("which", [1, -1, None])
+def test_segments_that_vanish_behind_others_are_damage_without_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int | None
+) -> None:
+    """Without metadata, segments that are missing after existing ones are damage. Expiry deletes
+    from the beginning of a queue, and units before messages. `which` is None for the whole commit
+    log."""
+    tier = small_tier(tmp_path)
+    folder = next((tier.root / "tier").glob("*/*/orders/0/COMMIT_LOG"))
+    names = sorted((path.name for path in folder.glob("[!.]*")), key=lambda name: name[-20:])
+    assert len(names) > 2
+    name = "[!.]*" if which is None else names[which]
+    kinds = verify_while_segments_vanish(tier, monkeypatch, f"orders/0/COMMIT_LOG/{name}")
+    assert "record-missing" in kinds
+    assert "segment-expired" not in kinds
+
+
 def test_a_segment_that_the_system_does_not_let_one_read_is_unavailable(tmp_path: Path) -> None:
     tier = small_tier(tmp_path)
     segment = SegmentId(f"{BROKER}/orders/1", FileSegmentType.COMMIT_LOG, 0)
@@ -201,14 +259,15 @@ def test_a_segment_that_the_system_does_not_let_one_read_is_unavailable(tmp_path
 
 @pytest.mark.parametrize("with_state", [False, True])
 def test_a_broker_that_the_tier_has_not_is_refused(tmp_path: Path, with_state: bool) -> None:
-    """Who mistypes a name is not told that all is sound."""
+    """A broker that does not exist in the tier is refused, so that a mistyped name does not lead to
+    a clean report."""
     tier = small_tier(tmp_path)
     for broker in (BROKER, "broker-z"):
         source = locate(tier.url, broker=broker, state=tier.state if with_state else None)
         if broker == BROKER:
             assert report_of(source)["damage"] == 0
         else:
-            with pytest.raises(Invalid, match=f"no broker 'broker-z' .* there are: {BROKER}"):
+            with pytest.raises(Invalid, match=f"no broker 'broker-z' .* There are: {BROKER}"):
                 report_of(source)
 
 

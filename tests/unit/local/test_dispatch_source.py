@@ -1,4 +1,4 @@
-"""What a tier is given, and what it is told when something is not there."""
+"""Tests of the records that a tier gets from a local store, and of the errors for missing ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.errors import Corrupt
 from tieredstore.local.read_only import open_read_only
 from tieredstore.message.consume_queue import make_units
-from tieredstore.message.delay_levels import parse_delay_levels
+from tieredstore.timestamps import parse_delay_levels
 
 KEY = QueueKey("T", 0)
 
@@ -39,7 +39,7 @@ def test_records_of_a_queue_come_in_one_buffer_for_each_file(tmp_path: Path) -> 
         wanted = [log.get(int(unit["physical_offset"]), int(unit["size"])) for unit in units]
         assert records == b"".join(record for record in wanted if record is not None)
         assert list(live.read_records(units[:0])) == []
-        # The buffers are the caller's own: what is done to them changes nothing in the store.
+        # The buffers are the caller's own: changes to them change nothing in the store.
         for piece in pieces:
             piece[:] = bytes(len(piece))
         assert b"".join(live.read_records(units)) == records

@@ -1,14 +1,20 @@
-"""Gets: limits, filters and statuses."""
+"""Tests of gets: limits, filters and statuses."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 from pathlib import Path
 
 import pytest
 
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tieredstore.contracts.message_store import GetMessageStatus, GetRequest
+from tieredstore.local.log import record_check
+from tieredstore.local.read_only import ReadOnlyMessageStore
+from tieredstore.message.encoding import Message, encode_record
+from tieredstore.message.layout import FIXED_SIZE
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
 
@@ -153,6 +159,81 @@ def test_only_the_first_byte_of_a_message_is_one(tmp_path: Path, place: int) -> 
     with running(small_config(tmp_path / "s")) as store:
         put_all(store, [plain(number=i) for i in range(5)])
         assert store.look_message_by_offset(place) is None
+
+
+def _forge(at: int, topic: str = "T", queue_offset: int = 0) -> bytes:
+    """Return a message body that is itself a valid record for physical offset `at`."""
+    message = Message(topic, b"forged", 0, b"UNIQ_KEY\x01forged\x02")
+    return bytes(encode_record(message, queue_offset, at, 1))
+
+
+@pytest.mark.parametrize(("topic", "queue_offset"), [("T", 0), ("T", 5), ("other", 0)])
+@pytest.mark.parametrize("dispatched", [True, False])
+def test_s80_a_record_in_the_body_of_a_message_is_no_message(
+    tmp_path: Path, topic: str, queue_offset: int, dispatched: bool
+) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=i) for i in range(2)])
+        with contextlib.ExitStack() as held:
+            if not dispatched:
+                held.enter_context(store._reput.hold())
+            begin = store.put_message(plain(number=2)).physical_offset
+            at = store.commit_log.max_offset + FIXED_SIZE
+            result = store.put_message(plain(body=_forge(at, topic, queue_offset)))
+            assert store.look_message_by_offset(at) is None
+            assert store.look_message_by_id(f"7F00000100000000{at:016X}") is None
+            for real in (begin, result.physical_offset):
+                found = store.look_message_by_offset(real)
+                assert found is not None
+                assert found.physical_offset == real
+        store.wait_until_visible(result)
+        assert store.look_message_by_offset(at) is None
+
+
+def test_s80_a_log_that_is_not_dispatched_is_not_read_from_the_dispatch_on_for_each_look_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_check, "WALK_STEP_BYTES", 1_000)
+    # Blank records at the ends of files are between them.
+    config = small_config(tmp_path / "s", mapped_file_size_commit_log_bytes=10_000)
+    with running(config) as store:
+        with store._reput.hold():
+            begins = [store.put_message(plain(number=n)).physical_offset for n in range(300)]
+            reads: list[int] = []
+            get = store.commit_log.get
+
+            def count(at: int, size: int) -> memoryview | None:
+                reads.append(at)
+                return get(at, size)
+
+            monkeypatch.setattr(store.commit_log, "get", count)
+            assert store.look_message_by_offset(begins[-1]) is not None
+            assert len(reads) >= 300
+            random.Random(12).shuffle(begins)
+            for begin in begins:
+                reads.clear()
+                assert store.look_message_by_offset(begin) is not None
+                assert len(reads) <= 20
+                assert store.look_message_by_offset(begin + 4) is None
+        result = store.put_message(plain(number=300))
+        store.wait_until_visible(result)
+        with store._reput.hold():
+            last = store.put_message(plain(number=301)).physical_offset
+            assert store.look_message_by_offset(last) is not None
+            assert store.look_message_by_offset(begins[0]) is not None
+
+
+def test_s80_nor_is_one_in_a_store_that_another_process_owns(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "s")
+    with running(config) as store:
+        put_all(store, [plain(number=0)])
+        at = store.commit_log.max_offset + FIXED_SIZE
+        put_all(store, [plain(body=_forge(at))])
+    reader = ReadOnlyMessageStore(config)
+    reader.load()
+    assert reader.look_message_by_offset(at) is None
+    assert reader.look_message_by_offset(0) is not None
+    reader.shutdown()
 
 
 def test_message_ids_of_other_stores_are_not_found(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The small stores that can be checked by hand (`tests/fixtures/golden/README.md`)."""
+"""Tests on small stores that can be checked by hand (`tests/fixtures/golden/README.md`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
-from tieredstore.message.columns.records import walk_records
+from tieredstore.message.columns.walk import walk_records
 from tieredstore.message.record import StoredMessage, decode_record
 
 STORES = ["local-plain", "local-propcrc"]
@@ -89,8 +89,14 @@ def test_a_store_of_java_goes_on_where_it_ended(golden: Path, tmp_path: Path, na
 def test_files_of_another_size_than_configured_are_refused(golden: Path, tmp_path: Path) -> None:
     root = copy_store(golden / "local-plain", tmp_path / "s")
     for change, message in (
-        ({"mapped_file_size_commit_log_bytes": 8192}, "expected a file of 8192 bytes, found 4096"),
-        ({"mapped_file_size_consume_queue_bytes": 400}, "expected a file of 400 bytes, found 200"),
+        (
+            {"mapped_file_size_commit_log_bytes": 8192},
+            r"of 8192 bytes, found 4096\. .* set mappedFileSizeCommitLog=4096 in broker.conf",
+        ),
+        (
+            {"mapped_file_size_consume_queue_bytes": 400},
+            r"of 400 bytes, found 200\. .* set mappedFileSizeConsumeQueue=200 in broker.conf",
+        ),
         ({"max_index_num": 21}, r"expected 500 bytes for 10 slots .* and 21 items"),
     ):
         with pytest.raises(Corrupt, match=message):

@@ -1,4 +1,4 @@
-"""The store that a Java broker was killed in, recovered by us: equal to what Java recovers."""
+"""We recover the store of a killed Java broker. The result equals Java's own recovery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Stores that Java wrote: every message is found in every way, by an owner and by a reader."""
+"""Tests with stores that Java wrote. The store's owner and a reader find every message by offset,
+message id, key and time."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.kit.local_stores import FOREVER, PUBLIC_A_SIZES, copy_store
+from tests.kit.record_forms import record_positions
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
@@ -21,7 +23,6 @@ from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
 from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.local.store_reads import StoreReads
-from tieredstore.message.columns.records import record_positions
 from tieredstore.message.tag_filter import TagFilter
 
 Manifest = dict[str, Any]
@@ -35,7 +36,7 @@ STORES = [
 def opened(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[StoreReads, Manifest]]:
-    """A store of Java's and its manifest."""
+    """A store written by Java, and its manifest."""
     name, way = request.param
     source: Path = request.getfixturevalue(name)
     manifest = json.loads((source / "manifest.json").read_bytes())

@@ -1,4 +1,4 @@
-"""A store that another process owns: read by position, never taken, never written."""
+"""A store of another process is read by position. It is never locked or written."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_of_a_live_store_only_what_the_checkpoint_says_is_taken(
         assert reader.look_message_by_offset(results[0].physical_offset) is None
         assert reader.get_message("g", "T", 0, 25, 1).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
         store.flush()
-        assert reader.dispatch_source.queues() == [KEY]  # looks at the store anew
+        assert reader.dispatch_source.queues() == [KEY]  # lists the store again
         assert reader.get_max_offset_in_queue("T", 0) == 40
     reader.refresh()
     assert not bool(reader.is_live)  # bool: for mypy a property that was true stays so
@@ -248,7 +248,8 @@ def test_the_shape_of_index_files_is_inferred(golden: Path, public_a: Path) -> N
 
 
 def test_addresses_in_a_consume_queue_extension_are_read_as_tags_codes(tmp_path: Path) -> None:
-    """A broker with enableConsumeQueueExt puts them where the tags codes are."""
+    """A reader returns tags codes in place of addresses in a consume queue extension, which a
+    broker with enableConsumeQueueExt writes into the units."""
     with running(small_config(tmp_path / "s")) as store:
         put_all(store, [plain(number=n) for n in range(25)])  # Tag0, Tag1, Tag2, Tag0, ...
         put_all(store, [plain(number=25, tags=None)])

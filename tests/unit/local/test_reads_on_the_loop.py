@@ -1,4 +1,4 @@
-"""Reads of the local store from an event loop."""
+"""Tests of local store reads from an event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The deletion of a topic is an event with a place in the log, and it stays deleted."""
+"""The deletion of a topic is recorded at a position of the log, and is permanent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
 from tieredstore.errors import Corrupt, Exhausted, Invalid
-from tieredstore.local.dispatch.row_columns import read_rows
-from tieredstore.local.log.allocation import AllocateMappedFileService
+from tieredstore.local.dispatch.log_rows import read_rows
+from tieredstore.local.log.mapped_file_queue import AllocateMappedFileService
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.put.rows import ROW_FIELDS, make_head
 from tieredstore.local.read_only import open_read_only
@@ -27,7 +27,8 @@ from tieredstore.message.topic_deletion import QUEUES_PER_MESSAGE, TopicDeletion
 
 
 def put_life(store: DefaultMessageStore, life: int, count: int = 15) -> list[int]:
-    """Messages with a key of their life in two queues of T; the offsets that they got."""
+    """Put messages into two queues of T, each with a key of its generation. Return their
+    offsets."""
     messages = [
         plain("T", number % 2, number, keys=[f"life{life}"], body=b"life %d" % life)
         for number in range(2 * count)
@@ -36,7 +37,7 @@ def put_life(store: DefaultMessageStore, life: int, count: int = 15) -> list[int
 
 
 def bodies(store: Any, queue_id: int = 0) -> set[bytes]:
-    """Of everything that can be read of a queue of T."""
+    """Return the bodies of all messages that can be read from a queue of T."""
     found: set[bytes] = set()
     offset = store.get_min_offset_in_queue("T", queue_id)
     while True:
@@ -56,7 +57,8 @@ def keys_found(store: Any, life: int) -> int:
 def test_l15_deleted_again_and_again_only_the_last_life_is_there(
     tmp_path: Path, filler: int, restarts: bool
 ) -> None:
-    """With filler, borders of commit log files lie between the lives."""
+    """After several deletions, only the topic's last generation exists. With `filler`, borders of
+    commit log files lie between the generations."""
     config = small_config(tmp_path / "s")
     store = DefaultMessageStore(config, ManualClock(START_MS))
 
@@ -172,7 +174,8 @@ def test_the_store_s_own_topic_is_not_deleted(tmp_path: Path) -> None:
 
 
 def test_l15_a_put_that_waits_while_its_topic_is_deleted_goes_on_behind_it(tmp_path: Path) -> None:
-    """It holds the queue's state from before the deletion; its number is another queue's then."""
+    """A put that waits while its topic is deleted continues after the deletion. The put has read
+    the state of the deleted queue before, and must not use it."""
     with running(small_config(tmp_path / "s")) as store:
         store._put_watch.stop()  # a sampled put learns of its queue with the lock
         put_life(store, 0)
@@ -315,7 +318,8 @@ def test_a_record_whose_offset_does_not_follow_is_named(tmp_path: Path) -> None:
 def test_l15_what_a_java_broker_brought_back_is_dropped(
     tmp_path: Path, is_made_again: bool
 ) -> None:
-    """Recovering the store, it finds the old records in the log, and builds their units again."""
+    """A topic that a Java broker has restored is dropped. The Java broker recovers the store, finds
+    the old records in the log, and rebuilds their units."""
     config = small_config(tmp_path / "s")
     queues = tmp_path / "s" / "consumequeue"
     with running(config) as store:
@@ -348,7 +352,8 @@ def test_l15_what_a_java_broker_brought_back_is_dropped(
 def test_a_deletion_is_on_disk_before_a_unit_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a power cut leaves a part of the queues, and no deletion in the log."""
+    """A deletion is on disk before any unit is deleted. Otherwise a power cut could leave a part of
+    the queues, and no deletion in the log."""
     with running(small_config(tmp_path / "s")) as store:
         put_all(store, [plain(number=n) for n in range(5)])
         drop = store._queues.drop_units_before

@@ -1,4 +1,4 @@
-"""The topics of a Java broker: its file, its database, and what their attributes change."""
+"""Tests of a Java broker's topics: the file, the database, and the effects of attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tests.kit.local_stores import copy_store, plain, put_all, running, small_config
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local import topic_table
 from tieredstore.local.read_only import open_read_only
@@ -41,7 +41,7 @@ family[b"kvDataVersionKey"] = b'{"counter":%d,"stateVersion":0,"timestamp":1}' %
 family.close()
 database.close()
 """
-"""In a process of its own, as a broker's is."""
+"""A program that runs in another process, like a broker."""
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_databases_of_another_form_are_refused_by_name(config: Path, name: str, 
 
 
 def settle(config: Path) -> None:
-    """Let the files be some time old."""
+    """Set the modification times of the files to a time long ago."""
     for path in (config / "topics.json", config / "topics.json.bak"):
         if path.exists():
             os.utime(path, (1_700_000_000, 1_700_000_000))
@@ -266,7 +266,8 @@ def test_a_file_that_nobody_changed_is_not_parsed_again_and_each_change_is_seen(
 
 
 def test_a_file_that_was_changed_just_now_is_read_each_time(config: Path) -> None:
-    """Its time may be the same after another change of the same size."""
+    """A topics file that was changed just now is read each time, because another change of the same
+    size could leave the file with an equal time."""
     path = config / "topics.json"
     path.write_bytes(TOPICS)
     reader = TopicTableReader(config.parent)

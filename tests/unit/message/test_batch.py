@@ -1,4 +1,4 @@
-"""Batches (`docs/formats/record.md`)."""
+"""Tests of batches (`docs/formats/record.md`)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import struct
 
 import pytest
 
+from tests.kit.record_forms import compress, encode_batch
+from tests.kit.units import expand_batch
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message import sysflag
-from tieredstore.message.batch import (
-    BatchItem,
-    decode_batch,
-    encode_batch,
-    expand_batch,
-    inner_messages,
-)
-from tieredstore.message.compression import compress
-from tieredstore.message.record import Message, StoredMessage, decode_record, encode_record
+from tieredstore.message.batch import BatchItem, decode_batch, inner_messages
+from tieredstore.message.encoding import Message, encode_record
+from tieredstore.message.record import StoredMessage, decode_record
 
 ITEMS = [
     BatchItem(0, b"one", b"TAGS\x01a\x02"),

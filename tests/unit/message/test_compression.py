@@ -1,4 +1,4 @@
-"""Compressed bodies, and what must not inflate (fault I04)."""
+"""Tests of compressed bodies, and of bodies that must not be inflated (fault I04)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import lz4.frame
 import pytest
 import zstandard
 
+from tests.kit.record_forms import compress
 from tieredstore.errors import Corrupt
 from tieredstore.message import sysflag
-from tieredstore.message.compression import compress, decompress
-from tieredstore.message.record import Message, decode_record, encode_record
+from tieredstore.message.compression import decompress
+from tieredstore.message.encoding import Message, encode_record
+from tieredstore.message.record import decode_record
 from tieredstore.message.sysflag import CompressionType
 
 BODY = b"0123456789abcdef" * 300

@@ -1,4 +1,4 @@
-"""Consume queue units (`docs/formats/consume-queue.md`)."""
+"""Tests of consume queue units (`docs/formats/consume-queue.md`)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.kit.units import (
+    Unit,
+    pack_units,
+    unpack_batch_unit,
+    unpack_unit,
+    view_batch_units,
+    view_units,
+)
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message import consume_queue
 from tieredstore.message.consume_queue import (
     BLANK_UNIT,
     UNIT_DTYPE,
     BatchUnit,
-    Unit,
     find_last_message,
     make_units,
     pack_batch_unit,
     pack_unit,
-    pack_units,
-    unpack_batch_unit,
-    unpack_unit,
-    view_batch_units,
-    view_units,
 )
 from tieredstore.message.layout import is_head_of_message
 

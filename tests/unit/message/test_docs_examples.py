@@ -1,4 +1,4 @@
-"""The examples of docs/formats are bytes that Java wrote."""
+"""The examples in docs/formats are bytes that Java wrote."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.kit.paths import ROOT
 from tieredstore.message.crc import stored_property_crc
 from tieredstore.message.hashes import java_string_hash
-from tieredstore.message.ids import parse_offset_message_id
+from tieredstore.message.hosts import parse_offset_message_id
 from tieredstore.message.index import tiered as tiered_index
 from tieredstore.message.record import decode_record
 
@@ -18,7 +18,7 @@ FORMATS = ROOT / "docs" / "formats"
 
 
 def examples(page: str) -> list[bytes]:
-    """The hex blocks of a page: on each line, what stands before two spaces in a row."""
+    """Return the hex blocks of a page. On each line, the hex digits precede two spaces in a row."""
     found: list[bytes] = []
     for block in re.findall(
         r"^```\n(.*?)^```", (FORMATS / page).read_text(), re.DOTALL | re.MULTILINE

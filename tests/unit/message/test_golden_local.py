@@ -1,4 +1,5 @@
-"""Every record, unit, index item and checkpoint that Java wrote into the small local stores."""
+"""Every record, unit, index item and checkpoint in the small local stores is decoded as Java wrote
+it."""
 
 from __future__ import annotations
 
@@ -8,29 +9,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.kit.record_forms import check_record
+from tests.kit.units import (
+    expand_batch,
+    lookup,
+    unpack_batch_unit,
+    unpack_unit,
+    view_batch_units,
+    view_units,
+)
 from tieredstore.message import consume_queue
-from tieredstore.message.batch import expand_batch, inner_messages
-from tieredstore.message.columns.records import (
-    Stop,
-    check_bodies,
-    properties_of,
-    record_columns,
-    topics,
-    walk_records,
-)
+from tieredstore.message.batch import inner_messages
+from tieredstore.message.columns.records import check_bodies, properties_of, record_columns, topics
 from tieredstore.message.columns.split import split_messages
+from tieredstore.message.columns.walk import Stop, walk_records
 from tieredstore.message.crc import property_crc_matches
-from tieredstore.message.hashes import java_string_hash, local_key_hash, local_key_hashes, tags_code
+from tieredstore.message.encoding import Message, encode_record
+from tieredstore.message.hashes import java_string_hash, local_key_hash, tags_code
 from tieredstore.message.index import local as local_index
-from tieredstore.message.record import (
-    MAGIC_V1,
-    MAGIC_V2,
-    Message,
-    StoredMessage,
-    check_record,
-    decode_record,
-    encode_record,
-)
+from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
+from tieredstore.message.record import StoredMessage, decode_record
 
 STORES = ["local-plain", "local-propcrc", "local-rocksdb"]
 FILE_STORES = STORES[:2]
@@ -127,9 +125,9 @@ def test_every_unit_names_its_record(golden: Path, name: str) -> None:
     seen = 0
     for path in (store / "consumequeue").glob("*/*/*"):
         data = path.read_bytes()
-        units = consume_queue.view_units(data)
+        units = view_units(data)
         for index, row in enumerate(units.tolist()):
-            unit = consume_queue.unpack_unit(data, index * consume_queue.UNIT_SIZE)
+            unit = unpack_unit(data, index * consume_queue.UNIT_SIZE)
             assert unit == row
             assert consume_queue.pack_unit(*unit) == data[index * 20 : index * 20 + 20]
             if unit.size == 0:
@@ -153,9 +151,7 @@ def test_every_unit_names_its_record(golden: Path, name: str) -> None:
 def test_units_and_records_split_into_messages(golden: Path, name: str) -> None:
     store = golden / name
     log = (store / "commitlog" / "0".zfill(20)).read_bytes()
-    units = consume_queue.view_units(
-        (store / "consumequeue" / "TopicTest" / "1" / "0".zfill(20)).read_bytes()
-    )
+    units = view_units((store / "consumequeue" / "TopicTest" / "1" / "0".zfill(20)).read_bytes())
     first_file = units[units["physical_offset"] < 4096]
     split = split_messages(first_file, log, buffer_offset=0)
     assert split.is_complete
@@ -168,13 +164,13 @@ def test_the_batch_unit_and_its_inner_messages(golden: Path, name: str) -> None:
     store = golden / name
     path = store / "batchconsumequeue" / "BT" / "0" / "0".zfill(20)
     data = path.read_bytes()
-    unit = consume_queue.unpack_batch_unit(data)
+    unit = unpack_batch_unit(data)
     [message] = [message for message in records(store) if message.topic == "BT"]
     assert unit == consume_queue.BatchUnit(
         message.physical_offset, message.size, 0, message.store_timestamp_ms, 0, 2
     )
     assert consume_queue.pack_batch_unit(unit) == data[:46]
-    assert consume_queue.view_batch_units(data)[0].tolist() == tuple(unit)
+    assert view_batch_units(data)[0].tolist() == tuple(unit)
     inner = inner_messages(message)
     assert [(item.queue_offset, item.flag) for item in inner] == [(0, 0), (1, 0)]
     assert [item.body for item in expand_batch(as_message(message))] == [
@@ -185,7 +181,8 @@ def test_the_batch_unit_and_its_inner_messages(golden: Path, name: str) -> None:
 @pytest.mark.parametrize("name", STORES)
 @pytest.mark.parametrize("at_once", [1, 100])
 def test_the_index_files_come_out_byte_for_byte(golden: Path, name: str, at_once: int) -> None:
-    """Java 5.5.0 puts UNIQ_KEY, each key, and the tag as `T#<tags>`."""
+    """The index files equal Java's byte for byte. Java 5.5.0 indexes UNIQ_KEY, each key, and the
+    tag as `T#<tags>`."""
     entries: list[tuple[int, int, int]] = []
     for message in records(golden / name):
         keys = [message.uniq_key] if message.uniq_key else []
@@ -203,7 +200,7 @@ def test_the_index_files_come_out_byte_for_byte(golden: Path, name: str, at_once
         del entries[:put]
         if put < len(chunk):
             last = local_index.LocalIndexHeader.unpack(made[-1])
-            assert local_index.is_full(last, MAX_ITEMS)
+            assert last.index_count >= MAX_ITEMS
             made.append(
                 new_index(
                     local_index.LocalIndexHeader(
@@ -228,12 +225,12 @@ def test_every_key_is_found_in_the_index_files(golden: Path, name: str) -> None:
     indexes = [data for _, data in files(golden / name / "index")]
     for message in records(golden / name):
         for key in [*message.keys, *filter(None, [message.uniq_key])]:
-            key_hash = int(local_key_hashes(message.topic, [key])[0])
+            key_hash = local_key_hash(message.topic, key)
             assert key_hash == abs(java_string_hash(f"{message.topic}#{key}"))
             time = message.store_timestamp_ms
             found = [
                 offset
                 for data in indexes
-                for offset in local_index.lookup(data, SLOTS, key_hash, time, time, 64)
+                for offset in lookup(data, SLOTS, key_hash, time, time, 64)
             ]
             assert message.physical_offset in found

@@ -1,4 +1,4 @@
-"""The small tiers that Java 5.3.3 and 5.5.0 wrote."""
+"""Tests on the small tiers that Java 5.3.3 and 5.5.0 wrote."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tieredstore.message.columns.records import record_columns, record_positions
+from tests.kit.index_chains import put_item, walk_tiered_chain
+from tests.kit.record_forms import record_positions
+from tests.kit.units import pack_units, view_units
+from tieredstore.message.columns.records import record_columns
 from tieredstore.message.columns.split import split_messages
-from tieredstore.message.consume_queue import pack_units, view_units
 from tieredstore.message.hashes import tiered_key_hash, tiered_key_hashes
 from tieredstore.message.index import tiered as tiered_index
 
@@ -78,7 +80,7 @@ def test_puts_give_the_unsealed_bytes(golden: Path, version: str) -> None:
     assert new == expected
     for row, time in zip(items.tolist(), times.tolist(), strict=True):
         key_hash, topic_id, queue_id, offset, size, *_ = row
-        tiered_index.put_item(scalar, SLOTS, key_hash, topic_id, queue_id, offset, size, time)
+        put_item(scalar, SLOTS, key_hash, topic_id, queue_id, offset, size, time)
     assert scalar == expected
 
 
@@ -88,7 +90,7 @@ def test_keys_are_found_in_both_forms(golden: Path, version: str) -> None:
     [uploaded] = segments(golden, version, "INDEX")
     for number in range(5):
         key_hash = tiered_key_hash("TopicA", f"k{number}")
-        [item] = tiered_index.walk_chain(unsealed, SLOTS, key_hash)
+        [item] = walk_tiered_chain(unsealed, SLOTS, key_hash)
         assert (item.queue_id, item.offset, item.size) == (3, number * 126, 126)
         slot = tiered_index.HEADER_SIZE + key_hash % SLOTS * tiered_index.SLOT_SIZE
         position, length = tiered_index.unpack_compacted_slot(uploaded, slot)

@@ -1,4 +1,4 @@
-"""Java's hashes (`docs/formats/ids-and-hashes.md`)."""
+"""Our hashes equal Java's (`docs/formats/ids-and-hashes.md`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tieredstore.message import hashes
 
 INT_MIN_KEY = "!ybriwe"
-"""`T#!ybriwe` hashes to -2^31."""
+"""A key whose index text `T#!ybriwe` has the hash -2^31."""
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_long_texts_hash_as_the_definition_says() -> None:
 
 def test_texts_longer_than_the_tables_hash_with_their_topic() -> None:
     keys = ["k", "y" * 131_071, "z" * 131_072, "", "x" * 300_000] * 5
-    expected = [hashes.local_key_hash("T", key) for key in keys]
-    assert hashes.local_key_hashes("T", keys).tolist() == expected
+    expected = [hashes.tiered_key_hash("T", key) for key in keys]
+    assert hashes.tiered_key_hashes("T", keys).tolist() == expected
 
 
 def test_no_texts_give_no_hashes() -> None:
@@ -64,7 +64,7 @@ def test_index_hash_is_the_absolute_value_and_zero_for_the_smallest() -> None:
 def test_defect_d13_the_smallest_hash_is_indexed_and_found() -> None:
     assert hashes.tiered_key_hash("T", INT_MIN_KEY) == 0
     assert hashes.tiered_key_hashes("T", [INT_MIN_KEY] * 20).tolist() == [0] * 20
-    # What is said of later Java versions gives the same slot, so they find it as well.
+    # The rule of later Java versions gives the same slot, so they find it as well.
     assert hashes.tiered_key_hash_candidates("T", INT_MIN_KEY) == (0,)
 
 
@@ -81,3 +81,15 @@ def test_tags_code_is_the_hash_of_the_whole_value() -> None:
     assert hashes.tags_code("TagA || TagB") == hashes.java_string_hash("TagA || TagB")
     assert hashes.tags_code(None) == 0
     assert hashes.tags_code("") == 0
+
+
+def test_s81_no_cache_keeps_a_long_text() -> None:
+    """The cache of hashes keeps no long text. A client may ask for the key of a topic whose name
+    has millions of characters."""
+    for size, kept in ((255, 1), (256, 0)):
+        text = "x" * size
+        before = hashes._short_prefix_hash.cache_info(), hashes._short_tags_code.cache_info()
+        assert hashes.topic_prefix_hash(text) == hashes.java_string_hash(text + "#") & 0xFFFFFFFF
+        assert hashes.tags_code(text) == hashes.java_string_hash(text)
+        after = hashes._short_prefix_hash.cache_info(), hashes._short_tags_code.cache_info()
+        assert [b.misses - a.misses for a, b in zip(before, after, strict=True)] == [kept, kept]

@@ -1,14 +1,17 @@
-"""Hosts and offset message ids (`docs/formats/ids-and-hashes.md`)."""
+"""Tests of hosts and offset message ids (`docs/formats/ids-and-hashes.md`)."""
 
 from __future__ import annotations
 
 import pytest
 
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message.hosts import decode_host, encode_host, format_host, parse_host
-from tieredstore.message.ids import (
+from tieredstore.message.hosts import (
+    decode_host,
+    encode_host,
+    format_host,
     is_offset_message_id,
     offset_message_id,
+    parse_host,
     parse_offset_message_id,
 )
 from tieredstore.message.names import index_path, queue_path

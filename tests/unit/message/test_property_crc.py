@@ -1,26 +1,16 @@
-"""The CRC property over a whole record (`docs/formats/record.md`)."""
+"""Tests of the CRC property, which covers a whole record (`docs/formats/record.md`)."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from tests.kit.record_forms import check_record, renew_property_crc
 from tieredstore.errors import Corrupt
 from tieredstore.message.columns.records import rewrite_physical_offsets
-from tieredstore.message.crc import (
-    crc_block,
-    property_crc_matches,
-    renew_property_crc,
-    stored_property_crc,
-)
-from tieredstore.message.record import (
-    Message,
-    PropertiesTooLarge,
-    RecordEncoder,
-    check_record,
-    decode_record,
-    encode_record,
-)
+from tieredstore.message.crc import crc_block, property_crc_matches, stored_property_crc
+from tieredstore.message.encoding import Message, PropertiesTooLarge, RecordEncoder, encode_record
+from tieredstore.message.record import decode_record
 
 
 def record(properties: bytes = b"a\x01b\x02") -> bytes:

@@ -1,4 +1,4 @@
-"""All 2,126 records of a real broker's store against its manifest."""
+"""All 2,126 records of a real broker's store equal its manifest."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tieredstore.message import consume_queue, sysflag
+from tests.kit.index_chains import walk_tiered_chain
+from tests.kit.record_forms import record_positions
+from tests.kit.units import view_units
+from tieredstore.message import sysflag
 from tieredstore.message.columns import records as columns
 from tieredstore.message.columns.split import split_messages
+from tieredstore.message.encoding import Message, RecordEncoder
 from tieredstore.message.hashes import tags_code, tiered_key_hash_candidates
 from tieredstore.message.index import tiered as tiered_index
 from tieredstore.message.names import queue_path
-from tieredstore.message.record import Message, RecordEncoder, StoredMessage, decode_record
+from tieredstore.message.record import StoredMessage, decode_record
 
 Expected = list[tuple[StoredMessage, dict[str, Any]]]
 
@@ -31,7 +35,7 @@ def expected(logs: dict[int, bytes], public_a_manifest: dict[str, Any]) -> Expec
     pairs = [
         (decode_record(data, position), by_offset.pop(base + position))
         for base, data in logs.items()
-        for position in columns.record_positions(data).tolist()
+        for position in record_positions(data).tolist()
     ]
     assert by_offset == {}
     assert len(pairs) == 2126
@@ -113,7 +117,7 @@ def test_every_record_is_written_again_to_the_byte(expected: Expected) -> None:
 def test_columns_of_whole_files(logs: dict[int, bytes], expected: Expected) -> None:
     rows = iter(expected)
     for data in logs.values():
-        found = columns.record_columns(data, columns.record_positions(data))
+        found = columns.record_columns(data, record_positions(data))
         assert columns.check_bodies(data, found).all()
         names = columns.topics(data, found)
         times = columns.store_timestamps(data, found.positions)
@@ -130,7 +134,7 @@ def test_columns_of_whole_files(logs: dict[int, bytes], expected: Expected) -> N
 def test_index_keys_are_uniq_key_and_keys(logs: dict[int, bytes], expected: Expected) -> None:
     rows = iter(expected)
     for data in logs.values():
-        found = columns.record_columns(data, columns.record_positions(data))
+        found = columns.record_columns(data, record_positions(data))
         indexes, keys = columns.index_keys(data, found)
         for index in range(len(found)):
             _, row = next(rows)
@@ -169,7 +173,7 @@ def test_the_tiers_segments_split_into_the_messages_of_the_manifest(
     for path, wanted in by_queue.items():
         first, queue = whole(path, "CONSUME_QUEUE")
         base, log = whole(path, "COMMIT_LOG")
-        units = consume_queue.view_units(queue)
+        units = view_units(queue)
         units = units[units["physical_offset"] >= base]  # one queue's first segment has expired
         split = split_messages(units, log, buffer_offset=base)
         assert split.is_complete
@@ -206,7 +210,7 @@ def test_the_live_index_finds_every_key_of_its_time(public_a: Path, expected: Ex
         if "tiered" not in row or not message.uniq_key:
             continue
         [*candidates] = tiered_key_hash_candidates(message.topic, message.uniq_key)
-        chain = list(tiered_index.walk_chain(data, slots, candidates[0]))
+        chain = list(walk_tiered_chain(data, slots, candidates[0]))
         assert bool(chain) == (candidates[0] in hashes)
         found += any(item.offset == row["tiered"]["commitLogOffset"] for item in chain)
     assert found > 0

@@ -1,4 +1,4 @@
-"""Records one at a time (`docs/formats/record.md`)."""
+"""Tests of encoding and decoding single records (`docs/formats/record.md`)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ import struct
 import numpy as np
 import pytest
 
+from tests.kit.record_forms import check_record
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.columns.records import record_columns
-from tieredstore.message.encoding import DIRECT_COPY_BYTES, copy_parts
-from tieredstore.message.hosts import encode_host
-from tieredstore.message.layout import CODA_SIZE
-from tieredstore.message.record import (
-    MAGIC_V1,
-    MAGIC_V2,
-    MIN_RECORD_SIZE,
+from tieredstore.message.encoding import (
+    DIRECT_COPY_BYTES,
     BodyTooLarge,
     Message,
     PropertiesTooLarge,
     RecordEncoder,
-    blank_record,
-    check_record,
-    decode_record,
+    copy_parts,
     encode_record,
 )
+from tieredstore.message.hosts import encode_host
+from tieredstore.message.layout import CODA_SIZE, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from tieredstore.message.record import blank_record, decode_record
 
 V6_HOST = ("fe80::1", 7)
 EXAMPLE = bytes.fromhex(
@@ -256,7 +253,8 @@ def test_v6_flags_on_a_record_too_short_for_them_are_corrupt() -> None:
 
 
 def test_a_v1_topic_length_is_signed_as_in_java() -> None:
-    """127 characters of two bytes each: Java writes this, and no reader of it is left."""
+    """The topic length of a V1 record is signed, as in Java. A topic of 127 two-byte characters has
+    254 bytes. Java writes this length, and reads it as -2."""
     raw = bytearray(encode_record(Message("t" * 127, b""), 0, 0, 0))
     raw[88:89] = b"\xfe"
     raw[-2:-2] = b"t" * 127
@@ -273,7 +271,8 @@ def test_positions_outside_the_buffer_are_corrupt(position: int) -> None:
 
 
 def test_check_says_how_far_to_go_on() -> None:
-    """As Java's recovery: -1 stops, a size goes on, 0 ends the file."""
+    """As in Java's recovery, the check of a record returns the number of bytes to the next record,
+    -1 if the log ends here, or 0 if the file ends here."""
     assert check_record(EXAMPLE, 0) == (164, True, "")
     assert check_record(blank_record(200) + bytes(192), 0) == (0, True, "")
     assert check_record(blank_record(8), 0) == (0, True, "")

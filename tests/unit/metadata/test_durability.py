@@ -1,4 +1,5 @@
-"""What is on disk, not only in the page cache, when the metadata file gets its name."""
+"""The content of the metadata file is synced, not only in the page cache, before the file gets its
+name."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ NAME = "tieredStoreMetadata.json"
 
 
 class Disk:
-    """Notes, in order, what was synced and renamed: files with the bytes that they had."""
+    """Records syncs and renames in order, each with the file's bytes at that time."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.synced: dict[Path, bytes | None] = {}
         self.renamed: list[tuple[str, bytes, bytes | None]] = []
-        """Name, the bytes that it got, and the bytes that were synced of them by then."""
+        """For each rename: the new name, the file's bytes, and its bytes at the last sync."""
         self.folders_after_rename: set[Path] = set()
         for name in ("fsync", "fdatasync"):
             patch.setattr(os, name, self._noting_sync(getattr(os, name)))
@@ -72,7 +73,8 @@ def test_the_metadata_file_is_synced_before_it_gets_its_name_and_its_folder_afte
 def test_a_backup_that_is_a_copy_is_synced_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the file system has no second names."""
+    """The backup of the metadata file is synced even if it is a copy, as on file systems without
+    hard links."""
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")

@@ -1,4 +1,5 @@
-"""Structure that the journal tells alone: what it costs, and when there is a new file again."""
+"""Tests of changes of structure that only the journal contains: their cost, and the time when a new
+metadata file is written."""
 
 from __future__ import annotations
 
@@ -141,7 +142,7 @@ def test_a_batch_that_no_journal_could_hold_is_a_new_file(tmp_path: Path) -> Non
         for number in range(1_000):
             store.put_segment(segment(number))
             store.put_segment(segment(number, size=7))
-        # Whoever is killed here leaves a journal that can be read.
+        # A process killed here leaves a journal that can be read.
         assert (tmp_path / f"{NAME}.journal").stat().st_size < 4 * 2_000
     assert contents(open_store(tmp_path)) == contents(store)
 
@@ -243,7 +244,8 @@ def test_what_stands_before_damage_in_the_journal_gets_to_the_file_and_so_to_bac
 
 
 def test_a_journal_of_sizes_alone_gets_no_structure(tmp_path: Path) -> None:
-    """An older program would read over it."""
+    """A journal that an older program began, with sizes only, gets no structure, because an older
+    program would ignore it."""
     store = open_store(tmp_path, journaled=False)
     store.add_topic("first")
     store.close()
@@ -277,7 +279,7 @@ def test_i01_structure_told_of_a_lost_file_is_not_left_out(tmp_path: Path, lost:
     with pytest.raises(Corrupt, match=r"tieredstore rebuild metadata --force"):
         open_store(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-    journal.unlink()  # whoever wants to go on without
+    journal.unlink()  # to continue without it
     assert [topic.topic for topic in open_store(tmp_path).topics()] == ["first"]
 
 
@@ -285,7 +287,9 @@ def test_i01_structure_told_of_a_lost_file_is_not_left_out(tmp_path: Path, lost:
 def test_a_journal_that_could_not_begin_is_not_taken_for_one_of_a_lost_file(
     tmp_path: Path, failing: str
 ) -> None:
-    """It is two files behind when the process ends before the next one begins."""
+    """If a new metadata file cannot get its journal, the older journal is not taken for the journal
+    of a lost metadata file. The process ends after it wrote the new metadata file and before it
+    began the new journal, so the existing journal is two files behind."""
     files = FaultyFiles()
     store = open_store(tmp_path, files)
     store.add_topic("first")

@@ -1,3 +1,5 @@
+"""Tests of the JSON form of the metadata file: Java's files, missing values, and bad files."""
+
 from __future__ import annotations
 
 import contextlib
@@ -14,7 +16,7 @@ from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt
 from tieredstore.metadata.json_format import Limits, parse
-from tieredstore.metadata.tables import Tables
+from tieredstore.metadata.parts import Tables
 
 LIMITS = Limits(max_segments=1_000)
 

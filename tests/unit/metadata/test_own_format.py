@@ -1,4 +1,5 @@
-"""A metadata file that was written here is read the fast way, to the same end as any other."""
+"""Our own metadata files are read by a fast parser, with the same result as by the general
+parser."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from tieredstore.errors import Corrupt
 from tieredstore.metadata import snapshot_files
 from tieredstore.metadata.json_format import Limits, parse
 from tieredstore.metadata.json_store import DefaultMetadataStore
-from tieredstore.metadata.own_format import parse_own
-from tieredstore.metadata.tables import Tables
+from tieredstore.metadata.parts import Tables
+from tieredstore.metadata.snapshot_files import parse_own
 
 MOST = 1_000
 
@@ -30,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How each file was read."""
+    """Return a list that gets the name of the parser for each file that is read."""
     ways: list[str] = []
 
     def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +53,7 @@ def open_store(path: Path, **options: Any) -> DefaultMetadataStore:
 
 
 def fill(path: Path) -> DefaultMetadataStore:
-    """A store with something of everything; the numbers are the largest and smallest that fit."""
+    """Return a store with every kind of entry. Numbers have their smallest and largest values."""
     store = open_store(path)
     for number, topic in enumerate(["T", "a b", "{,}:[]", "ünïcodé", "%RETRY%g"]):
         store.add_topic(topic, number - 1)

@@ -1,4 +1,5 @@
-"""The metadata file in parts: what is encoded of it, when, and what others wait for meanwhile."""
+"""The metadata file is encoded in parts. Tests of the encoded parts, their durations, and the waits
+of other threads."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def put_all(store: DefaultMetadataStore, numbers: range) -> None:
 
 
 def change(store: DefaultMetadataStore, random_: random.Random) -> None:
-    """Make one change of any kind, of what is there or not."""
+    """Make one random change, to an existing entry or to a new one."""
     topic, base = f"T{random_.randrange(20)}", random_.randrange(3)
     kind = random_.choice(list(FileSegmentType))
     entry = FileSegmentMetadata(f"broker-a/{topic}/0", kind, base, size=random_.randrange(9))
@@ -103,7 +104,8 @@ def test_whatever_changes_the_file_is_what_the_store_says(
 
 
 def test_no_dict_grows_with_a_table() -> None:
-    """It would hold up all who read, for milliseconds, each time that it is made larger."""
+    """No dict grows with the size of a table, because growing a dict would block all readers for
+    milliseconds."""
     table: parts.Table[Row[TopicMetadata]] = parts.Table()
     for number in range(20_000):
         table.add(f"topic-{number}", Row(TopicMetadata(number, f"topic-{number}")))
@@ -143,7 +145,9 @@ def test_a_change_is_encoded_with_its_part_alone(
 def test_nothing_is_encoded_under_the_lock_and_little_is_captured_at_once(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers need the lock: an upload, a look at `/health`, a get of a topic's id."""
+    """Nothing is encoded under the lock, and few entries are captured each time it is held. Others
+    wait for the lock: for example an upload, a request of `/health`, or a get that needs a topic's
+    id."""
     monkeypatch.setattr(parts, "PART_NAMES", 10)
     store = open_store(path)
     captured: list[int] = []

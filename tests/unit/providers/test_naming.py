@@ -1,3 +1,5 @@
+"""Tests of the names of segments and of the paths of queues in a tier."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
-"""Several things at once over a network, one after the other elsewhere, always in order."""
+"""Several tasks run concurrently over a network, and one after the other elsewhere. Results are
+always in order."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.kit.growing_tier import GrowingTier
 from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.scan.ahead import map_ahead
-from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.plan import ScanBounds, plan
 from tieredstore.testing.chunks import chunk_provider
 
@@ -133,7 +134,8 @@ def test_an_error_comes_in_its_place() -> None:
 def test_small_queues_are_planned_without_a_read_and_many_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a queue that is cut, the reads of several wait for the backend together."""
+    """Small queues are planned without a read, and many at once. The queues are divided into
+    ranges. The reads of several queues wait for the backend concurrently."""
     tier = GrowingTier(tmp_path, chunk_provider())
     for queue_id in range(2 * THREADS):
         tier.append("orders", queue_id, 4)

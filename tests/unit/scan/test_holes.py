@@ -1,4 +1,4 @@
-"""Units that are lost are damage for every reader, and a hole that the dispatcher left is none."""
+"""Lost units are damage for every reader. A hole that the dispatcher left is no damage."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import pytest
 
 import tieredstore
 from tests.kit.command_line import tieredstore as run
+from tests.kit.growing_tier import START_MS, GrowingTier
 from tests.kit.tier_builder import BROKER, BuiltTier, TierBuilder, message
+from tieredstore.contracts.metadata_store import STATUS_DELETED
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.scan.catalogue import catalogue_of, gather
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, Severity
 from tieredstore.scan.holes import find_lost_units
-from tieredstore.scan.segments.tail import find_committed_end
-from tieredstore.tier.flat.segment import STATUS_DELETED
+from tieredstore.scan.listing import catalogue_of, gather
+from tieredstore.scan.read.tail import find_committed_end
 
 PATH = f"{BROKER}/orders/0"
 COLUMNS = [["queue_offset"], ["queue_offset", "body"]]
-"""Of the consume queue alone, and of the commit log, too."""
+"""Columns that need only the consume queue, and columns that also need the commit log."""
 
 
 def units(first: int) -> SegmentId:
@@ -36,7 +37,7 @@ def log(tier: BuiltTier, number: int) -> SegmentId:
 
 @pytest.fixture
 def tier(tmp_path: Path) -> BuiltTier:
-    """Messages 0 to 19, five a segment."""
+    """A tier with messages 0 to 19, five per segment."""
     builder = TierBuilder(tmp_path)
     builder.queue("orders", 0, [message("orders", 0, n) for n in range(20)])
     builder.built.metadata.flush()
@@ -114,7 +115,8 @@ def test_a_hole_in_front_of_which_all_has_expired_is_passed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("damaged", [5, 6, 11, 12, 13, 17])
 def test_a_damaged_unit_does_not_pass_for_one_that_expired(tmp_path: Path, damaged: int) -> None:
-    """Where the queue's begin is searched for, it would hide all messages in front of it."""
+    """A damaged unit does not count as the unit of an expired message. Otherwise all messages
+    before it would count as expired, and be hidden."""
     builder = TierBuilder(tmp_path, messages_per_segment=25)
     builder.queue("orders", 0, [message("orders", 0, n) for n in range(25)])
     tier = builder.built
@@ -197,7 +199,8 @@ def test_the_committed_end_is_that_of_the_metadata(tier: BuiltTier) -> None:
 
 
 def test_a_segment_that_grows_between_listing_and_metadata_is_whole(tier: BuiltTier) -> None:
-    """The metadata is read last: it may speak of more than was listed."""
+    """A segment that grows between the listing and the reading of the metadata is complete,
+    although the metadata contains more bytes than were listed."""
     path = tier.path(units(15))
     data = path.read_bytes()
     path.write_bytes(data[: 2 * UNIT_SIZE])
@@ -212,8 +215,9 @@ def test_a_segment_that_grows_between_listing_and_metadata_is_whole(tier: BuiltT
 def test_segments_that_are_announced_as_deleted_are_nobody_s(
     tier: BuiltTier, is_there: bool
 ) -> None:
-    """A writer that stops within an expiry leaves them to its next one; Java's entry keeps the
-    size."""
+    """Segments whose metadata entries have the status deleted are ignored. A writer that stops
+    during an expiry leaves such entries to the next writer. Java's entries keep the size of the
+    segment."""
     gone = [units(0), units(5), log(tier, 0)]
     for number, segment in enumerate(gone):
         entry = tier.metadata.segment(segment)
@@ -244,3 +248,28 @@ def test_verify_tells_what_the_metadata_has_and_the_tier_lacks_once(
     path.unlink()
     gone = [(f.kind, f.segment) for f in tier.damage(with_state=True)]
     assert ("segment-missing", units(first)) in gone
+
+
+@pytest.mark.parametrize("units_gone", [0, 1, 2, 3])
+def test_j70_units_of_expired_messages_behind_holes_are_no_damage(
+    tmp_path: Path, units_gone: int
+) -> None:
+    """Units of expired messages after holes are no damage. The commit log expired up to the fourth
+    part of the queue, and the consume queue not as far."""
+    tier = GrowingTier(tmp_path)
+    for _ in range(5):
+        tier.append("orders", 0, 4)
+        tier.roll("orders", 0)
+        tier.skip("orders", 0, 3)
+    gone = tier.segments("orders", 0, FileSegmentType.COMMIT_LOG)[:3]
+    gone += tier.segments("orders", 0, FileSegmentType.CONSUME_QUEUE)[:units_gone]
+    for path in gone:
+        path.unlink()
+    expected = [*range(21, 25), *range(28, 32)]
+    opened = tieredstore.open(tier.url)
+    for since in (None, START_MS):
+        found = opened.scan("orders", columns=["queue_offset", "body"], since=since).to_arrow()
+        assert found["queue_offset"].to_pylist() == expected
+    assert opened.scan("orders", columns=["queue_offset"]).count_rows() == 8
+    checked = opened.verify()
+    assert (checked["messages"], checked["damage"]) == (8, 0)

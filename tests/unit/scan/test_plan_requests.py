@@ -1,4 +1,5 @@
-"""What planning over an object store asks, a queue, and that several queues wait together."""
+"""Tests of the requests per queue that planning makes to an object store. Several queues wait
+concurrently."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ Work = Callable[[SegmentProvider, TierCatalogue], object]
 
 @pytest.fixture
 def tier(tmp_path: Path) -> CountedTier:
-    """Forty queues of four messages."""
+    """A tier of forty queues with four messages each."""
     made = CountedTier(tmp_path)
     for queue_id in range(QUEUES):
         made.written.append("orders", queue_id, 4)
@@ -115,7 +116,7 @@ def test_of_a_queue_whose_begin_has_expired_the_units_are_read_once(tmp_path: Pa
     for queue_id in range(QUEUES):
         tier.written.append("orders", queue_id, 3)
         queue = tier.written._queues["orders", queue_id]
-        queue.log_base = queue.log_end  # units go on in one segment
+        queue.log_base = queue.log_end  # units continue in one segment
         tier.written.append("orders", queue_id, 3)
         tier.expire_first("orders", queue_id)
     provider = tier.location.connect()
@@ -143,7 +144,7 @@ def test_the_catalogue_is_not_searched_for_each_of_many_names(
     with monkeypatch.context() as patched:
         patched.delattr(TierCatalogue, "select")
         assert chosen.queues(catalogue) == list(catalogue.queues)
-    with pytest.raises(Invalid, match="did you mean orders"):
+    with pytest.raises(Invalid, match="Did you mean orders"):
         Selection(topics=("orders", "order")).queues(catalogue)
 
 

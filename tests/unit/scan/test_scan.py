@@ -1,4 +1,5 @@
-"""Planning and reading ranges: what is read, how it is cut, and that damage is never served."""
+"""Ranges are planned and read. Tests of the bytes read, of the division into ranges, and of damage,
+which is never returned."""
 
 from __future__ import annotations
 
@@ -26,10 +27,11 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.providers.naming import cluster_directory_name, segment_file_name
-from tieredstore.scan.catalogue import QueueFiles, load_catalogue
+from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys.search import find_by_key, find_by_message_id
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.plan import ScanBounds, ScanRange, plan
 from tieredstore.scan.read.batches import read_batches
 from tieredstore.scan.rows import COLUMNS, BodyForm, message_row
@@ -185,7 +187,7 @@ def test_a_message_behind_a_coda_of_an_old_writer_is_read(tmp_path: Path) -> Non
     segment = SegmentId(f"{BROKER}/orders/1", FileSegmentType.COMMIT_LOG, 0)
     coda = (16).to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(8)
     path = tier.path(segment)
-    # Units may name the coda itself or the message behind it.
+    # Units may name the coda itself or the message after it.
     for shift in (0, 16):
         at = items[3].offset
         record = bytearray(items[3].record)

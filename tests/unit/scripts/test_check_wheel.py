@@ -1,4 +1,4 @@
-"""The wheel is compared with the tree: what is missing and what is too much is said by name."""
+"""The wheel is compared with the tree: missing and extra files are listed by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`scripts/demo`: its arguments, what it empties, and the broker's part."""
+"""Tests of `scripts/demo`: its arguments, the folders that it empties, and the broker that it
+starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The unit and the container file of deploy/: what they run is there, and runs."""
+"""The programs that the service unit and the container file in deploy/ run exist, and can be
+run."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.kit.paths import ROOT
 from tieredstore.cli.logs.choice import LogFormat, find_choice
 from tieredstore.cli.main import cli
 from tieredstore.cli.watching import write_health
-from tieredstore.contracts.tier_status import TierStatus
+from tieredstore.contracts.message_store import TierStatus
 from tieredstore.jobs.offloading.watch import OffloadWatch
 
 DEPLOY = ROOT / "deploy"
@@ -132,7 +133,7 @@ def test_what_the_container_copies_is_there() -> None:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Name and rest of each."""
+    """Return the instructions of the container file: the name and the rest of each."""
     lines = [line for line in CONTAINER.splitlines() if not line.startswith("#")]
     words = joined("\n".join(lines)).splitlines()
     return [

@@ -1,4 +1,5 @@
-"""Java's defects can be brought back: each has its lines, where they stand, and tests."""
+"""Java's defects can be put back into the code. Each defect names the lines to change, their file,
+and the tests that must fail."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def test_its_lines_are_in_the_module_and_a_test_is_named_after_it(defect: Defect
 
 
 class StandIn:
-    """A copy of the tree whose tests end as told."""
+    """A copy of the source tree whose tests have the results that the test specifies."""
 
     def __init__(self, root: Path, *codes: int | None) -> None:
         self.root = root
@@ -66,5 +67,5 @@ def test_a_defect_counts_when_its_tests_fail_with_it_alone(
 
 @pytest.mark.parametrize("source", ["", "True True"])
 def test_lines_that_are_not_there_once_are_told(source: str) -> None:
-    with pytest.raises(SystemExit, match=f"D7: .* mend {defects.PATCHES.name}"):
+    with pytest.raises(SystemExit, match=f"D7: .* Mend {defects.PATCHES.name}"):
         Defect.of_java(7, what="it", module="module.py", was="True", becomes="False").apply(source)

@@ -1,4 +1,5 @@
-"""The mutation run: which mistakes it makes, where, and how it tells what a test saw."""
+"""Tests of the mutation run: its mistakes, their locations, and its interpretation of a test's
+result."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def take(count: "int | 3", most=4) -> None:
 
 
 def lines(source: str, kind: str) -> set[str]:
-    """The lines that mistakes of one kind make of a source."""
+    """Return the changed lines of all mistakes of one kind in a source."""
     data = source.encode()
     found = find_mutants(Path("m.py"), data)
     return {one.changed_line(data) for one in found if one.kind == kind}
@@ -104,7 +105,8 @@ def test_areas_name_modules_and_tests_that_are_there(area: Area) -> None:
 
 
 def test_exclusions_name_lines_that_are_there_and_have_a_reason() -> None:
-    """Else they exclude nothing, and nobody notices."""
+    """Each exclusion names an existing line and a reason. Otherwise an exclusion would have no
+    effect, and the mistake would go unnoticed."""
     for module, line, becomes in load_exclusions(WITHOUT_EFFECT):
         source = (ROOT / module).read_bytes()
         made = {(one.line, one.changed_line(source)) for one in find_mutants(Path(module), source)}
@@ -113,7 +115,7 @@ def test_exclusions_name_lines_that_are_there_and_have_a_reason() -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A package of the same name with one test."""
+    """A source tree with a package named tieredstore and one test."""
     root = tmp_path / "tree"
     files = {
         "tieredstore/__init__.py": "",

@@ -1,9 +1,11 @@
-"""Parts of a long run: side by side, each to its end, and summed up; CI's parts hold every test."""
+"""Parts of a long run run concurrently, each to its end, and their results are summed up. The parts
+of CI contain every test."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,9 +20,11 @@ COMMAND = [sys.executable, str(ROOT / "scripts" / "parts.py"), "--at-once", "2"]
 MINUTES = re.compile(r" +\d+\.\d min ")
 
 
-def run(parts: str) -> tuple[int, list[str], list[str]]:
-    """The exit code, what the parts printed, and the summary without minutes."""
-    done = subprocess.run(COMMAND, input=parts, capture_output=True, text=True, check=False)
+def run(parts: str, *options: str) -> tuple[int, list[str], list[str]]:
+    """Run parts. Return the exit code, the printed lines, and the summary without its times."""
+    done = subprocess.run(
+        [*COMMAND, *options], input=parts, capture_output=True, text=True, check=False
+    )
     assert not done.stderr
     shown, _, summary = done.stdout.rpartition("######## all")
     return done.returncode, shown.splitlines(), MINUTES.sub("", summary).splitlines()[1:]
@@ -53,6 +57,57 @@ def test_all_passed() -> None:
     assert run("only: true")[0] == 0
 
 
+def test_a_failed_part_runs_again_alone_and_has_to_pass_then(tmp_path: Path) -> None:
+    parts = (
+        f'disturbed: echo try $PART $PART_AGAIN; test -n "$PART_AGAIN" -a -e {tmp_path}/other\n'
+        f"other: touch {tmp_path}/other\n"
+        "broken: exit 2"
+    )
+    code, shown, summary = run(parts, "--again")
+    assert code == 1
+    assert [line for line in shown if line.startswith("try")] == [
+        "try disturbed",
+        "try disturbed 1",
+    ]
+    assert [line.split()[:3] for line in summary] == [
+        ["disturbed", "passed", "alone"],
+        ["other", "passed"],
+        ["broken", "failed", "(2)"],
+    ]
+    assert run("\n".join(parts.splitlines()[:2]), "--again")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("test", "is_good"),
+    [
+        ("def test_it(tmp):\n    assert tmp.exists() or tmp.touch()", True),
+        ("import os\ndef test_it(tmp):\n    os._exit(3)", False),
+    ],
+    ids=["disturbed", "killed"],
+)
+def test_only_what_failed_runs_again(tmp_path: Path, test: str, is_good: bool) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pathlib, pytest\n"
+        "@pytest.fixture\n"
+        f"def tmp():\n    return pathlib.Path({str(tmp_path / 'once')!r})\n"
+    )
+    (tmp_path / "test_other.py").write_text(
+        f"def test_good():\n    open({str(tmp_path / 'good')!r}, 'x')\n"
+    )
+    (tmp_path / "test_one.py").write_text(test)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow")
+    name = f"again-{tmp_path.name}"
+    try:
+        code, shown, summary = run(
+            f"{name}: scripts/test -c {tmp_path}/pytest.ini {tmp_path}", "--again"
+        )
+    finally:
+        shutil.rmtree(ROOT / ".pytest_cache" / name, ignore_errors=True)
+        shutil.rmtree(tmp_path / ".pytest_cache", ignore_errors=True)
+    assert code == (0 if is_good else 1), shown
+    assert ("passed alone" if is_good else "failed") in summary[0]
+
+
 def test_what_each_printed_is_shown_in_one_piece() -> None:
     loop = "for i in 1 2 3; do echo {0}; sleep 0.1; done"
     _, shown, _ = run("\n".join(f"{name}: {loop.format(name)}" for name in "ab"))
@@ -61,7 +116,8 @@ def test_what_each_printed_is_shown_in_one_piece() -> None:
 
 
 def test_as_many_at_once_as_was_asked(tmp_path: Path) -> None:
-    """Two wait for each other; a third one would not find them gone."""
+    """As many parts run concurrently as requested. The parts `reader` and `writer` wait for each
+    other, so both must run."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     code, _, _ = run(f"reader: cat {gate}\nwriter: echo x > {gate}\nlast: true")

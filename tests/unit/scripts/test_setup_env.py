@@ -1,4 +1,4 @@
-"""The environment of a clone: what is installed for which script, and how often."""
+"""Tests of the environment of a clone: the packages for each script, and repeated runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scripts import setup_env
 
 
 class Clone:
-    """A clone whose installations are noted and not made."""
+    """A clone whose installations are recorded and not made."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.installed: list[str] = []
@@ -40,7 +40,7 @@ class Clone:
         self.installed.append(extras)
 
     def set_up(self, extras: str) -> list[str]:
-        """What was installed for that."""
+        """Return the packages that are installed for these extras."""
         self.installed.clear()
         self._monkeypatch.setattr("sys.argv", ["setup_env.py", extras])
         setup_env.main()

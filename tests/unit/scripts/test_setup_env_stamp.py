@@ -1,5 +1,4 @@
-"""`scripts/python.sh` sees by itself that an environment is complete, and never that one is which
-is not."""
+"""`scripts/python.sh` itself recognises whether an environment is complete."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ INPUTS = (
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clone with an environment for `tables`."""
+    """A clone with an environment for the extra `tables`."""
     clone = tmp_path / "clone"
     for name in (*INPUTS, "scripts/python.sh"):
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
@@ -96,3 +95,19 @@ def test_a_stamp_of_an_earlier_version_or_a_torn_one_counts_for_nothing(clone: P
         assert not is_set_up(clone, "core")
     setup_env.stamp("tables").write_text(whole)
     assert is_set_up(clone, "core")
+
+
+def test_python_may_keep_the_bytecode_of_packages_that_are_installed_without(clone: Path) -> None:
+    command = (
+        '. scripts/python.sh tables; "$PYTHON" -c "import sys; print(sys.dont_write_bytecode)"'
+    )
+    without = {name: value for name, value in os.environ.items() if name != "PYTHON"}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=clone,
+        env={**without, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "False\n"

@@ -1,4 +1,4 @@
-"""What the batch reader plans and reads, without Spark."""
+"""The batch reader plans and reads. The tests run without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ LOG, UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """Queue 0: messages 0 to 11 in segments of four; queue 1: 0 to 4."""
+    """A tier whose queue 0 has messages 0 to 11 in segments of four, and queue 1 has messages 0 to
+    4."""
     built = GrowingTier(tmp_path)
     for _ in range(3):
         built.append("orders", 0, 4)
@@ -50,8 +51,8 @@ def reader_of(
 
 
 def offsets(reader: TieredBatchReader) -> list[tuple[int, int]]:
-    """Queue ids and offsets of all rows, through a reader that was sent before it was planned with,
-    as Spark does it."""
+    """Return queue id and offset of all rows. As in Spark, the reader is pickled before it
+    plans."""
     sent: TieredBatchReader = pickle.loads(pickle.dumps(reader))
     return read(sent, reader.partitions())
 
@@ -87,9 +88,9 @@ def bounds(**offsets_of: int) -> str:
             {"startingTimestamp": "2023-11-15 06:13:23.500", "timeZone": "Asia/Shanghai"},
             queue(0, 4, 12) + queue(1, 4, 5),
         ),
-        ({"keys": "KEY-3,KEY-9", "startingTimestamp": str(START_MS + 4000)}, [(0, 9)]),
+        ({"keys": '["KEY-3", "KEY-9"]', "startingTimestamp": str(START_MS + 4000)}, [(0, 9)]),
         ({"tags": "T1"}, [(0, 1), (0, 4), (0, 7), (0, 10), (1, 1), (1, 4)]),
-        ({"keys": "KEY-3,KEY-9"}, [(0, 3), (0, 9), (1, 3)]),
+        ({"keys": '["KEY-3", "KEY-9"]'}, [(0, 3), (0, 9), (1, 3)]),
         ({"keys": "KEY-3", "endingOffsets": bounds(q0=3)}, [(1, 3)]),
     ],
 )
@@ -107,7 +108,7 @@ def test_assigned_queues_and_patterns(tier: GrowingTier) -> None:
     pattern = {"path": tier.url, "subscribePattern": "oth.*"}
     assert offsets(TieredBatchReader(parse_options(pattern), shape)) == [(0, 0)]
     assign["assign"] = json.dumps({"orders": {BROKER: [7]}})
-    with pytest.raises(Invalid, match="topic 'orders' has no queue 7; it has 0, 1"):
+    with pytest.raises(Invalid, match=r"topic 'orders' has no queue 7\. It has 0, 1"):
         TieredBatchReader(parse_options(assign), shape).partitions()
 
 
@@ -130,7 +131,7 @@ def test_pushed_filters_cut_what_is_planned(tier: GrowingTier) -> None:
     assert isinstance(reader, PushDownReader)
     filters: list[Filter] = [EqualTo(("queue_id",), 0), GreaterThanOrEqual(("queue_offset",), 6)]
     filters.append(EqualTo(("body",), b"x"))
-    # Spark applies all again: what is planned here serves other queries of the DataFrame too.
+    # Spark applies all again: this plan serves other queries of the DataFrame too.
     assert list(reader.pushFilters(filters)) == filters
     planned = [
         (one.queue.queue_id, one.from_offset, one.until_offset)
@@ -142,7 +143,7 @@ def test_pushed_filters_cut_what_is_planned(tier: GrowingTier) -> None:
 
 
 def test_pushed_tags_reach_the_tasks(tier: GrowingTier) -> None:
-    reader = reader_of(tier, {"tags": "T1,T2"}, kind=PushDownReader)
+    reader = reader_of(tier, {"tags": "T1 || T2"}, kind=PushDownReader)
     assert isinstance(reader, PushDownReader)
     reader.pushFilters([EqualTo(("tags",), "T1"), EqualTo(("queue_id",), 1)])
     assert offsets(reader) == [(1, 1), (1, 4)]
@@ -153,8 +154,16 @@ def test_pushed_tags_reach_the_tasks(tier: GrowingTier) -> None:
 
 
 def test_columns_of_the_queue_leave_the_commit_log_alone(tier: GrowingTier) -> None:
-    for path in tier.segments("orders", 0, LOG) + tier.segments("orders", 1, LOG):
-        path.write_bytes(bytes(path.stat().st_size))
+    # But for the head of the last message: by it the end of a queue is known.
+    for queue_id, last in ((0, 11), (1, 4)):
+        units = b"".join(one.read_bytes() for one in tier.segments("orders", queue_id, UNITS))
+        place = int.from_bytes(units[last * 20 :][:8], "big")
+        for path in tier.segments("orders", queue_id, LOG):
+            data, base = path.read_bytes(), int(path.name[-20:])
+            kept = data[place - base :][:8] if base <= place < base + len(data) else b""
+            path.write_bytes(
+                (bytes(max(place - base, 0)) + kept).ljust(len(data), b"\0")[: len(data)]
+            )
     reader = reader_of(tier, columns=("queue_id", "queue_offset"))
     assert offsets(reader) == queue(0, 0, 12) + queue(1, 0, 5)
     with pytest.raises(Corrupt):
@@ -205,7 +214,7 @@ def test_offsets_out_of_range(
         ({"startingOffsets": "latest"}, "startingOffsets: latest: nothing would be read"),
         ({"endingOffsets": "earliest"}, "endingOffsets: earliest: nothing would be read"),
         ({"startingOffsets": bounds(q7=1)}, "orders/7 is not among the queues that are read"),
-        ({"subscribe": "order"}, "no topic 'order' in the tier; did you mean orders"),
+        ({"subscribe": "order"}, "no topic 'order' in the tier. Did you mean orders"),
         ({"path": "/nowhere/at/all"}, "/nowhere/at/all: no such directory"),
         ({"state": "/nowhere"}, "state /nowhere: no such directory"),
     ],
@@ -223,7 +232,7 @@ def test_what_is_wrong_is_said(tier: GrowingTier, options: dict[str, str], messa
 def test_messages_that_expire_after_planning(
     tier: GrowingTier, caplog: pytest.LogCaptureFixture, skip: bool, begun: bool
 ) -> None:
-    options = {"corruptRecords": "skip" if skip else "fail", "batchBytes": "600"}
+    options = {"onDamage": "skip" if skip else "fail", "batchBytes": "600"}
     reader = reader_of(tier, options)
     loose = reader_of(tier, {"failOnDataLoss": "false", **options})
     [partition] = reader.partitions()
@@ -235,7 +244,7 @@ def test_messages_that_expire_after_planning(
         tier.expire("orders", 0)
         tier.expire("orders", 0)
         found += [(row["queue_id"], row["queue_offset"]) for b in batches for row in b.to_pylist()]
-    # What was read before is given once; an open file may still have the rest of its segment.
+    # Earlier messages are returned once. An open file may still have the rest of its segment.
     assert found[-9:] == queue(0, 8, 12) + queue(1, 0, 5)
     assert found == sorted(set(found))
     lost = 8 - (len(found) - 9)
@@ -258,7 +267,7 @@ def test_a_queue_that_is_gone_after_planning(tier: GrowingTier) -> None:
 
 
 def damage(tier: GrowingTier) -> Path:
-    """One byte of message 5's body; the segment's path."""
+    """Change one byte of the body of message 5. Return the path of the segment."""
     path = tier.segments("orders", 0, LOG)[1]
     data = bytearray(path.read_bytes())
     data[258 + 100] ^= 0xFF
@@ -296,11 +305,11 @@ def test_what_no_sample_of_times_shows_is_found_if_asked_for(
     given = {"path": builder.built.url, "subscribe": "orders", "startingTimestamp": late, **keys}
     shape = Shape.of(spark_schema(COLUMNS), None)
     found = {}
-    for search in ("true", "false"):
+    for search in ("sampled", "exact"):
         options = parse_options({**given, "searchTimes": search})
         found[search] = offsets(TieredBatchReader(options, shape))
-    # Of a search by keys, the index decides what is read.
-    assert found == {"true": [(0, 203)] if keys else [], "false": [(0, 203)]}
+    # In a search by keys, the index decides which messages are read.
+    assert found == {"sampled": [(0, 203)] if keys else [], "exact": [(0, 203)]}
 
 
 def test_damage_is_no_loss_where_only_what_was_read_has_expired(tier: GrowingTier) -> None:
@@ -323,7 +332,7 @@ def test_damage_is_left_out_counted_and_reported(
     damage(tier)
     expected = queue(0, 0, 5) + queue(0, 6, 12) + queue(1, 0, 5)
     for folder in (str(tmp_path / "report"), f"file://{tmp_path}/report"):
-        reader = reader_of(tier, {"corruptRecords": "skip", "corruptReportPath": folder})
+        reader = reader_of(tier, {"onDamage": "skip", "corruptReportPath": folder})
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             for _ in range(2):  # a second attempt at the task writes the same file
@@ -350,7 +359,7 @@ def test_a_schema_is_compared_by_name_and_type() -> None:
     assert not found.arrow.field("queue_id").nullable
     with pytest.raises(Invalid, match="column 'queue_id': expected int, found bigint"):
         shape(StructField("queue_id", LongType()))
-    with pytest.raises(Invalid, match="no column 'queueId' in a message; did you mean queue_id"):
+    with pytest.raises(Invalid, match=r"no column 'queueId' in a message\. Did you mean queue_id"):
         shape(StructField("queueId", IntegerType()))
     with pytest.raises(Invalid, match="expected at least one column"):
         shape()
@@ -364,8 +373,8 @@ TORN_AT = 19
 
 
 def stepped(root: Path, *, torn: bool) -> str:
-    """The URL of a tier: 20 messages a second apart, the clock set back by five in the middle.
-    torn: zeros in place of the last one."""
+    """Return the URL of a tier with 20 messages, one per second. The clock was set back by five
+    seconds in the middle. `torn`: zeros replace the last message."""
     seconds = [*range(10), *range(5, 15)]
     builder = TierBuilder(
         root, messages_per_segment=100, times=[START_MS + n * 1000 for n in seconds]
@@ -386,7 +395,7 @@ def test_times_that_go_back_give_the_same_rows_by_option_filter_and_hand(
     url = stepped(tmp_path, torn=torn)
     border = START_MS + second * 1000
     shape = Shape.of(spark_schema((*COLUMNS, "store_timestamp")), None)
-    given = {"path": url, "subscribe": "orders", "corruptRecords": "skip"}
+    given = {"path": url, "subscribe": "orders", "onDamage": "skip"}
 
     def rows_of(reader: TieredBatchReader) -> list[tuple[int, datetime]]:
         return [

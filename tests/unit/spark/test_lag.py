@@ -1,4 +1,4 @@
-"""How far a stream is behind, from what Spark reports of it."""
+"""The lag of a stream is computed from Spark's progress report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches and streams over a tier that lacks segments: no row is passed over in silence."""
+"""Batches and streams read a tier without some of its segments. They never omit rows silently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Reader = TieredBatchReader | TieredStreamReader
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """Messages 0 to 19, five a segment."""
+    """A tier with messages 0 to 19, five per segment."""
     tier = GrowingTier(tmp_path)
     for number in range(4):
         if number:
@@ -105,7 +105,7 @@ def test_who_leaves_damage_out_is_warned_with_the_number(
 ) -> None:
     tier.segments("orders", 0, UNITS)[1].unlink()
     options: dict[str, Any] = {
-        "corruptRecords": "skip",
+        "onDamage": "skip",
         "corruptReportPath": str(tmp_path / "report"),
     }
     rest = [*range(5), *range(10, 20)]

@@ -1,4 +1,4 @@
-"""Options of the data source, as users write them."""
+"""Options of the data source are parsed as users write them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tieredstore.errors import Invalid
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
+from tieredstore.scan.time_search.modes import SearchTimes
 from tieredstore.spark.offsets import EARLIEST, LATEST
 from tieredstore.spark.options import SourceOptions, parse_options, tier_url
 
@@ -25,7 +26,7 @@ def test_defaults() -> None:
     assert found.topics == ("orders",)
     assert (found.starting, found.ending, found.columns) == (None, None, None)
     assert found.fail_on_data_loss
-    assert not found.skip_corrupt
+    assert not found.skips_damage
     assert found.min_partitions == 1
     assert found.max_partition_bytes == 192 << 20
     assert found.read.tags is None
@@ -107,16 +108,16 @@ def test_a_repr_shows_no_secret() -> None:
 
 
 def test_how_to_read() -> None:
-    found = parsed(
-        tags="a,b", keys="k", batchBytes="2m", checkBodies="false", corruptRecords="SKIP"
-    )
+    found = parsed(tags="a || b", keys="k", batchBytes="2m", checkBodies="false", onDamage="SKIP")
     assert (found.read.tags, found.read.keys) == (("a", "b"), ("k",))
     assert (found.read.batch_bytes, found.read.body_crcs) == (2 << 20, False)
-    assert found.skip_corrupt
+    assert found.skips_damage
     assert not found.read.verify_records
     assert parsed(verifyRecords="true").read.verify_records
-    assert found.search_times
-    assert not parsed(searchTimes="false").search_times
+    assert found.search_times is SearchTimes.EXACT
+    assert parsed(searchTimes="SAMPLED").search_times is SearchTimes.SAMPLED
+    with pytest.raises(Invalid, match="searchTimes: expected exact or sampled, found 'true'"):
+        parsed(searchTimes="true")
 
 
 @pytest.mark.parametrize(
@@ -139,10 +140,13 @@ def test_how_to_read() -> None:
         ({"maxPartitionBytes": "big"}, "maxPartitionBytes: expected bytes above 0"),
         ({"batchBytes": "2g"}, "batchBytes): expected at most 1073741824, found 2147483648"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss: expected true or false, found 'no'"),
-        ({"corruptRecords": "drop"}, "corruptRecords: expected fail or skip, found 'drop'"),
-        ({"columns": "bod"}, "no column 'bod' in a message; did you mean body"),
+        ({"onDamage": "drop"}, "onDamage: expected fail or skip, found 'drop'"),
+        ({"columns": "bod"}, "no column 'bod' in a message. Did you mean body"),
         ({"columns": "body,body"}, "one is named twice"),
-        ({"tags": " , "}, "tags: expected names"),
+        ({"tags": " || "}, "tags: expected a tag"),
+        ({"tags": ""}, "tags: expected a tag"),
+        ({"keys": ""}, "keys: expected a key"),
+        ({"keys": "[1]"}, "keys: expected a key, or keys as JSON"),
         ({"properties": "a=b"}, "properties: expected JSON"),
     ],
 )

@@ -1,4 +1,5 @@
-"""How planned ranges become partitions: large ones cut, small ones together, none lost."""
+"""Planned ranges become partitions: large ranges are divided, small ones are combined, and none is
+lost."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tieredstore.spark.partitions import MOST_PARTITIONS, TieredPartition, parti
 
 QUEUE = QueueFiles("broker-a", "orders", 0)
 Piece = tuple[int, int, int]
-"""First offset, end, bytes."""
+"""First queue offset, end offset, and number of bytes."""
 
 
 def whole(count: int, size_bytes: int, first: int = 0) -> ScanRange:

@@ -1,5 +1,5 @@
-"""What planning a query over an object store asks, a queue, and that several queues wait
-together."""
+"""Tests of the requests per queue that planning a query makes to an object store. Several queues
+wait concurrently."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPE = Shape.of(spark_schema(("queue_offset", "body")), None)
 
 @pytest.fixture
 def tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountedTier:
-    """Forty queues of four messages."""
+    """A tier of forty queues with four messages each."""
     made = CountedTier(tmp_path)
     for queue_id in range(QUEUES):
         made.written.append("orders", queue_id, 4)

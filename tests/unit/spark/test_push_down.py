@@ -1,4 +1,4 @@
-"""Which filters are taken, and what they leave to read."""
+"""Tests of the filters that are pushed down, and of the rows that remain to be read."""
 
 from __future__ import annotations
 

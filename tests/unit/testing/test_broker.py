@@ -1,4 +1,4 @@
-"""The broker for tests of applications."""
+"""Tests of the broker that applications run in their own tests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import pytest
 
 from tests.kit.paths import ROOT
 from tests.kit.waiting import wait_for
-from tieredstore.broker.clients import Subscription
-from tieredstore.broker.pull.puller import PullRequest
+from tieredstore.broker.clients.session import Subscription
+from tieredstore.broker.pull import PullRequest
 from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.cli.remote import BrokerClient
 from tieredstore.errors import Unavailable
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.testing import Broker
 
 HOUR_S = 3600
@@ -85,7 +85,7 @@ def test_a_start_that_takes_too_long_says_where_and_leaves_nothing_behind(
         patch.setattr("tieredstore.testing.broker.START_SECONDS", 0.1)
         with pytest.raises(Unavailable, match=rf"{tmp_path}: .*in Broker\.start .*_open_store"):
             broker.start()
-    with broker:  # its store is locked no more
+    with broker:  # its store is unlocked
         put(broker, 1)
         assert broker.flush_tier() == 1
 

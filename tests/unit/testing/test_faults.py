@@ -1,3 +1,5 @@
+"""Tests of the wrappers that inject faults into a provider, and of simulated crashes."""
+
 from __future__ import annotations
 
 import functools

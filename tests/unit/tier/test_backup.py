@@ -1,4 +1,4 @@
-"""Backups of config/ in the tier: what is copied, when, by whom, and how many are kept."""
+"""Tests of the backups of config/ in the tier: copied files, times, writers, and retention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Provider = PosixProvider | ChunkProvider | MemoryProvider
 
 
 class World:
-    """A state directory with its files, a tier, and the backups of one process after the other."""
+    """A state directory with its files, a tier, and the backups of successive processes."""
 
     def __init__(self, root: Path, provider: Provider, **config: object) -> None:
         self.state = root / "store"
@@ -62,7 +62,7 @@ class World:
         return [name for name in self.provider.list_backups(BROKER) if name.kind is kind]
 
     def contents(self, kind: BackupKind = BackupKind.CONFIG) -> dict[str, bytes]:
-        """What the newest has."""
+        """Return the content of the newest backup."""
         data = self.provider.read_backup(BROKER, self.names(kind)[-1])
         assert data is not None
         return unpack_files(data, 1, "backup").contents
@@ -202,7 +202,7 @@ def test_a_sweep_of_garbage_leaves_backups_alone(tmp_path: Path) -> None:
 
 
 class LateWriter:
-    """Two processes over one object store."""
+    """A former and a new writer over one object store, with a state directory each."""
 
     def __init__(self, root: Path) -> None:
         client = MemoryObjectClient()
@@ -230,7 +230,8 @@ def test_w03_who_lost_the_right_copies_nothing_and_deletes_nothing(tmp_path: Pat
 
 
 class LosingClient(MemoryObjectClient):
-    """Fails the next writes of backups: their replies are lost, or they are not applied."""
+    """Makes the next writes of backups fail. They are either applied without a reply, or not
+    applied."""
 
     lost = 0
     is_applied = True

@@ -1,4 +1,4 @@
-"""The original's defects in the flat files, each shown to be absent."""
+"""Java's defects in its flat files do not exist in ours."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tests.kit.tier.flat import (
 )
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType
+from tieredstore.contracts.metadata_store import STATUS_DELETED
 from tieredstore.contracts.segment import (
     Buffer,
     FileSegment,
@@ -42,7 +43,7 @@ from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import Fault, Faults, FaultyMetadataStore, FaultyProvider
-from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment
+from tieredstore.tier.flat.segments import FlatSegment
 from tieredstore.tier.reading import run
 
 HOUR_MS = 3_600_000
@@ -99,7 +100,7 @@ def test_defect_d07_expiry_does_not_spin_on_what_cannot_be_deleted() -> None:
     assert len(tries) == 1
     assert [q for q, _ in bodies(file)] == [4, 5]
     assert tier.table.segment_table[commit_log_id(0)].status == STATUS_DELETED
-    assert store.sweep_deleted() == 1  # one more try, and then no more
+    assert store.sweep_deleted() == 1  # one more try, and then none
     assert len(tries) == 2
     assert [q for q, _ in bodies(tier.queue())] == [4, 5]  # a restart does not bring it back
     patch(tier.provider, open=original)
@@ -113,7 +114,8 @@ def test_defect_d07_expiry_does_not_spin_on_what_cannot_be_deleted() -> None:
 def test_defect_d08_a_failed_write_is_never_sent_to_another_place(
     provider: SegmentProvider, fault: Fault, number: int
 ) -> None:
-    """Writes: commit log, consume queue, commit log, consume queue."""
+    """A failed write is never repeated on another file. The test makes each of four writes fail in
+    turn: commit log, consume queue, commit log, consume queue."""
     right = Tier()
     fill(right.queue(), 0, 3)
     fill(right.queue(), 3, 4)
@@ -222,9 +224,12 @@ def test_defect_d15_units_without_their_message_are_cut(cut: int) -> None:
 
 
 def test_defect_d15_units_of_messages_given_up_never_name_others() -> None:
-    """No reply for a consume queue write, fewer messages afterwards, then a crash, then others."""
+    """Units of messages that were given up never refer to other messages. A consume queue write
+    gets no reply, and its messages are given up. Then come fewer messages, a crash, and other
+    messages."""
     inner = MemoryProvider()
-    # Writes: commit log, consume queue (no reply); cut of the latter, commit log, consume queue.
+    # Writes: commit log, consume queue (no reply). Then cut of the latter, commit log, consume
+    # queue.
     faulty = FaultyProvider(inner, Faults({2: Fault.LOSE_REPLY, 5: Fault.FAIL}))
     tier = Tier(provider=faulty)
     file = tier.queue()
@@ -295,7 +300,7 @@ def test_defect_d18_lost_metadata_never_looks_like_an_empty_tier() -> None:
     fill(tier.queue(), 0, 3)
     before = tier.objects()
     tier.metadata = TableMetadata()
-    with pytest.raises(Corrupt, match="rebuild"):
+    with pytest.raises(Corrupt, match="`tieredstore restore`"):
         tier.store()
     assert tier.objects() == before
 
@@ -309,7 +314,7 @@ def test_defect_d18_a_queue_that_the_metadata_lost_is_not_written_over() -> None
         del tier.table.segment_table[lost]
     del tier.table.queue_table["TopicA", 0]
     store = tier.store()
-    with pytest.raises(Corrupt, match="rebuild"):
+    with pytest.raises(Corrupt, match="Rebuild"):
         store.get_or_create("TopicA", 0).init_offset(0)
     assert tier.objects() == before
     fill(existing(store, QueueKey("TopicA", 1)), 3, 1, queue_id=1)
@@ -319,7 +324,7 @@ def test_defect_d18_bytes_that_came_after_the_listing_are_not_written_over() -> 
     tier = Tier()
     store = tier.store()
     tier.provider.open(commit_log_id(0)).write(0, [b"somebody's"])
-    with pytest.raises(Corrupt, match="rebuild"):
+    with pytest.raises(Corrupt, match="Rebuild"):
         store.get_or_create("TopicA", 0).init_offset(0)
     assert not existing(store).is_initialised
     assert tier.objects()[commit_log_id(0)] == b"somebody's"
@@ -333,7 +338,7 @@ def test_defect_d18_a_known_segment_does_not_grow_into_an_unknown_one() -> None:
     fill(file, 2, 1)
     del tier.table.segment_table[commit_log_id(2 * SIZE)]
     before = tier.objects()
-    with pytest.raises(Corrupt, match="rebuild"):
+    with pytest.raises(Corrupt, match="Rebuild"):
         fill(existing(tier.store()), 2, 1)
     assert tier.objects() == before
 
@@ -344,8 +349,8 @@ def test_defect_d18_segments_behind_the_known_ones_are_not_written_over() -> Non
     before = tier.objects()
     del tier.table.segment_table[commit_log_id(2 * SIZE)]
     file = existing(tier.store())
-    assert [q for q, _ in bodies(file)] == [0, 1]  # what is known can be read
-    with pytest.raises(Corrupt, match="rebuild"):
+    assert [q for q, _ in bodies(file)] == [0, 1]  # known messages can be read
+    with pytest.raises(Corrupt, match="Rebuild"):
         file.append_batch(*batch(3, 1))
     assert tier.objects() == before
 
@@ -556,7 +561,8 @@ def test_reading_back_what_another_writer_put_there_is_fenced() -> None:
 
 
 def test_a_lost_reply_that_comes_back_as_fenced_is_success() -> None:
-    """O03, O04: the write was applied, its repetition is told that the place is taken."""
+    """A write that was applied without a reply, and whose retry fails because the key exists,
+    counts as a success (O03, O04)."""
     from tieredstore.contracts.segment import FencedWrite
 
     tier = Tier(provider=chunk_provider())
@@ -575,7 +581,8 @@ def test_a_lost_reply_that_comes_back_as_fenced_is_success() -> None:
 
 
 def test_bytes_of_a_crashed_run_that_differ_are_left_behind_in_a_closed_segment() -> None:
-    """A provider that cannot write again: what differs stays, the queue goes on beside it."""
+    """Differing bytes of a crashed run are left behind in a closed segment, and the queue continues
+    in a new segment, because this provider cannot overwrite bytes."""
     tier = Tier(provider=chunk_provider())
     fill(tier.queue(), 0, 2)
     tier.provider.open(commit_log_id(0)).write(2 * SIZE, [b"torn bytes of a crashed run"])
@@ -586,7 +593,8 @@ def test_bytes_of_a_crashed_run_that_differ_are_left_behind_in_a_closed_segment(
 
 
 def test_messages_given_up_half_uploaded_make_room_for_others(provider: SegmentProvider) -> None:
-    """The commit log took them, the consume queue did not, and then the local store lost them."""
+    """Messages whose commit log bytes were uploaded, and whose units were not when the local store
+    deleted them, make room for other messages."""
     tier = Tier(provider=FaultyProvider(provider, Faults({4: Fault.FAIL})))
     file = tier.queue()
     fill(file, 0, 2)
@@ -637,7 +645,8 @@ def test_bytes_of_a_crashed_first_run_that_differ_are_replaced() -> None:
 
 
 def test_what_a_failed_write_left_is_not_there_behind_a_hole(provider: SegmentProvider) -> None:
-    """The consume queue write got no reply and its messages were given up: a gap follows."""
+    """The bytes of a consume queue write without a reply, whose messages were given up, do not
+    count after the hole that follows."""
     tier = Tier(provider=FaultyProvider(provider, Faults({4: Fault.LOSE_REPLY})))
     file = tier.queue()
     fill(file, 0, 2)
@@ -659,7 +668,8 @@ def test_what_a_failed_write_left_is_not_there_behind_a_hole(provider: SegmentPr
 def test_a_segment_that_could_not_be_announced_is_not_there_later(
     fault: Fault, number: int
 ) -> None:
-    """The metadata may have it nevertheless: its disk failed, or its reply was lost."""
+    """A segment whose registration failed is not in the metadata later, whether the write failed on
+    disk or only its reply was lost."""
     tier = Tier()
     fill(tier.queue(), 0, 2)
     table = tier.table

@@ -1,4 +1,4 @@
-"""What leaves the tier, and what does not."""
+"""Tests of expiring segments in the tier, and of segments that stay."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.metadata_store import FileSegmentMetadata, TopicMetadata
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.metrics import Metrics
+from tieredstore.tier import expiry
 from tieredstore.tier.expiry import EXPIRED_METRIC, TierExpiry
 from tieredstore.tier.flat.message_file import FlatMessageFile
 
@@ -96,7 +97,8 @@ def test_a_topic_has_its_own_retention_when_it_is_above_zero() -> None:
 
 
 def test_w03_a_topic_made_again_while_expiry_looks_keeps_its_own_id() -> None:
-    """The key index names topics by id: the old one's would hide the new one's keys."""
+    """A topic that is recreated during an expiry keeps its own topic id. The key index contains
+    topic ids, so the old topic's id would hide the keys of the new topic."""
     rig = Rig(reserve={"T": 5})
     rig.queue("T")
     before = rig.tier.table.topic_table["T"].topic_id
@@ -114,7 +116,7 @@ def test_w03_a_topic_made_again_while_expiry_looks_keeps_its_own_id() -> None:
     found = rig.tier.table.topic_table["T"]
     assert found.topic_id != before
     assert found.topic_id == existing(rig.store, QueueKey("T", 0)).topic_id
-    assert found.reserve_time_hours == -1  # said of the one that has gone; the next round sees this
+    assert found.reserve_time_hours == -1  # meant for the deleted one
     rig.expiry.run_once()
     assert rig.tier.table.topic_table["T"].reserve_time_hours == 5
 
@@ -235,8 +237,11 @@ def test_c02_a_broker_that_starts_with_a_wall_clock_far_ahead_expires_nothing() 
         rig.expiry.stop()
 
 
-def test_a_run_deletes_so_many_segments_and_goes_on_a_minute_later() -> None:
-    rig = Rig(tier_delete_file_batch_max=3, delete_file_interval_ms=2 * HOUR_MS)
+def test_a_run_deletes_so_many_segments_and_goes_on_a_minute_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expiry, "MAX_SEGMENTS", 3)
+    rig = Rig(delete_file_interval_ms=2 * HOUR_MS)
     files = [rig.queue(topic) for topic in ("A", "B", "C")]  # three files of each type have expired
     rig.tier.clock.advance_to(T0 + 11 * HOUR_MS)
     waits: list[int] = []
@@ -259,9 +264,12 @@ def test_a_run_deletes_so_many_segments_and_goes_on_a_minute_later() -> None:
     assert sum(rig.metrics.value(EXPIRED_METRIC, topic=topic) for topic in "ABC") == 18
 
 
-def test_a_queue_of_which_a_part_expired_serves_the_rest_and_begins_at_a_message() -> None:
+def test_a_queue_of_which_a_part_expired_serves_the_rest_and_begins_at_a_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for most in range(1, 7):
-        rig = Rig(tier_delete_file_batch_max=most)
+        monkeypatch.setattr(expiry, "MAX_SEGMENTS", most)
+        rig = Rig()
         file = rig.queue()
         rig.tier.clock.advance_to(T0 + 11 * HOUR_MS)
         assert rig.expiry.run_once().segments == most

@@ -1,4 +1,4 @@
-"""Queues that Java brokers wrote, opened, extended and opened again."""
+"""Java brokers' queues are opened, extended and opened again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine makes of an object store's failures, and of writers that lost their right."""
+"""The engine handles an object store's failures and fenced writers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.kit.tier.hostile import SIZE, Fate, HostileClient, World, body_of
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Corrupt, Fenced, Unavailable
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
@@ -28,7 +28,8 @@ def is_paired() -> bool:
 
 @pytest.fixture
 def world(is_paired: bool) -> World:
-    """Two messages in the tier, three more to go: one request, or one for each file."""
+    """A world with two messages in the tier, and three more to upload: messages and units in one
+    request, or in one request per file."""
     world = World(is_paired=is_paired)
     world.put(2)
     world.start()
@@ -136,7 +137,8 @@ def test_w02_a_segment_that_only_an_old_writer_wrote_to_is_made_again(is_paired:
 
 
 def test_w02_a_sealed_last_segment_stops_no_queue(world: World) -> None:
-    """The process before sealed it and ended before it made the next."""
+    """A queue continues after its last segment was sealed by the previous process, which ended
+    before it created the next segment."""
     for segment in existing(world.store).commit_log.segments:
         segment.file.seal()
     world.start()
@@ -221,8 +223,9 @@ class SwitchingClient(HostileClient):
 def test_w02_a_writer_that_is_replaced_in_the_middle_of_an_upload_leaves_no_hole_and_no_double(
     number: int, is_paired: bool, before: bool
 ) -> None:
-    """It was paused in one of its requests, which arrives after the other one did everything. Each
-    has the metadata of its own host."""
+    """The replacement of a writer during an upload leaves no hole and no duplicate. The writer was
+    paused in a request, which arrives after all requests of its successor. Both writers have
+    metadata on their own hosts."""
     old = World(is_paired=is_paired)
     client = old.client = SwitchingClient(old.clock)
     old.put(9)
@@ -267,7 +270,7 @@ LOST = pytest.mark.parametrize(
 
 
 def lose_object(world: World, file_type: str, number: int) -> None:
-    """Delete the object of one commit behind everybody's back."""
+    """Delete the object of one commit without the engine's knowledge."""
     keys = [info.key for info in world.client.list("") if f"/{file_type}/" in info.key]
     MemoryObjectClient.delete(world.client, [sorted(keys)[number]])
 
@@ -278,7 +281,8 @@ def lose_object(world: World, file_type: str, number: int) -> None:
 def test_o09_a_lost_object_costs_its_messages_and_not_the_uploads_behind_it(
     file_type: str, is_paired: bool, number: int, is_restarted: bool
 ) -> None:
-    """The queue was never uploaded again: its active segment has a hole, and takes no more."""
+    """A lost object costs its messages, and not the uploads after them. In an earlier version, the
+    queue was never uploaded again: its active segment has a hole, and accepts no further write."""
     world = World(is_paired=is_paired)
     world.start()
     for _ in range(3):
@@ -288,7 +292,7 @@ def test_o09_a_lost_object_costs_its_messages_and_not_the_uploads_behind_it(
     if is_restarted:
         world.start()
     else:
-        world.clock.advance(600_000)  # what was seen so long ago is seen again
+        world.clock.advance(600_000)  # observations of that age are repeated
     for _ in range(3):
         world.put(1)
         outcome = one(world.scan())
@@ -307,7 +311,8 @@ def test_o09_a_lost_object_costs_its_messages_and_not_the_uploads_behind_it(
 def test_o09_a_lost_object_does_not_keep_later_keys_from_the_index(
     file_type: str, is_paired: bool, number: int
 ) -> None:
-    """What a crash kept from the index was read back, in vain, at each visit, for ever."""
+    """A lost object does not keep later keys from the index. In an earlier version, the keys that a
+    crash kept from the index were read from the tier in vain at each upload round, forever."""
     world = World(is_paired=is_paired)
     world.start()
     for _ in range(3):

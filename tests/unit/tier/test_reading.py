@@ -1,4 +1,4 @@
-"""Readings are driven the same way blocking and not."""
+"""A `Reading` gives the same result whether it runs blocking or on an event loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Segment:
 
 
 def read(segment: Segment, position: int, length: int) -> SegmentRead:
-    """Readings only read."""
+    """Return a read of a fake segment, which has only the methods that a `Reading` calls."""
     return SegmentRead(cast("FileSegment", segment), position, length)
 
 

@@ -1,4 +1,4 @@
-"""Promises of the routing between local store and tier."""
+"""Tests of the rules by which gets are routed to the local store or the tier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
 from tieredstore.contracts.message_store import BoundaryType
-from tieredstore.tier import routing
+from tieredstore.tier import read_plan, routing
 
 KEY = QueueKey("topic", 0)
 
@@ -25,7 +25,8 @@ class Queue:
 
 @dataclass
 class Source:
-    """Holds offsets from `stored` on, in memory from `resident` on."""
+    """Source that has the messages from queue offset `stored` on. Those from `resident` on are in
+    memory."""
 
     stored: int
     resident: int
@@ -38,8 +39,9 @@ class Source:
 
 
 def reads_tier(level: StorageLevel, source: Source, queue: Queue | None, offset: int) -> bool:
-    """Routing asks a source nothing else."""
-    return routing.reads_tier(level, cast("DispatchSource", source), queue, KEY, offset)
+    """Return whether a get reads the tier. Routing uses only the methods of a source that `Source`
+    has."""
+    return read_plan.reads_tier(level, cast("DispatchSource", source), queue, KEY, offset)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,8 @@ def test_defect_d23_the_end_of_a_query_is_respected(
 
 
 def side(times: list[int], low: int, high: int) -> routing.TimeSide:
-    """A store that holds [low, high) of a queue whose message n was stored at times[n]."""
+    """Return one store that takes part in a time search. It has messages [low, high) of a queue.
+    `times[n]` is the store time of message n."""
 
     def search(timestamp_ms: int, boundary: BoundaryType) -> int:
         if boundary is BoundaryType.LOWER:

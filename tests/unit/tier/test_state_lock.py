@@ -1,4 +1,4 @@
-"""A state directory: its lock, and its record of the writer epochs that were claimed with it."""
+"""Tests of a state directory: its lock, and its record of claimed writer epochs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tieredstore.disk.file_operations import FileOperations
 from tieredstore.errors import Exhausted, Invalid, Unavailable
-from tieredstore.tier.state_lock import LOCK_FILE, RECORD_FILE, StateLock, StateRecord
+from tieredstore.tier.state_files import LOCK_FILE, RECORD_FILE, StateLock, StateRecord
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def own(state: Path, operations: FileOperations | None = None) -> tuple[StateLock, StateRecord]:
-    """Lock a directory; its record."""
+    """Lock a directory. Return the lock and the directory's record."""
     lock = StateLock(state)
     lock.acquire()
     return lock, StateRecord(state, lock, operations or FileOperations())
@@ -86,9 +86,9 @@ class Full(FileOperations):
         if self._left < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def write_synced(self, path: Path, data: bytes) -> None:
+    def write_synced(self, path: Path, data: bytes, mode: int = 0o644) -> None:
         self._count()
-        super().write_synced(path, data)
+        super().write_synced(path, data, mode)
 
     def rename(self, path: Path, new_path: Path) -> None:
         self._count()

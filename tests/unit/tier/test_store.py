@@ -1,10 +1,14 @@
-"""Promises of the store over both: routing, merging, life cycle. The tier is a real one."""
+"""Tests of the store over a local store and a real tier: the store that answers a get, merged
+results, and life cycle."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import pytest
@@ -23,13 +27,16 @@ from tieredstore.contracts.message_store import (
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.errors import Fenced, Invalid, Unavailable
-from tieredstore.message.record import Message, StoredMessage
+from tieredstore.message.encoding import Message
+from tieredstore.message.record import StoredMessage
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Histogram
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.service_thread import ServiceState
+from tieredstore.tier.fetch import block_fetcher
 from tieredstore.tier.policy.topic_filter import EXCLUDED_METRIC
+from tieredstore.tier.read_plan import ReadSource, plan_read
 from tieredstore.tier.reading import run
 from tieredstore.tier.reads import FALLBACKS, MESSAGES_OUT
 from tieredstore.tier.store import TieredMessageStore
@@ -41,7 +48,8 @@ FAR_MS = 2**62
 
 
 class World:
-    """A store over both, as one broker has it; `restart` makes it again on the same files."""
+    """A store over a local store and a tier, as in a broker. `restart` opens the store again on the
+    same files."""
 
     def __init__(
         self, path: Path, *, provider: SegmentProvider | None = None, **config: Any
@@ -102,7 +110,8 @@ class World:
             assert self.store.put_message(message).ok
 
     def guard(self, key: QueueKey) -> int | None:
-        """What the tier told the next store to keep, from which offset on."""
+        """Return the retention guard: the lowest queue offset that the tier asked the next store to
+        keep."""
         assert self.next.guard is not None
         return self.next.guard(key)
 
@@ -141,7 +150,8 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
-    """100 messages: all in the tier, the first 60 no longer in the next store, then 20 more."""
+    """A world with 120 messages. The first 100 are in the tier, and the next store has deleted the
+    first 60."""
     world = make_world()
     world.put(100)
     world.upload()
@@ -411,7 +421,8 @@ def test_force_reads_from_the_next_store_what_the_tier_does_not_have(
 def test_a_get_from_the_tier_ends_before_what_only_the_next_store_has(
     make_world: Callable[..., World], begin: int
 ) -> None:
-    """The tier was told to pass 10 to 29; of these the disk still has those from 20 on."""
+    """A get from the tier ends before messages that only the next store has. Messages 10 to 29 are
+    a hole of the tier. The local store still has messages from 20 on."""
     world = make_world()
     world.put(10)
     world.upload()
@@ -448,7 +459,8 @@ def test_force_reads_from_the_next_store_what_has_left_the_tier(
 def test_force_leaves_readers_where_the_tier_ends_when_the_next_store_ends_before(
     make_world: Callable[..., World],
 ) -> None:
-    """As after a disk that was lost: who has read everything is not sent back."""
+    """With FORCE, a reader at the end of the tier stays there, even if the local store ends at a
+    lower offset, because its disk was lost."""
     world = make_world(storage_level=StorageLevel.FORCE)
     world.put(100)
     world.upload()
@@ -539,7 +551,7 @@ def test_w03_a_topic_deleted_in_the_middle_of_an_upload_is_not_announced_again(
     assert world.store.dispatcher.failing_queues == {}
     metadata = world.store.flat_files.metadata
     assert metadata.topic(TOPIC) is None
-    assert world.store.flat_files.get(TOPIC, 0) is None  # nothing of it stays in memory
+    assert world.store.flat_files.get(TOPIC, 0) is None  # it does not stay in memory
     assert [entry for entry in metadata.segments() if TOPIC in entry.path] == []
     assert list((world.path / "tier").rglob(f"{TOPIC}/*/COMMIT_LOG/[!.]*")) == []
     world.put(3, key="new")
@@ -562,6 +574,7 @@ def test_each_background_loop_says_how_it_is(world: World) -> None:
         return {health.name: health.state for health in world.store.health()}
 
     names = {"tiered-index", "tiered-dispatcher", "tiered-expiry", "tiered-backup", "tiered-trace"}
+    names |= {"tiered-right"}
     assert states() == dict.fromkeys(names, ServiceState.STOPPED)
     world.store.start()
     assert states() == dict.fromkeys(names, ServiceState.RUNNING)
@@ -697,3 +710,71 @@ def test_gauges_have_javas_names(world: World) -> None:
         "rocketmq_storage_size", topic=f"{BROKER}/{TOPIC}/0", file_type="consume_queue"
     )
     assert size == 2000
+
+
+TIER = "tieredstore.tier."
+READS = "tieredstore.tier.reads"
+
+
+def walk(world: World, offset: int) -> list[str]:
+    """Return the modules of `tieredstore.tier` that run during a get, in order. Consecutive
+    functions of one module are one entry."""
+    frames: list[FrameType] = []
+    passed: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and not any(known is frame for known in frames):
+            frames.append(frame)  # a generator that goes on has the same one
+            passed.append(str(frame.f_globals.get("__name__")))
+
+    sys.setprofile(note)
+    try:
+        result = world.get(offset)
+    finally:
+        sys.setprofile(None)
+    assert result.status is GetMessageStatus.FOUND
+    assert result.messages[0].queue_offset == offset
+    return [name for name, _ in groupby(name for name in passed if name.startswith(TIER))]
+
+
+def test_a_cold_read_passes_few_modules(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_fetcher, "SLOW_MS", 2**62)  # a slow read fetches ahead
+    first = walk(world, 0)  # nothing is known of the queue
+    assert len(set(first)) <= 14
+    assert len(first) <= 66  # a step more for each read that is not at hand
+    assert first.count(READS) <= 3
+    cached = walk(world, 0)
+    assert len(set(cached)) <= 10
+    assert len(cached) <= 24
+    assert cached.count(READS) <= 3
+
+
+def find_plan(world: World, level: StorageLevel, offset: int) -> list[ReadSource]:
+    file = world.store.flat_files.get(*KEY)
+    return list(plan_read(level, world.next, file, KEY, offset, 1))
+
+
+TIER_FIRST = [ReadSource.TIER, ReadSource.NEXT_STORE, ReadSource.TIER]
+STORE_FIRST = [ReadSource.NEXT_STORE, ReadSource.TIER]
+
+
+@pytest.mark.parametrize(
+    ("level", "offset", "sources"),
+    [
+        (StorageLevel.DISABLE, 0, [ReadSource.NEXT_STORE]),
+        (StorageLevel.NOT_IN_DISK, 0, TIER_FIRST),
+        (StorageLevel.NOT_IN_DISK, 60, STORE_FIRST),
+        (StorageLevel.NOT_IN_DISK, 100, STORE_FIRST),
+        (StorageLevel.FORCE, 60, TIER_FIRST),
+    ],
+)
+def test_a_plan_names_the_sources_in_order(
+    world: World, level: StorageLevel, offset: int, sources: list[ReadSource]
+) -> None:
+    assert find_plan(world, level, offset) == sources
+
+
+def test_what_only_the_next_store_has_is_asked_there_under_force_too(world: World) -> None:
+    assert find_plan(world, StorageLevel.FORCE, 100) == STORE_FIRST
+    world.upload()
+    assert find_plan(world, StorageLevel.FORCE, 120) == TIER_FIRST  # both end there

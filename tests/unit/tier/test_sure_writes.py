@@ -1,4 +1,5 @@
-"""One loop for a write whose outcome is unknown: what it believes, and what it writes again."""
+"""One loop handles writes whose outcome is unknown. Tests of the bytes that it adopts, and of those
+that it writes again."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ Reply: TypeAlias = "Callable[[FileSegment, int, bytes], WriteResult]"
 
 
 class Scripted(WrapperSegment):
-    """Answers writes as scripted, then truly."""
+    """A segment that answers its first writes with scripted replies, and later writes with the real
+    ones."""
 
     def __init__(self, content: bytes = b"") -> None:
         super().__init__(MemoryProvider().open(ID))

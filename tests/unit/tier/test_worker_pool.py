@@ -1,4 +1,4 @@
-"""Work by as many threads as help."""
+"""The pool uses as many threads as are useful."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_thread_that_waits_for_a_processor_is_not_one_that_waits_for_a_backend
         seen.add(threading.get_ident())
         if len(seen) > 1:
             helped.set()
-        # Whoever is to be helped waits for that.
+        # A worker that is to be helped waits for that.
         helped.wait(0.002 if is_ready else 60)
 
     run_worker_pool(taking(30, note), 4, "pool")
@@ -103,8 +103,9 @@ def test_a_thread_that_computes_and_is_held_up_for_a_moment_stays_one(
 
 
 class Steps:
-    """Short steps for who is alone, of others as long as it is said. The first worker seems to wait
-    from the 300th step on until it is helped."""
+    """Steps of work that are short for a single worker, and take `together_s` for several workers.
+    From the 300th step on, the first worker seems to wait instead of work, until the pool starts
+    more workers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, together_s: float) -> None:
         self.together_s = together_s
@@ -150,6 +151,24 @@ def test_threads_that_help_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
     run_worker_pool(step, 4, "pool")
     assert steps.by.count(steps.by[0]) < 2_000  # of 3,000, with 300 at first
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell")
+def test_a_thread_that_ends_while_it_is_measured_is_not_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find_clock(_ident: int) -> int:
+        raise ProcessLookupError(3, "No such process")
+
+    monkeypatch.setattr(time, "pthread_getcpuclockid", find_clock)
+    worked: list[int] = []
+
+    def work(item: int) -> None:
+        time.sleep(0.01)
+        worked.append(item)
+
+    run_worker_pool(taking(20, work), 4, "pool")
+    assert sorted(worked) == [*range(20)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell")

@@ -1,4 +1,4 @@
-"""The one way to open a tier for writing."""
+"""Only one function opens a tier for writing."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import tieredstore
 from tests.kit.tier.flat import BROKER, T0, TableMetadata
 from tests.kit.tier.wrappers import KeptProvider
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
-from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterEpoch
+from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterEpoch, Written
+from tieredstore.contracts.tier_identity import EpochRecord
 from tieredstore.contracts.wrapping import WrapperMetadataStore, WrapperProvider
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.tier.state_lock import LOCK_FILE, StateLock
+from tieredstore.tier.state_files import LOCK_FILE, StateLock
 from tieredstore.tier.writing import TierWriter
 
 SEGMENT = FileSegmentMetadata(f"{BROKER}/T/0", FileSegmentType.COMMIT_LOG, 0)
 
 
 class Place:
-    """A tier, and a state directory with metadata that has a journal."""
+    """A tier, and a state directory whose metadata has a journal."""
 
     def __init__(self, root: Path) -> None:
         self.state = root / "state"
@@ -38,14 +38,16 @@ class Place:
         grown.size = 10
         metadata.put_segment(grown)
         metadata.close()
+        assert self.provider.open(SEGMENT.id).write(0, [b"x" * 10]) == Written(10)
 
     def metadata(self) -> DefaultMetadataStore:
         path = self.state / "config" / "tieredStoreMetadata.json"
         return DefaultMetadataStore(path, BROKER, ManualClock(T0))
 
     def files(self) -> dict[str, bytes]:
-        """Those of the metadata."""
-        return {path.name: path.read_bytes() for path in (self.state / "config").iterdir()}
+        """Return the metadata files by name."""
+        found = (self.state / "config").glob("tieredStoreMetadata.json*")
+        return {path.name: path.read_bytes() for path in found}
 
 
 @pytest.fixture
@@ -91,7 +93,8 @@ def test_the_state_directory_is_locked_then_the_epoch_taken_then_the_metadata_re
 
 
 def test_what_another_writer_recorded_until_the_epoch_was_taken_is_known(place: Place) -> None:
-    """Whoever takes no lock of ours (a Java broker) may write until it ends."""
+    """A writer loads what another writer recorded in the metadata before the epoch was taken. A
+    Java broker takes no lock of this project, so it may write until it ends."""
     metadata = place.metadata()
     metadata.load()
 
@@ -138,7 +141,8 @@ def test_whoever_is_refused_changes_nothing_and_holds_nothing(
 
 
 def test_metadata_that_cannot_be_read_leaves_nothing_held(place: Place) -> None:
-    (place.state / "config" / "tieredStoreMetadata.json").write_bytes(b"{torn")
+    for name in ("tieredStoreMetadata.json", "tieredStoreMetadata.json.bak"):
+        (place.state / "config" / name).write_bytes(b"{torn")
     before = place.files()
     with pytest.raises(Corrupt):
         TierWriter.acquire(place.provider, place.metadata(), BROKER, place.state)
@@ -166,7 +170,7 @@ def test_a_writer_that_lost_its_right_writes_no_metadata(place: Place) -> None:
 def test_to_take_over_ends_no_process_that_holds_the_state_directory(place: Place) -> None:
     provider = MemoryProvider()
     with TierWriter.acquire(provider, place.metadata(), BROKER, place.state) as writer:
-        with pytest.raises(Fenced, match="wait until it ends, or stop it"):
+        with pytest.raises(Fenced, match="Wait until it ends, or stop it"):
             TierWriter.acquire(provider, place.metadata(), BROKER, place.state, take_over=True)
         writer.check()
         other = place.state.with_name("other")
@@ -199,7 +203,8 @@ def test_a_state_directory_that_cannot_be_made_is_unavailable(tmp_path: Path) ->
 
 
 def test_a_tier_is_opened_for_writing_in_one_place() -> None:
-    """A second one would be forgotten when what a writer inherits is changed."""
+    """A tier is opened for writing by one function only. A second function could be forgotten when
+    the steps of taking over a tier are changed."""
     [package] = tieredstore.__path__
     users = [
         str(path.relative_to(package))

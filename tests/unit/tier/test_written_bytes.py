@@ -1,4 +1,5 @@
-"""How often a byte was written, from run to run of a tier's writers."""
+"""The number of times that each byte is written is recorded over several runs of a tier's
+writers."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from tieredstore.contracts.wrapping import WrapperProvider
 from tieredstore.errors import Corrupt
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.provider import MemoryProvider
-from tieredstore.tier import written_bytes
+from tieredstore.tier import state_files
+from tieredstore.tier.state_files import WRITTEN_FILE, read_written_bytes
 from tieredstore.tier.writing import TierWriter
-from tieredstore.tier.written_bytes import WRITTEN_FILE, read_written_bytes
 
 
 class Metered(WrapperProvider):
-    """Says what a test says."""
+    """Meter whose values a test sets."""
 
     def __init__(self, wrapped: SegmentProvider) -> None:
         super().__init__(wrapped)
@@ -31,7 +32,7 @@ class Metered(WrapperProvider):
         return Usage((), self.written)
 
     def bind_metrics(self, metrics: Metrics) -> None:
-        """Count nowhere."""
+        """Accept the metrics and do nothing."""
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_a_writer_that_runs_for_long_leaves_it_now_and_then(
         provider.written = WrittenBytes(1)
         writer.confirm()
         assert read_written_bytes(tmp_path) is None
-        monkeypatch.setattr(written_bytes, "KEEP_INTERVAL_S", 0.0)
+        monkeypatch.setattr(state_files, "KEEP_INTERVAL_S", 0.0)
         writer.confirm()
         assert read_written_bytes(tmp_path) == WrittenBytes(1)
         provider.written = WrittenBytes(3)

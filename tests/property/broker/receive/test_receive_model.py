@@ -1,5 +1,5 @@
-"""A receive service against a plain model: what is out, until when, what is done. It is killed and
-started again at any time."""
+"""A receive service is compared with a simple model: messages in flight, their deadlines, and
+acknowledged messages. The service is killed and restarted at any time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.kit.receiving import Receiving, bodies
-from tieredstore.broker.receive import AckStatus, Received
+from tieredstore.broker.receive.progress import MAX_AHEAD_MS
+from tieredstore.broker.receive.requests import (
+    AckStatus,
+    Received,
+    decode_handle,
+    encode_handle,
+)
+from tieredstore.broker.receive.service import Popped
 from tieredstore.contracts.message_store import GetMessageResult, GetRequest
 
 QUEUES = 2
@@ -24,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class Sent:
-    """A message as the model knows it."""
+    """A message that the test has sent, as the model records it."""
 
     def __init__(self, number: int, queue_id: int, message_group: str) -> None:
         self.number = number
@@ -51,7 +58,7 @@ class ReceiveModel(RuleBasedStateMachine):
         self.let_reads_wait()
 
     def let_reads_wait(self) -> None:
-        """Others have their turn within each read, as they have when it is one of the tier."""
+        """Let other tasks run during each read, as during a read from the tier."""
         get = self.on.store.get_async
 
         async def get_later(request: GetRequest) -> GetMessageResult:
@@ -74,7 +81,8 @@ class ReceiveModel(RuleBasedStateMachine):
         return not sent.is_done and sent.visible_at_ms > self.on.clock.now_ms()
 
     def list_ready(self) -> tuple[set[int], set[int]]:
-        """The numbers of what may go out now, and of what becomes a dead letter."""
+        """Return the numbers of the messages that may be delivered now, and of those that become
+        dead letters."""
         ready, dead = set(), set()
         stopped = set()
         for sent in self.sent:
@@ -88,6 +96,12 @@ class ReceiveModel(RuleBasedStateMachine):
             else:
                 ready.add(sent.number)
         return ready, dead
+
+    def name(self, handle: str) -> Popped:
+        """Return the name that a remoting client gives to a delivery."""
+        receipt = decode_handle(handle)
+        assert receipt is not None
+        return Popped("G", "T", receipt.queue_id, receipt.offset, receipt.pop_ms)
 
     def note(self, received: list[Received], invisible_ms: int) -> None:
         for one, number in zip(received, bodies(received), strict=True):
@@ -137,16 +151,20 @@ class ReceiveModel(RuleBasedStateMachine):
                 assert all(got.index(other) < got.index(number) for other in order)
         self.note(received, invisible_ms)
 
-    @rule(data=st.data(), count=st.integers(1, 4))
-    def acknowledge(self, data: st.DataObject, count: int) -> None:
+    @rule(data=st.data(), count=st.integers(1, 4), is_popped=st.booleans())
+    def acknowledge(self, data: st.DataObject, count: int, is_popped: bool) -> None:
         out = [sent for sent in self.sent if self.is_out(sent)]
         if out:
             chosen = data.draw(
                 st.lists(st.sampled_from(out), min_size=1, max_size=count, unique=True)
             )
             handles = [sent.handle for sent in chosen]
-            statuses = self.run(self.on.service.ack_all("G", "T", handles))
-            assert set(statuses) == {AckStatus.OK}
+            if is_popped:
+                names = [self.name(handle) for handle in handles]
+                assert self.on.service.ack_popped(names) == len(names)
+            else:
+                statuses = self.run(self.on.service.ack_all("G", "T", handles))
+                assert set(statuses) == {AckStatus.OK}
             for sent in chosen:
                 sent.is_done = True
 
@@ -209,7 +227,7 @@ class ReceiveModel(RuleBasedStateMachine):
         assert len(set(got)) == len(got)
         assert set(got) <= ready
         self.note(received, 30_000)
-        self.receive(max_count=1_000, invisible_ms=20_000)  # what is left goes out
+        self.receive(max_count=1_000, invisible_ms=20_000)  # the rest is delivered
 
     @rule(data=st.data())
     def acknowledge_by_an_old_handle(self, data: st.DataObject) -> None:
@@ -218,6 +236,8 @@ class ReceiveModel(RuleBasedStateMachine):
             handle = data.draw(st.sampled_from(sorted(old)))
             call = self.on.service.ack("G", "T", handle)
             assert self.run(call) is AckStatus.INVALID_RECEIPT_HANDLE
+            assert self.on.service.ack_popped([self.name(handle)]) == 0
+            assert self.on.service.change_popped(self.name(handle), 5_000) is None
 
     @rule(data=st.data(), invisible_ms=st.sampled_from([0, 1_000, 5_000]))
     def change(self, data: st.DataObject, invisible_ms: int) -> None:
@@ -232,6 +252,27 @@ class ReceiveModel(RuleBasedStateMachine):
             sent.handle = handle
             sent.visible_at_ms = self.on.clock.now_ms() + max(invisible_ms, 1_000)
 
+    @rule(data=st.data(), invisible_ms=st.sampled_from([0, 5_000]), is_suspended=st.booleans())
+    def change_popped(self, data: st.DataObject, invisible_ms: int, is_suspended: bool) -> None:
+        out = [sent for sent in self.sent if self.is_out(sent)]
+        if out:
+            sent = data.draw(st.sampled_from(out))
+            changed = self.on.service.change_popped(
+                self.name(sent.handle), invisible_ms, is_suspended=is_suspended
+            )
+            assert changed is not None
+            sent.visible_at_ms = self.on.clock.now_ms() + max(invisible_ms, 1_000)
+            assert changed.invisible_until_ms == sent.visible_at_ms
+            sent.attempts -= is_suspended
+            receipt = decode_handle(sent.handle)
+            assert receipt is not None
+            assert changed.pop_ms <= self.on.clock.now_ms() + MAX_AHEAD_MS
+            progress = self.on.state.find_queues("G", "T")[receipt.queue_id]
+            generation = progress.entries[receipt.offset].generation
+            sent.handle = encode_handle(receipt._replace(generation=generation))
+            assert sent.handle not in self.handles
+            self.handles.add(sent.handle)
+
     @rule(max_count=st.sampled_from([1, 3]))
     def receive_and_give_back(self, max_count: int) -> None:
         if self.list_ready()[1]:
@@ -240,7 +281,7 @@ class ReceiveModel(RuleBasedStateMachine):
         self.on.service.give_back("G", "T", received)
         self.handles |= {one.handle for one in received}
 
-    @rule(passed_ms=st.sampled_from([500, 1_000, 20_000]))
+    @rule(passed_ms=st.sampled_from([-20_000, 1, 500, 1_000, 20_000]))
     def wait(self, passed_ms: int) -> None:
         self.on.clock.advance(passed_ms)
 

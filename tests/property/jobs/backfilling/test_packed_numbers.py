@@ -1,4 +1,4 @@
-"""Numbers that a backfill keeps in few bytes come back as they were."""
+"""A backfill packs numbers into few bytes, and unpacks them unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Any rows come back, whatever their order, queues, files and segments."""
+"""The rows of a backfill can be read back, for any order of the rows and any queues, files and
+segments."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kit.jobs.backfill import damage, found, memory_tier, new_run, tier_at
-from tieredstore.jobs.backfilling import BackfillOptions, run_backfill
+from tieredstore.jobs.backfilling.job import run_backfill
+from tieredstore.jobs.options import BackfillOptions
 from tieredstore.scan.arrow.schema import TYPES
 
 TEXT = st.text(
@@ -43,8 +45,8 @@ ROW = st.fixed_dictionaries(
 
 @st.composite
 def queues(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Rows of up to three queues, each with offsets without a gap and times that do not step
-    back, in any order."""
+    """Draw rows of up to three queues in any order. Each queue has offsets without a gap, and times
+    that never decrease."""
     rows = []
     names = draw(st.lists(st.tuples(NAMES, st.integers(0, 5)), min_size=1, max_size=3, unique=True))
     for topic, queue_id in names:

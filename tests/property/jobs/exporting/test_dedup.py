@@ -1,4 +1,5 @@
-"""Runs of exports without duplicates over a growing tier, beside a loop over a dict."""
+"""Exports that remove duplicates run over a growing tier, and are compared with a loop over a
+dict."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.kit.growing_tier import START_MS, GrowingTier
 from tests.kit.jobs.export import Export, Place
-from tieredstore.jobs.exporting import Format
 from tieredstore.jobs.exporting.dedup import drops
+from tieredstore.jobs.exporting.request import Format
 
 Message = tuple[str | None, int]
 Piece = tuple[str, int, list[Message]]
@@ -32,7 +33,7 @@ RUNS = st.lists(
 
 
 class Oracle:
-    """What the target has: for each key the times of all that went by."""
+    """Expected content of the target: for each key, the times of all exported messages."""
 
     def __init__(self, window: int) -> None:
         self._window = window

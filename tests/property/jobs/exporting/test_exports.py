@@ -1,4 +1,4 @@
-"""Exports give readers of others what a plain list says, whatever befell a tier."""
+"""After any history of the tier, other projects' readers find the expected rows in every export."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.kit.histories import (
     rows_of,
 )
 from tieredstore.errors import Invalid
-from tieredstore.jobs.exporting import Format
+from tieredstore.jobs.exporting.request import Format
 
 
 def target_of(form: Format, root: Path) -> dict[str, Any]:
-    """Arguments of `export` for a target."""
+    """Return the arguments of `export` for a target."""
     if form is not Format.ICEBERG:
         return {"to": root / "target", "format": form.value}
     (root / "warehouse").mkdir(exist_ok=True)
@@ -41,7 +41,8 @@ def target_of(form: Format, root: Path) -> dict[str, Any]:
 
 
 def readers(form: Format, root: Path, arguments: dict[str, Any]) -> dict[str, list[Row]]:
-    """The rows that each reader finds, by its name; none before an export had a message."""
+    """Return the rows that each reader finds, by the reader's name. The result is empty if no
+    export had a message."""
     import duckdb
     import polars as pl
 
@@ -80,14 +81,16 @@ def readers(form: Format, root: Path, arguments: dict[str, Any]) -> dict[str, li
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """The columns as a scan has them, whatever types a reader makes of them."""
+    """Return a table whose columns have the types of a scan, because readers may change the
+    types."""
     from tieredstore.scan.arrow.schema import schema
 
     return table.select(COLUMNS).cast(schema(COLUMNS))
 
 
 def goes_back_at(history: History, until_ms: int) -> bool:
-    """Whether messages of a queue are on both sides of a time, damaged ones included."""
+    """Return whether a queue has a store time below `until_ms` after a later time, also of damaged
+    messages."""
     return any(
         time >= until_ms > later
         for plan in history.plans
@@ -114,7 +117,7 @@ def test_an_export_gives_the_rows_of_a_plain_list_to_every_reader(
     target = target_of(form, root)
     options: dict[str, Any] = {
         "columns": COLUMNS,
-        "on_corrupt": "skip",
+        "on_damage": "skip",
         "accept": ["gap"],
         **target,
     }
@@ -138,7 +141,7 @@ def test_an_export_gives_the_rows_of_a_plain_list_to_every_reader(
     assert exported or not wanted
     for name, found in exported.items():
         assert (name, found) == (name, wanted)
-    # The next one goes on behind, and gives what the first one left out at its end.
+    # The next one continues after it, and returns the omitted messages at its end.
     tier.export(**options)
     ends = {"until_ms", "until_offset"}
     begun = {name: value for name, value in chosen.items() if name not in ends}

@@ -1,4 +1,5 @@
-"""Exports over topics that are made again: both lives are in the target, each message once."""
+"""Topics are recreated between exports. The target has each message of the old and of the new
+topics once."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ DAY_MS = 86_400_000
 
 
 def later_life(plans: list[QueuePlan]) -> list[QueuePlan]:
-    """The same plans a day later: no message of the two lives is the same. Whole: where the message
-    that would tell them apart is damaged or has expired, nothing does."""
+    """Return the same plans one day later, so that all messages differ from the first ones. The new
+    plans have no damage and no expiry, since without its first message the new topic looks like the
+    old one."""
     return [
         replace(
             plan, steps=((0, DAY_MS), *plan.steps), odd_times=(), damaged=(), lost=(),
@@ -35,7 +37,7 @@ def test_an_export_gives_every_message_of_both_lives(
 ) -> None:
     root = tmp_path_factory.mktemp("lives")
     options: dict[str, Any] = {
-        "to": root / "target", "format": "parquet", "columns": COLUMNS, "on_corrupt": "skip",
+        "to": root / "target", "format": "parquet", "columns": COLUMNS, "on_damage": "skip",
         "accept": ["gap", "remade", "topics"],
     }  # fmt: skip
     before = build(root / "tier", first)

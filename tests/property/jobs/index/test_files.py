@@ -1,5 +1,5 @@
-"""Files dealt out and built by tasks are, byte for byte, those of a loop that puts one item after
-another and compacts."""
+"""Tasks that build index files produce the same bytes as a simple loop: it puts one item after the
+other, and then compacts the file."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.index_chains import put_item
 from tieredstore.config import StoreConfig
 from tieredstore.jobs.index.build import BuildTask, Capacity, begin_times, build, shares
 from tieredstore.jobs.index.rows import KeyRows, key_rows, stage_rows
 from tieredstore.jobs.index.staging import Staging, read_staged
-from tieredstore.message.index.tiered import (
-    IndexHeader,
-    compact,
-    pack_header,
-    put_item,
-    unsealed_size,
-)
+from tieredstore.message.index.tiered import IndexHeader, compact, pack_header, unsealed_size
 from tieredstore.scan.location import TierLocation, place_tier
 
 Row = tuple[int, int, int, int]
-"""Task, store time, hash, queue id."""
+"""An index item: number of its task, store time, hash and queue id."""
 ROWS = st.lists(
     st.tuples(
         st.integers(0, 4),

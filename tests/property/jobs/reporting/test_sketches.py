@@ -1,4 +1,4 @@
-"""Summaries of a report: however values are dealt out and merged, the stated errors hold."""
+"""For any values, merged in any order, the summaries of a report keep their stated errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def through_json(value: Any) -> Any:
 
 
 def merged(parts: list[Any]) -> Any:
-    """As a tree, as one task's facts come to another's."""
+    """Merge summaries as a tree, as the results of tasks are merged."""
     parts = [through_json(part) for part in parts]
     while len(parts) > 1:
         pairs = [(parts[i], parts[i + 1]) for i in range(0, len(parts) - 1, 2)]

@@ -1,4 +1,4 @@
-"""Columns and the loop say the same about properties, whatever is in them."""
+"""For any properties, the columnar code and the scalar code find the same keys."""
 
 from __future__ import annotations
 

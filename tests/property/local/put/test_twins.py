@@ -1,4 +1,4 @@
-"""The short way of a put and the general put make the same records, results and rows."""
+"""The fast path and the general path of a put create the same records, results and rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kit.local_stores import START_MS, small_config
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.message_store import PutMessageResult
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TOO_LARGE = 2**31
@@ -22,7 +22,7 @@ TOO_LARGE = 2**31
 
 @dataclass
 class Put:
-    """One call: a message, or several as a batch, at a time of the clock."""
+    """One put: a message or a batch of messages, and the ms by which the clock advances before."""
 
     messages: list[Message]
     is_batch: bool
@@ -49,7 +49,8 @@ PUTS = st.builds(
 def put_all(
     root: Path, puts: list[Put], *, is_short: bool
 ) -> tuple[list[PutMessageResult], dict[str, bytes]]:
-    """The results, and the files of the commit log and of the consume queues."""
+    """Put all messages into a new store. Return the results, and the files of the commit log and of
+    the consume queues."""
     clock = ManualClock(START_MS)
     store = DefaultMessageStore(small_config(root), clock)
     if not is_short:

@@ -1,4 +1,4 @@
-"""Taking the keys of a batch apart in columns gives what the scalar form gives."""
+"""The columnar code and the scalar code split the keys of a batch in the same way."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.record_forms import record_positions
 from tieredstore.message.columns import keys as key_columns
 from tieredstore.message.columns.keys import keys_of_batch
-from tieredstore.message.columns.records import (
-    RecordColumns,
-    index_keys,
-    record_columns,
-    record_positions,
-)
-from tieredstore.message.record import Message, encode_record
+from tieredstore.message.columns.records import RecordColumns, index_keys, record_columns
+from tieredstore.message.encoding import Message, encode_record
 
 names = st.sampled_from(["KEYS", "UNIQ_KEY", "XKEYS", "KEYS2", "TAGS", "A_UNIQ_KEY", "", "\0"])
 values = st.one_of(

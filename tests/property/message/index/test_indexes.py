@@ -1,4 +1,4 @@
-"""Index files: one put at a time, many at once, and what compaction makes of them."""
+"""Tests of index files: single puts, bulk puts and compaction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.index_chains import put_item, walk_tiered_chain
 from tests.kit.strategies import I32, I64, corrupt_or_none
+from tests.kit.units import lookup
 from tieredstore.errors import Corrupt
 from tieredstore.message.index import local as li
 from tieredstore.message.index import tiered as ti
@@ -20,7 +22,7 @@ CUTS = st.lists(st.integers(1, 40), min_size=1)
 
 
 def pieces(rows: list[tuple[int, ...]], cuts: list[int]) -> list[list[tuple[int, ...]]]:
-    """The rows in pieces of those lengths, over and over."""
+    """Divide rows into pieces. The lengths are used in order, and then again from the first."""
     found: list[list[tuple[int, ...]]] = []
     while rows:
         length = cuts[len(found) % len(cuts)]
@@ -52,7 +54,7 @@ def test_tiered_puts_of_many_equal_puts_of_one(
     one_by_one = new_tiered(slots, begin, len(rows))
     at_once = bytearray(one_by_one)
     for key_hash, topic_id, queue_id, offset, size, time in rows:
-        ti.put_item(one_by_one, slots, key_hash, topic_id, queue_id, offset, size, time)
+        put_item(one_by_one, slots, key_hash, topic_id, queue_id, offset, size, time)
     for piece in pieces(rows, cuts):
         put_tiered(at_once, slots, piece)
     assert at_once == one_by_one
@@ -60,12 +62,12 @@ def test_tiered_puts_of_many_equal_puts_of_one(
     for number, row in enumerate(rows, start=1):
         newest_first.setdefault(row[0], []).insert(0, number)
     for key_hash, numbers in newest_first.items():
-        found = list(ti.walk_chain(at_once, slots, key_hash))
+        found = list(walk_tiered_chain(at_once, slots, key_hash))
         assert found == [ti.unpack_item(at_once, slots, number) for number in numbers]
 
 
 def compacted_by_chains(data: bytes | bytearray, slots: int) -> bytes:
-    """Java's way: slot by slot along the chains."""
+    """Compact a file as Java does, slot by slot along the chains."""
     header = ti.unpack_header(data)
     table, items = b"", b""
     for slot in range(slots):
@@ -125,8 +127,9 @@ def test_local_puts_of_many_equal_puts_of_one(
 def test_local_look_ups_find_every_message_of_the_window(
     slots: int, keyed: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """Clocks that step back included. Never too little is found, and at most a second too much, but
-    for the first second of the file, which stands for anything before it as well."""
+    """A query of a local index returns every message in the time window, and at most items up to
+    one second outside the window, even if the clock steps back. Items of the file's first second
+    also match any earlier time."""
     base = 1_700_000_000_000
     file = bytearray(li.file_size(slots, 100))
     for offset, (key_hash, millis) in enumerate(keyed):
@@ -134,7 +137,7 @@ def test_local_look_ups_find_every_message_of_the_window(
     key_hash = data.draw(st.sampled_from([row[0] for row in keyed]))
     begin = base + data.draw(st.integers(-10, 9010))
     end = begin + data.draw(st.integers(0, 5000))
-    found = li.lookup(file, slots, key_hash, begin, end, 1000)
+    found = lookup(file, slots, key_hash, begin, end, 1000)
     assert found == sorted(found, reverse=True)
     wanted = [
         offset
@@ -156,16 +159,17 @@ def test_l06_any_bytes_as_an_index_file_are_read_or_corrupt(
     for magic in (b"", ti.MAGIC_BEGIN.to_bytes(4, "big")):
         raw = magic + data[len(magic) :]
         for read in (
-            lambda raw=raw: list(ti.walk_chain(raw, slots, key_hash)),
+            lambda raw=raw: list(walk_tiered_chain(raw, slots, key_hash)),
             lambda raw=raw: list(ti.compact(raw, slots)),
-            lambda raw=raw: li.lookup(raw, slots, key_hash, -(2**62), 2**62, 1000),
+            lambda raw=raw: lookup(raw, slots, key_hash, -(2**62), 2**62, 1000),
         ):
             error = corrupt_or_none(read)
             assert error is None or error.offset is not None
 
 
 def test_the_oracle_is_java_s() -> None:
-    """The chain-following oracle against one worked file by hand."""
+    """The oracle, which follows the chains of an index file, is checked against one file that was
+    computed by hand."""
     data = new_tiered(2, 1000, 3)
     put_tiered(data, 2, [(1, 0, 0, 0, 9, 1000), (3, 0, 0, 5, 9, 2000), (2, 0, 0, 7, 9, 3000)])
     result = compacted_by_chains(data, 2)

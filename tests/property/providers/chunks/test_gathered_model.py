@@ -1,5 +1,5 @@
-"""Any sequence of commits of several queues, gathered or not, over a store whose requests fail in
-any way: what was confirmed is read, and what is read was written."""
+"""Several queues are committed in any sequence, together or separately, on a store whose requests
+fail in any way. All confirmed bytes can be read, and only bytes that were written are read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.kit.gathered import BROKER, queue_ids
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import Companion, SegmentId, UnknownWrite, Written
 from tieredstore.errors import Unavailable
-from tieredstore.providers.chunks.client import ClientLimits
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
@@ -27,8 +27,8 @@ GRACE_MS = 90_000
 
 
 class GatheringMachine(RuleBasedStateMachine):
-    """sure: what was confirmed of each file; taken: what was written. Faults are for the requests
-    that come next."""
+    """Writer of several queues. `sure` has the confirmed bytes of each file, `taken` the written
+    bytes. A fault affects one of the next requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class GatheringMachine(RuleBasedStateMachine):
         self.start(100)
 
     def start(self, group_bytes: int) -> None:
-        """A new process."""
+        """Start a new process."""
         client = FaultyObjectClient(
             beside=self.store,
             now_ms=self.clock.now_ms,
@@ -97,7 +97,7 @@ class GatheringMachine(RuleBasedStateMachine):
             try:
                 result, other = self.tier.open(log).write_with(ends[0], [text], place)
             except Unavailable:
-                continue  # surely nothing of it
+                continue  # surely not written
             if isinstance(result, UnknownWrite) or isinstance(other, UnknownWrite):
                 self.find_out()
                 return
@@ -129,7 +129,7 @@ class GatheringMachine(RuleBasedStateMachine):
         self.taken[log] += text
 
     def find_out(self) -> None:
-        """What became of a write without an answer, once requests are answered."""
+        """Find out whether a write without a reply was stored, once the store answers again."""
         self.faults.clear()
         self.epoch.confirm()
         for name, before in self.taken.items():
@@ -190,7 +190,7 @@ class GatheringMachine(RuleBasedStateMachine):
             self.clock.advance(11 * REGROUP_MS)
             self.tier.run_maintenance()
         self.a_reader_gets_what_was_confirmed()
-        # Of topics that were deleted before the key was switched off, nobody looks for any.
+        # Groups of topics that were deleted before the key was switched off are not looked up.
         if self.tier._views.has_groups(BROKER):
             assert [info.key for info in self.store.list("") if "/.groups/" in info.key] == []
         assert self.store.open_uploads == []
@@ -207,8 +207,8 @@ TestGatheringMachine = GatheringMachine.TestCase
 
 
 def test_what_was_moved_out_of_a_group_counts_before_it() -> None:
-    """Both are there until the group is deleted: a listing that took the group's bytes called those
-    in the segment's own folder garbage."""
+    """Bytes in a segment's own folder have priority over the same bytes in a group object that is
+    not deleted yet. Otherwise the objects in the segment's own folder would count as garbage."""
     machine = GatheringMachine()
     machine.commit(chosen=["A"], text=b"x", units=b"y")
     machine.maintain(delta_ms=REGROUP_MS)

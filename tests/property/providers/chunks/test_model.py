@@ -1,4 +1,5 @@
-"""Any sequence of calls, over a store whose requests fail in any way, agrees with a bytearray."""
+"""For any sequence of calls, a segment has the same content as a bytearray. Its object store's
+requests fail in any way."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import FencedWrite, FileSegmentType, SegmentId, Written
 from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.providers.chunks.client import ClientLimits
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
@@ -23,7 +24,8 @@ HARMLESS = (ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY, ObjectFa
 
 
 class SegmentMachine(RuleBasedStateMachine):
-    """Faults are for the requests that come next; a consume queue, so that blocks are cached."""
+    """A segment, compared with a bytearray. Faults affect the next requests. The segment is of a
+    consume queue, because blocks of those are cached."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +39,7 @@ class SegmentMachine(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> None:
-        """A new process."""
+        """Start a new process."""
         client = FaultyObjectClient(
             beside=self.store,
             now_ms=self.clock.now_ms,
@@ -175,7 +177,7 @@ class SegmentMachine(RuleBasedStateMachine):
         self.tier.run_maintenance()
         there = [info for info in self.store.list("") if "/TopicA/" in info.key]
         keys = [info.key for info in there if not info.key.endswith("/t")]
-        assert len(there) <= len(keys) + 1, "one tombstone says what all say"
+        assert len(there) <= len(keys) + 1, "more than one tombstone for the same names"
         # A seal without an answer leaves its mark, which goes with the segment.
         marks = [info.key for info in there if info.key in keys and not info.size_bytes]
         limit = 1 + max(len(marks), 1) if self.is_sealed else 12

@@ -1,4 +1,4 @@
-"""Writers that race for one segment: what they were told is written tiles the log exactly."""
+"""Writers race for one segment. Their acknowledged writes together cover the segment exactly."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import FencedWrite, FileSegmentType, SegmentId, Written
 from tieredstore.errors import Busy, Fenced
-from tieredstore.providers.chunks.client import ClientLimits
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
@@ -24,7 +24,7 @@ Acknowledged = list[tuple[int, bytes]]
 
 
 class JitteryClient(MemoryObjectClient):
-    """Requests take different times, so that threads meet everywhere."""
+    """A client whose requests take random times, so that threads interleave in many ways."""
 
     def request(self, operation: str, key: str) -> None:
         time.sleep(random.random() / 2_000)
@@ -39,7 +39,8 @@ def tier_on(store: MemoryObjectClient, **settings: Any) -> ChunkProvider:
 def assert_tiles(
     store: MemoryObjectClient, acknowledged: Acknowledged, untold: Acknowledged | None = None
 ) -> None:
-    """untold: writes that ended without an answer; what no acknowledged one explains is theirs."""
+    """Check that the writes cover the segment exactly. `untold` has the writes without a reply. All
+    bytes that no acknowledged write explains must come from them."""
     segment = tier_on(store).open(LOG)
     whole = bytes(segment.read(0, segment.size()))
     told = dict(acknowledged)
@@ -49,7 +50,7 @@ def assert_tiles(
         pieces = [told[position]] if position in told else _at(untold or [], position)
         used += position in told
         piece = next((found for found in pieces if whole.startswith(found, position)), None)
-        assert piece is not None, f"nobody wrote what is at {position}"
+        assert piece is not None, f"no writer wrote the bytes at {position}"
         position += len(piece)
     assert position == len(whole)
     assert used == len(acknowledged), "an acknowledged write is not in the log"
@@ -90,7 +91,8 @@ def test_four_racing_writers_and_a_seal(seals: bool) -> None:
 
 @pytest.mark.parametrize("grace_ms", [0, 50])
 def test_w01_writers_that_take_over_from_one_another(grace_ms: int) -> None:
-    """All merge, and collect garbage at once, or almost."""
+    """Several writers take over from each other, merge, and collect garbage with little or no
+    delay. No acknowledged write is lost."""
     store = MemoryObjectClient()
     acknowledged: Acknowledged = []
     untold: Acknowledged = []

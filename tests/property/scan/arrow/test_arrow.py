@@ -1,4 +1,5 @@
-"""Record batches say of each message what the scalar decoder says, and encode back to its bytes."""
+"""Record batches have the values that the scalar decoder finds, and are encoded back to the same
+bytes."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.kit.arrow_rows import MOST_MS, TIMES, rows_of, stored_row
+from tests.kit.record_forms import compress
 from tests.kit.strategies import HOST, I64, MESSAGE, PROPERTIES, TEXT, TOPIC
 from tieredstore.message.columns.records import record_columns
-from tieredstore.message.compression import compress
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.properties import encode_properties
 from tieredstore.message.sysflag import COMPRESSED, CompressionType, set_compression
@@ -83,8 +84,8 @@ LIKE_NAMES = st.lists(
 
 @st.composite
 def rows_alike(draw: st.DrawFn) -> list[bytes]:
-    """Properties as one producer writes them: of the same names at the same places, but for one
-    name of a row or two."""
+    """Draw the properties of rows as one producer writes them. In all rows but one or two, their
+    names and positions are equal."""
     names = draw(LIKE_NAMES)
     values = st.sampled_from(["a", "b c", "", "é", "KEYS", "TAGS"])
     end = draw(st.sampled_from(["\x02", ""]))

@@ -1,4 +1,5 @@
-"""`keys=` against a list, over queues of which an index names any run of messages."""
+"""Scans with `keys=` are compared with a list. The index may cover any range of a queue's
+messages."""
 
 from __future__ import annotations
 

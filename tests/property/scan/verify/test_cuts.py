@@ -1,4 +1,4 @@
-"""A tier has the same findings however it is cut into tasks."""
+"""However a tier is divided into tasks, `verify` has the same findings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.kit.tier_builder import CLUSTER, TierBuilder, message
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
 
 CHANGES = st.lists(

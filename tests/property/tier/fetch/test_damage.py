@@ -1,4 +1,4 @@
-"""Whatever bytes of a tier change, gets end, never raise, and lose the damaged messages only."""
+"""Any bytes of a tier may change. Gets then raise no error, and omit only the damaged messages."""
 
 from __future__ import annotations
 

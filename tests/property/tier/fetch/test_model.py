@@ -1,4 +1,5 @@
-"""Gets against a list: any limits of blocks and cache, any order of adds, expiry and reads."""
+"""Gets are compared with a list, for any sizes of blocks and cache, and for any order of appends,
+expiry and reads."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ STEP_MS = 10
 
 
 class GetsAgainstAList(RuleBasedStateMachine):
-    """`present` is the model: the queue offsets that have a message, ascending."""
+    """Gets from a tier are compared with a list. `present` is the model: the ascending queue
+    offsets that have a message."""
 
     @initialize(
         first=st.integers(0, 50),
@@ -128,7 +130,7 @@ class GetsAgainstAList(RuleBasedStateMachine):
         pulls=st.integers(2, 12),
     )
     def read_on(self, share: float, max_count: int, pulls: int) -> None:
-        """Pull after pull, as a consumer: nothing is left out, nothing comes twice."""
+        """Pull repeatedly, as a consumer does. Each message must come exactly once."""
         begin = offset = self.low + int((self.high - self.low) * share)
         found: list[int] = []
         for _ in range(pulls):

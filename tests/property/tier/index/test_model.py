@@ -1,4 +1,4 @@
-"""The index against a dictionary, through every state a file can be in."""
+"""The index is compared with a dictionary, through every state of a file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.kit.tier.index import FOREVER, NOW, Node, find
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.tier.index import IndexItem, IndexStoreService
+from tieredstore.tier.index.index_file import Wanted
 from tieredstore.tier.index.local_file import IndexRows, LocalIndexStoreFile
-from tieredstore.tier.index.matching import Wanted
 
 TOPICS = {"T": 1, "other-topic": 2, "主題": 3}
 KEYS = ["a", "b", "c", "!ybriwe", "ключ", "k" * 40, "𝒳"]
@@ -24,7 +24,7 @@ SLACK_MS = 2000
 
 
 class IndexModel(RuleBasedStateMachine):
-    """Messages of a few queues; the model is a list of (time, queue, offset) per topic and key."""
+    """Messages of a few queues. The model is a list of (time, queue, offset) per topic and key."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,8 @@ class IndexModel(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """Then the dispatcher puts what is above the marks again, which adds nothing."""
+        """Kill the process. The dispatcher then puts the keys of all messages above the watermarks
+        again. This must add no second item."""
         self.index = self.node.open()
         for (topic, queue_id), rows in self.rows.items():
             mark = self.index.find_indexed_end(TOPICS[topic], queue_id)
@@ -165,7 +166,8 @@ TestIndexModel = IndexModel.TestCase
 
 
 def test_wanted_decides_alike_for_few_and_many(tmp_path: Path) -> None:
-    """The scalar and the column form, over all edges of times."""
+    """The scalar and the columnar code of an index query select the same items, also at the ends of
+    the time window."""
     file = LocalIndexStoreFile.create(tmp_path / str(NOW), NOW, 7, 400)
     edges = [-2001, -2000, -1999, -1001, -1000, -999, -1, 0, 1, 999, 1000, 1001, 1999, 2000]
     times = np.array([NOW + edge for edge in edges] * 4, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A broker with users and policies, asked over both protocols."""
+"""A broker with users and policies is tested over both protocols."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import json
 import logging
 import stat
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.remoting import RemotingClient
+from tests.kit.access import ADMIN, add_user, make_broker, serving
+from tests.kit.grpc_types import find_message
 from tests.kit.signed import request_as, sign_call
 from tieredstore.broker.auth.access import NotAuthenticated
+from tieredstore.broker.auth.policies import Action
 from tieredstore.broker.auth.users import User, UserChange, UserManager
-from tieredstore.broker.broker import Broker
-from tieredstore.broker.grpc.call import Call
+from tieredstore.broker.grpc.protocol import Call, Code
 from tieredstore.broker.grpc.service import Service
-from tieredstore.broker.grpc.statuses import Code
-from tieredstore.broker.grpc.stubs import find_message
-from tieredstore.broker.remoting.access import list_wants, read_credentials
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
+from tieredstore.broker.remoting.handler_table import read_credentials
+from tieredstore.broker.remoting.handlers.send import EndTransactionHeader
 from tieredstore.errors import Invalid
 
 OK, DENIED = ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION
-ADMIN = ("admin", "admin-secret")
 SEND = {
     **dict.fromkeys("cdefghijklm", "0"),
     "a": "P",
@@ -39,65 +38,6 @@ SEND = {
     "k": "false",
     "m": "false",
 }
-
-
-def make(root: Path, **keys: str) -> Broker:
-    properties = {
-        "storePathRootDir": str(root),
-        "mappedFileSizeCommitLog": "1048576",
-        "brokerClusterName": "c1",
-        "brokerIP1": "127.0.0.1",
-        "bindAddress": "127.0.0.1",
-        "listenPort": "0",
-        "grpcServerPort": "0",
-        "metricsExporterType": "DISABLE",
-        "authenticationEnabled": "true",
-        "authorizationEnabled": "true",
-        "initAuthenticationUser": json.dumps({"username": ADMIN[0], "password": ADMIN[1]}),
-        **keys,
-    }
-    return Broker.from_properties(properties, origin="broker.conf")
-
-
-@asynccontextmanager
-async def serving(root: Path, **keys: str) -> AsyncIterator[tuple[Broker, RemotingClient]]:
-    broker = make(root, **keys)
-    await broker.start()
-    try:
-        async with await RemotingClient.open(broker.addresses["remoting"]) as client:
-            yield broker, client
-    finally:
-        await broker.stop()
-
-
-async def add_user(
-    client: RemotingClient, name: str, password: str, *entries: tuple[str, str, str]
-) -> None:
-    body = json.dumps({"username": name, "password": password, "userType": "Normal"}).encode()
-    code = RequestCode.AUTH_CREATE_USER
-    answer = await request_as(client, *ADMIN, code, {"username": name}, body)
-    assert answer.code == OK, answer.remark
-    if entries:
-        acl = {
-            "subject": f"User:{name}",
-            "policies": [
-                {
-                    "policyType": "Custom",
-                    "entries": [
-                        {"resource": resource, "actions": actions.split(), "decision": decision}
-                        for resource, actions, decision in entries
-                    ],
-                }
-            ],
-        }
-        answer = await request_as(
-            client,
-            *ADMIN,
-            RequestCode.AUTH_CREATE_ACL,
-            {"subject": f"User:{name}"},
-            json.dumps(acl).encode(),
-        )
-        assert answer.code == OK, answer.remark
 
 
 def test_without_a_signature_that_fits_everything_is_refused(tmp_path: Path) -> None:
@@ -118,7 +58,7 @@ def test_without_a_signature_that_fits_everything_is_refused(tmp_path: Path) -> 
                 {"AccessKey": "admin", "Signature": "AAAA"},
             ):
                 assert (await client.request(code, fields)).code == DENIED
-            # Codes that nobody serves tell nobody anything.
+            # Unserved codes reveal nothing to an unauthorised client.
             assert (await client.request(31_999)).code == DENIED
 
     asyncio.run(run())
@@ -152,7 +92,7 @@ def test_a_user_may_do_what_its_policies_allow(tmp_path: Path) -> None:
             )
             alice = ("alice", "a-secret")
             send = RequestCode.SEND_MESSAGE_V2
-            # The topic is made by a send, so its template must be readable for nobody.
+            # A send creates the topic, so no user needs the right to read its template.
             answer = await request_as(client, *alice, send, {**SEND, "b": "orders"}, b"body")
             assert answer.code == OK, answer.remark
             denied = await request_as(client, *alice, send, {**SEND, "b": "others"}, b"body")
@@ -300,7 +240,9 @@ def test_s01_secrets_are_in_no_log_no_answer_no_error_and_in_a_file_for_its_owne
     assert (tmp_path / "config" / "authUsers.json").exists()
     assert "-secret" not in caplog.text
     with pytest.raises(Invalid) as caught:
-        asyncio.run(make(tmp_path / "b", initAuthenticationUser='{"password":"x-secret"').start())
+        asyncio.run(
+            make_broker(tmp_path / "b", initAuthenticationUser='{"password":"x-secret"').start()
+        )
     assert "secret" not in str(caught.value)
 
 
@@ -313,13 +255,19 @@ def test_s01_credentials_are_not_shown() -> None:
 
 def test_the_end_of_a_transaction_without_a_topic_wants_all_topics() -> None:
     for fields, expected in (({}, "Topic:"), ({"topic": "orders"}, "Topic:orders")):
-        request = RemotingCommand(code=RequestCode.END_TRANSACTION, ext_fields=fields)
-        assert [str(want) for want in list_wants(request, "c1")] == [expected]
+        header = EndTransactionHeader(
+            producer_group="P",
+            commit_log_offset=0,
+            tran_state_table_offset=0,
+            commit_or_rollback=8,
+            **fields,
+        )
+        assert [str(want) for want in header.list_wants(Action.PUB)] == [expected]
 
 
 def test_authorization_without_authentication_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="expected authenticationEnabled=true with it"):
-        asyncio.run(make(tmp_path, authenticationEnabled="false").start())
+    with pytest.raises(Invalid, match="expected authenticationEnabled=true too"):
+        asyncio.run(make_broker(tmp_path, authenticationEnabled="false").start())
 
 
 def test_users_are_not_changed_by_everybody_where_nobody_is_checked(tmp_path: Path) -> None:
@@ -431,7 +379,9 @@ def test_grpc_calls_are_checked(tmp_path: Path) -> None:
             beat = find_message("HeartbeatRequest")
             cases.append(("Heartbeat", beat(group=resource("G")), call(), Code.OK))
             cases.append(("Heartbeat", beat(group=resource("H")), call(), Code.FORBIDDEN))
-            lite = find_message("SyncLiteSubscriptionRequest")()
+            lite = find_message("SyncLiteSubscriptionRequest")(
+                group={"name": "H"}, topic={"name": "T"}
+            )
             cases.append(("SyncLiteSubscription", lite, call(), Code.FORBIDDEN))
             for method, request, made, expected in cases:
                 assert await status_of(service, method, request, made) is expected, request
@@ -449,13 +399,15 @@ def test_grpc_calls_are_checked(tmp_path: Path) -> None:
             ):
                 assert await status_of(service, "Telemetry", commands(topic), made) is expected
 
-            # Whoever says the name of a client does not end it.
+            # A client cannot end another one by its name.
             terminate = find_message("NotifyClientTerminationRequest")()
-            async with aclosing(service.stream("Telemetry", commands("orders"), call())) as stream:
+            opened = call()
+            opening = service.stream("Telemetry", commands("orders"), opened)
+            async with aclosing(opening) as stream:
                 assert Code((await anext(stream)).status.code) is Code.OK
                 for user, is_there in ((ADMIN, True), (GRPC_USER, False)):
                     await service.answer("NotifyClientTermination", terminate, call(user))
-                    assert (service.sessions.find("c") is not None) is is_there
+                    assert (service.sessions.find(opened) is not None) is is_there
 
     asyncio.run(run())
 
@@ -500,13 +452,13 @@ def test_an_open_stream_has_the_rights_of_today(tmp_path: Path) -> None:
                         assert Code((await anext(stream)).status.code) is expected
                     assert await status_of(service, "Heartbeat", beat, call) is expected
 
-            # Nobody else keeps a client alive.
+            # No other client keeps this one alive.
             await change("Super", "enable")
             producers = broker.services.producers
             async with aclosing(service.stream("Telemetry", commands(), call)) as stream:
                 said.put_nowait(settings)
                 assert Code((await anext(stream)).status.code) is Code.OK
-                session = service.sessions.find("c")
+                session = service.sessions.find(call)
                 assert session is not None
                 producers.remove_session(session)
                 others = Call(metadata={"x-mq-client-id": "c", **sign_call(*ADMIN)})

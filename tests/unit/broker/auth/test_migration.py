@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tieredstore.broker.auth.acls import AclManager
 from tieredstore.broker.auth.migration import migrate_plain_acl
 from tieredstore.broker.auth.policies import Action, want_group, want_topic
-from tieredstore.broker.auth.users import UserChange, UserManager, UserType
+from tieredstore.broker.auth.users import AclManager, UserChange, UserManager, UserType
 from tieredstore.errors import Invalid
 
 FILE = """

@@ -1,7 +1,10 @@
-"""Which rule decides."""
+"""Tests of the precedence of access rules."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from tieredstore.broker.auth.policies import (
@@ -15,6 +18,7 @@ from tieredstore.broker.auth.policies import (
     want_group,
     want_topic,
 )
+from tieredstore.broker.auth.users import AclManager
 from tieredstore.errors import Invalid
 
 PUB = want_topic("orders", Action.PUB)
@@ -103,6 +107,26 @@ def test_a_rule_may_hold_for_some_addresses() -> None:
         assert decide(rules, PUB, address) is fits
 
 
+def test_s61_an_address_of_ipv4_in_ipv6_and_one_that_nobody_knows() -> None:
+    def decides(decision: str, source_ip: str, network: str = "10.0.0.0/8") -> bool:
+        entry = PolicyEntry(
+            resource="Topic:orders", actions=["Pub"], source_ips=[network], decision=decision
+        )
+        every = PolicyEntry(resource="*", actions=["All"], decision="Allow")
+        entries = [entry] if decision == "Allow" else [entry, every]
+        return decide(parse_policies([Policy(entries=entries)]), PUB, source_ip)
+
+    for source_ip in ("10.1.2.3", "::ffff:10.1.2.3"):
+        assert decides("Allow", source_ip)
+        assert not decides("Deny", source_ip)
+    for source_ip in ("11.1.2.3", "::ffff:11.1.2.3", "::1"):
+        assert not decides("Allow", source_ip)
+        assert decides("Deny", source_ip)
+    for source_ip in ("", "somewhere"):
+        assert not decides("Allow", source_ip)
+        assert not decides("Deny", source_ip)
+
+
 def test_topics_of_a_group_belong_to_the_group() -> None:
     for topic in ("%RETRY%G", "%DLQ%G"):
         want = want_topic(topic, Action.GET)
@@ -127,3 +151,44 @@ def test_what_is_no_rule_is_refused(changes: dict[str, object], message: str) ->
     values: dict[str, object] = {"resource": "Topic:a", "actions": ["Pub"], "decision": "Allow"}
     with pytest.raises(Invalid, match=message):
         parse_policies([Policy(entries=[PolicyEntry(**(values | changes))])])  # type: ignore[arg-type]
+
+
+def custom(resource: str, actions: str, decision: str = "Allow", kind: str = "Custom") -> Policy:
+    entry = PolicyEntry(resource=resource, actions=actions.split(), decision=decision)
+    return Policy(policy_type=kind, entries=[entry])
+
+
+def test_s60_a_right_that_is_written_in_another_way_is_narrowed_and_taken_away(
+    tmp_path: Path,
+) -> None:
+    acls = AclManager(tmp_path)
+    sub = want_topic("orders", Action.SUB)
+    acls.update_acl("User:eve", [custom("topic:orders", "Pub Sub")])
+    assert acls.allows("eve", PUB, "10.0.0.1")
+    acls.update_acl("User:eve", [custom("Topic:orders", "Sub")])
+    assert acls.allows("eve", sub, "10.0.0.1")
+    assert not acls.allows("eve", PUB, "10.0.0.1")
+    for resource, kind in (("TOPIC:orders", None), ("Topic:orders", "custom")):
+        assert acls.delete_acl("User:eve", kind, resource)
+        assert not acls.allows("eve", sub, "10.0.0.1")
+        acls.update_acl("User:eve", [custom("topic:orders", "Sub")])
+    with pytest.raises(Invalid, match="policy type"):
+        acls.delete_acl("User:eve", "Customs", "Topic:orders")
+    with pytest.raises(Invalid, match="resource"):
+        acls.delete_acl("User:eve", None, "orders")
+
+
+def test_s60_what_a_file_says_in_two_ways_counts_and_goes_together(tmp_path: Path) -> None:
+    policies = [
+        custom("topic:orders", "Pub Sub"),
+        custom("Topic:orders", "Pub", "Deny"),
+        custom("*", "All", kind="Default"),
+    ]
+    acl = {"subject": "User:eve", "policies": policies}
+    acls = AclManager(tmp_path)
+    acls.decode(msgspec.json.encode({"acls": {"User:eve": acl}}))
+    acls.update_acl("User:eve", [custom("Topic:bills", "Pub")])
+    assert not acls.allows("eve", PUB, "10.0.0.1")  # no rule was lost
+    acls.delete_acl("User:eve", None, "Topic:orders")
+    assert acls.allows("eve", PUB, "10.0.0.1")  # by the default rule
+    assert len(acls.list_acls()["User:eve"].policies) == 2

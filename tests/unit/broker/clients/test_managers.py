@@ -1,17 +1,23 @@
-"""Producers, consumers and locks: who is there, who is told, who is forgotten."""
+"""Tests of producers, consumers and locks: registration, notification, expiry."""
 
 from __future__ import annotations
 
+import pytest
+
 from tests.kit.client_sessions import NotingSession
-from tieredstore.broker.clients import (
+from tieredstore.broker.clients.consumers import (
+    MAX_CHARACTERS,
+    MAX_LOCKS,
+    MAX_SUBSCRIPTIONS,
     ConsumerManager,
     ConsumerSettings,
     ProducerManager,
     RebalanceLocks,
-    Subscription,
 )
+from tieredstore.broker.clients.session import Subscription
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.errors import Invalid
 
 SETTINGS = ConsumerSettings()
 ALL = {"T": Subscription("T")}
@@ -152,3 +158,69 @@ def test_a_producer_that_goes_costs_as_much_as_it_has_groups() -> None:
     assert [found.client_id for found in producers.list_groups()["g7"]] == ["c7"]
     assert "own" not in producers.list_groups()
     producers.remove_session(session)
+
+
+def test_s81_one_client_is_in_a_limited_number_of_producer_groups() -> None:
+    producers = ProducerManager(ManualClock())
+    session, other = NotingSession("1"), NotingSession("2")
+    for number in range(MAX_SUBSCRIPTIONS):
+        producers.register(f"p{number}", session)
+    with pytest.raises(Invalid, match="at most 10000 groups and topics"):
+        producers.register("more", session)
+    assert producers.find_session("more") is None
+    producers.register("p0", session)  # a later heartbeat
+    producers.register("more", other)
+    producers.unregister("p0", session)
+    producers.register("more", session)
+    with pytest.raises(Invalid, match="at most 255 characters, found 256"):
+        producers.register("x" * 256, other)
+
+
+def test_s81_the_subscriptions_of_one_client_are_limited_in_number_and_in_size() -> None:
+    consumers = ConsumerManager(ManualClock())
+    session = NotingSession("1")
+    many = {f"T{number}": Subscription("T") for number in range(MAX_SUBSCRIPTIONS - 2)}
+    assert consumers.register("g", session, SETTINGS, many)
+    assert not consumers.register("g", session, SETTINGS, many)  # a later heartbeat
+    assert consumers.register("h", session, SETTINGS, {})
+    with pytest.raises(Invalid, match="at most 10000 groups and topics"):
+        consumers.register("i", session, SETTINGS, {})
+    assert consumers.find_group("i") is None
+    consumers.unregister("g", session)
+    long = {"T": Subscription("T", "x" * (MAX_CHARACTERS // 2))}
+    assert consumers.register("i", session, SETTINGS, long)
+    with pytest.raises(Invalid, match="characters"):
+        consumers.register("j", session, SETTINGS, long)
+    assert not consumers.register("i", session, SETTINGS, long)
+    assert consumers.list_client_ids("i") == ["1"]
+
+
+def test_s81_a_client_that_connects_anew_frees_the_place_of_the_former_one() -> None:
+    consumers = ConsumerManager(ManualClock())
+    old, new = NotingSession("1"), NotingSession("1")
+    for number in range(MAX_SUBSCRIPTIONS // 2):
+        consumers.register(f"g{number}", old, SETTINGS, ALL)
+    consumers.register("g0", new, SETTINGS, ALL)
+    consumers.register("more", old, SETTINGS, ALL)
+    consumers.remove_session(old)
+    consumers.remove_session(new)
+    assert consumers.list_groups() == {}
+    assert consumers._groups_of_session == {}
+
+
+def test_s81_the_number_of_locks_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_LOCKS == 500_000
+    monkeypatch.setattr("tieredstore.broker.clients.consumers.MAX_LOCKS", 3)
+    clock = ManualClock()
+    locks = RebalanceLocks(clock)
+    queues = [QueueKey("T", number) for number in range(4)]
+    assert locks.lock("g", queues, "1") == set(queues[:3])
+    assert locks.lock("h", queues[:1], "1") == set()
+    assert locks._groups.keys() == {"g"}
+    assert locks.lock("g", queues, "1") == set(queues[:3])  # renewed
+    locks.unlock("g", queues[:1], "1")
+    assert locks.lock("h", queues[:1], "1") == {queues[0]}
+    clock.advance(60_000)
+    assert locks.lock("g", queues[3:], "2") == set()
+    locks.remove_expired()
+    assert locks.lock("g", queues, "2") == set(queues[:3])

@@ -1,4 +1,4 @@
-"""Delayed messages are put aside as Java's broker does it."""
+"""Delayed messages are diverted as in Java's broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from tests.kit.local_stores import START_MS
 from tieredstore.broker.delay.hook import DelayHook
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import PutMessageResult
 from tieredstore.message.encoding import Message
 from tieredstore.message.properties import decode_properties
 from tieredstore.message.sysflag import TRANSACTION_PREPARED

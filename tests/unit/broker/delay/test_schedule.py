@@ -1,4 +1,4 @@
-"""Messages with a delay level arrive when they are due, whatever happens meanwhile."""
+"""Messages with a delay level arrive at their due time, even if faults happen before."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ import pytest
 from tests.kit.local_stores import START_MS
 from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
+from tieredstore.broker.delay.service import PUT_OFF_STEPS
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult
 from tieredstore.errors import Unavailable
+
+
+async def _deliver_all(parts: Producing) -> None:
+    await _deliver(parts)
+    await parts.timers.deliver_due()
 
 
 async def _deliver(parts: Producing) -> int:
@@ -102,12 +109,62 @@ async def test_what_the_store_does_not_take_now_is_delivered_later(tmp_path: Pat
         assert [bytes(message.body) for message in parts.read()] == [b"1", b"2"]
 
 
+@pytest.mark.parametrize(
+    "status",
+    [PutMessageStatus.SERVICE_NOT_AVAILABLE, PutMessageStatus.CREATE_MAPPED_FILE_FAILED],
+)
+@pytest.mark.parametrize("delay", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}])
+@on_loop
+async def test_p80_a_queue_that_takes_no_message_holds_up_no_other(
+    tmp_path: Path,
+    delay: dict[str, str],
+    status: PutMessageStatus,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    is_damaged = True
+    refused = PutMessageResult(status, -1, -1, 0, 0, 0, DURABLE, "the queue is damaged")
+    with producing(tmp_path) as parts:
+        parts.store.add_put_message_hook(
+            lambda message: refused if is_damaged and message.topic == "bad" else None
+        )
+        for body, topic in ((b"1", "bad"), (b"2", "bad"), (b"3", "T")):
+            await parts.send(topic, body, queue_id=0, properties=delay)
+        parts.clock.advance(2000)
+        await _deliver_all(parts)
+        assert [bytes(message.body) for message in parts.read()] == [b"3"]
+        assert len([record for record in caplog.records if "bad/0" in record.message]) == 1
+        parts.clock.advance(PUT_OFF_STEPS * 1000)
+        await _deliver_all(parts)
+        assert not parts.read("bad")
+        is_damaged = False
+        parts.clock.advance(PUT_OFF_STEPS * 1000)
+        await _deliver_all(parts)
+        assert [bytes(message.body) for message in parts.read("bad")] == [b"1", b"2"]
+        assert len(parts.read()) == 1
+
+
+@on_loop
+async def test_p80_a_store_that_takes_nothing_keeps_what_is_due(tmp_path: Path) -> None:
+    closed = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, -1, -1, 0, 0, 0, DURABLE)
+    is_closed = False
+    with producing(tmp_path) as parts:
+        parts.store.add_put_message_hook(lambda _: closed if is_closed else None)
+        await parts.send(body=b"1", queue_id=0, properties={"DELAY": "1"})
+        parts.clock.advance(1000)
+        is_closed = True
+        with pytest.raises(Unavailable, match="SERVICE_NOT_AVAILABLE"):
+            await _deliver(parts)
+        is_closed = False
+        await _deliver(parts)
+        assert [bytes(message.body) for message in parts.read()] == [b"1"]
+
+
 @on_loop
 async def test_an_offset_outside_the_queue_is_moved_into_it(tmp_path: Path) -> None:
     with producing(tmp_path) as parts:
         parts.schedule.offsets.set_offset(1, 99)
         await parts.send(body=b"1", queue_id=0, properties={"DELAY": "1"})
-        await _deliver(parts)  # what was behind the end is not there: goes on at the end
+        await _deliver(parts)  # the offset was past the end, so it continues at the end
         await parts.send(body=b"2", queue_id=0, properties={"DELAY": "1"})
         parts.clock.advance(1000)
         assert await _deliver(parts) == 1

@@ -1,4 +1,4 @@
-"""Timer messages arrive at their time, across restarts; recalled ones do not."""
+"""Timer messages arrive at their time, across restarts. Recalled messages do not arrive."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from tests.kit.local_stores import START_MS
 from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
 from tieredstore.broker.delay.timers import ROLL_WINDOW_MS
-from tieredstore.broker.refused import RefusalReason, Refused
-from tieredstore.broker.send.recall_handles import RecallHandle, parse_recall_handle
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.send.fitting import RecallHandle, parse_recall_handle
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult
 from tieredstore.errors import Invalid, Unavailable
 
 TIMER = "rmq_sys_wheel_timer"
@@ -128,7 +129,7 @@ async def test_recalled_messages_do_not_come(tmp_path: Path) -> None:
         assert _bodies(parts) == [b"0", b"2"]
         with pytest.raises(Refused) as raised:  # delivered already
             await parts.sender.recall("g", "T", handles[0])
-    assert raised.value.reason is RefusalReason.MESSAGE_ILLEGAL
+    assert raised.value.reason is Reason.MESSAGE_ILLEGAL
 
 
 @on_loop
@@ -154,7 +155,7 @@ async def test_handles_of_others_are_refused(tmp_path: Path) -> None:
         for handle in ("", "?", "bm90aGluZw==", other):
             with pytest.raises(Refused) as raised:
                 await parts.sender.recall("g", "T", handle)
-            assert raised.value.reason is RefusalReason.INVALID_PARAMETER
+            assert raised.value.reason is Reason.INVALID_PARAMETER
     with pytest.raises(Invalid, match="recall handle"):
         parse_recall_handle("djEgYQ==")
 

@@ -14,23 +14,23 @@ import grpc.aio
 import pytest
 
 from tests.kit.grpc_broker import GrpcBroker, GrpcClient, codes, serving_grpc
+from tests.kit.grpc_types import find_message, list_values
+from tests.kit.record_forms import compress
 from tieredstore.broker.grpc import consuming
-from tieredstore.broker.grpc.call import Call
-from tieredstore.broker.grpc.conversion import read_duration_ms, write_duration_ms
-from tieredstore.broker.grpc.stubs import find_message, list_values
-from tieredstore.broker.receive import Received, ReceiveRequest
+from tieredstore.broker.grpc.protocol import Call, read_duration_ms, write_duration_ms
+from tieredstore.broker.receive.requests import Received, ReceiveRequest
 from tieredstore.broker.send.sender import SendRequest
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message import sysflag
-from tieredstore.message.compression import compress
 from tieredstore.message.encoding import Message
 
 FILTERS = list_values("FilterType")
 DIGESTS = list_values("DigestType")
 ENCODINGS = list_values("Encoding")
+TYPES = list_values("MessageType")
 
 
 def with_client(
@@ -129,6 +129,37 @@ def test_a_message_of_the_other_protocol_comes_as_it_was_sent(tmp_path: Path) ->
     with_client(tmp_path, test)
 
 
+def test_priorities_are_sent_and_received(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        broker.services.topics.update_topic(
+            TopicConfig(
+                topic_name="T",
+                read_queue_nums=3,
+                write_queue_nums=3,
+                attributes={"message.type": "PRIORITY"},
+            )
+        )
+        for number, priority in enumerate((0, 2, 7, 1)):
+            request = find_message("SendMessageRequest")()
+            message = request.messages.add(body=b"body")
+            message.topic.name = "T"
+            message.system_properties.message_id = f"{number:034x}"
+            message.system_properties.priority = priority
+            response = await client.call("SendMessage", request)
+            assert codes([response.status]) == ["OK"]
+        store = broker.services.store
+        assert isinstance(store, DefaultMessageStore)
+        store.wait_until_dispatched()
+        received = await receive(client, ask())
+        assert [message.system_properties.priority for message in received] == [2, 7, 1, 0]
+        assert {message.system_properties.message_type for message in received} == {
+            TYPES["PRIORITY"]
+        }
+        assert not any(message.user_properties for message in received)
+
+    with_client(tmp_path, test)
+
+
 def test_a_compressed_body_comes_inflated(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         for kind in sysflag.CompressionType:
@@ -188,11 +219,42 @@ def test_i07_a_receive_without_time_does_not_wait(tmp_path: Path) -> None:
         call = Call({"x-mq-client-id": "c"}, deadline_s=asyncio.get_running_loop().time())
         for request in (ask(wait_ms=20_000), ask(wait_ms=None)):
             async with (
-                asyncio.timeout(4),
+                asyncio.timeout(12),  # well below the time of the poll
                 aclosing(broker.service.stream("ReceiveMessage", request, call)) as responses,
             ):
                 statuses = [response.status async for response in responses]
             assert codes(statuses) == ["MESSAGE_NOT_FOUND"]
+
+    with_client(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        ("", "BAD_REQUEST"),
+        ("5.0.2", "BAD_REQUEST"),
+        ("5.0.3", "ILLEGAL_POLLING_TIME"),
+        ("5.0.8", "ILLEGAL_POLLING_TIME"),
+    ],
+)
+def test_a_call_with_less_time_than_the_shortest_wait_is_refused(
+    tmp_path: Path, version: str, code: str
+) -> None:
+    """A ReceiveMessage call whose deadline is earlier than the shortest wait is refused, however
+    short a wait the client requests. Java's proxy does the same."""
+
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        broker.services.settings.grpc_min_long_polling_ms = 5_000
+        metadata = {"x-mq-client-id": "c", "x-mq-client-version": version}
+        for wait_ms in (0, 1_000, 20_000, None):
+            deadline_s = asyncio.get_running_loop().time() + 4.9
+            call = Call(metadata, deadline_s=deadline_s)
+            async with aclosing(
+                broker.service.stream("ReceiveMessage", ask(wait_ms=wait_ms), call)
+            ) as responses:
+                statuses = [response.status async for response in responses]
+            assert codes(statuses) == [code]
+            assert statuses[0].message.startswith("The deadline time remaining is not enough")
 
     with_client(tmp_path, test)
 
@@ -246,7 +308,9 @@ def test_a_handle_is_good_once(tmp_path: Path) -> None:
             "OK",
             "INVALID_RECEIPT_HANDLE",
         ]
-        assert codes([(await ack(client, handle)).status]) == ["INVALID_RECEIPT_HANDLE"]
+        status = (await ack(client, handle)).status
+        assert codes([status]) == ["INVALID_RECEIPT_HANDLE"]
+        assert status.message == "INVALID_RECEIPT_HANDLE"  # as Java: clients show the text
 
     with_client(tmp_path, test)
 
@@ -272,6 +336,25 @@ def test_a_new_invisible_time_has_a_new_handle_and_is_a_second_at_least(tmp_path
     with_client(tmp_path, test)
 
 
+def test_a_suspended_message_comes_again_with_the_same_attempt(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        await send(broker, 1)
+        for attempt, is_suspended in ((1, True), (1, False), (2, False)):
+            (message,) = await receive_count(client, 1)
+            assert message.system_properties.delivery_attempt == attempt
+            request = client.make(
+                "ChangeInvisibleDurationRequest",
+                group="G",
+                topic="T",
+                receipt_handle=message.system_properties.receipt_handle,
+                suspend=is_suspended,
+            )
+            response = await client.call("ChangeInvisibleDuration", request)
+            assert codes([response.status]) == ["OK"]
+
+    with_client(tmp_path, test)
+
+
 def test_a_consumer_makes_a_message_a_dead_letter(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         await send(broker, 1, tags="a")
@@ -293,11 +376,48 @@ def test_a_consumer_makes_a_message_a_dead_letter(tmp_path: Path) -> None:
     with_client(tmp_path, test)
 
 
-@pytest.mark.parametrize("invisible_ms", [None, 0, 9_999, 12 * 3_600_000 + 1])
-def test_an_illegal_invisible_time_is_refused(tmp_path: Path, invisible_ms: int | None) -> None:
+@pytest.mark.parametrize(
+    ("invisible_ms", "text"),
+    [
+        (None, "the invisibleTime is too small. min is 10000"),
+        (0, "the invisibleTime is too small. min is 10000"),
+        (9_999, "the invisibleTime is too small. min is 10000"),
+        (12 * 3_600_000 + 1, "the invisibleTime is too large. max is 43200000"),
+    ],
+)
+def test_an_illegal_invisible_time_is_refused_with_javas_text(
+    tmp_path: Path, invisible_ms: int | None, text: str
+) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         (response,) = await client.receive(ask(invisible_ms=invisible_ms))
         assert codes([response.status]) == ["ILLEGAL_INVISIBLE_TIME"]
+        assert response.status.message == text
+
+    with_client(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("invisible_ms", "text"),
+    [
+        (-1, "the invisibleTime is too small. min is 0"),
+        (12 * 3_600_000 + 1, "the invisibleTime is too large. max is 43200000"),
+    ],
+)
+def test_an_illegal_new_invisible_time_is_refused_with_javas_text(
+    tmp_path: Path, invisible_ms: int, text: str
+) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        await send(broker, 1)
+        (message,) = await receive_count(client, 1)
+        request = client.make(
+            "ChangeInvisibleDurationRequest",
+            group="G",
+            topic="T",
+            receipt_handle=message.system_properties.receipt_handle,
+        )
+        write_duration_ms(request.invisible_duration, invisible_ms)
+        status = (await client.call("ChangeInvisibleDuration", request)).status
+        assert (codes([status]), status.message) == (["ILLEGAL_INVISIBLE_TIME"], text)
 
     with_client(tmp_path, test)
 

@@ -1,10 +1,11 @@
-"""Tests of SendMessage: what is stored, and what is refused."""
+"""Tests of SendMessage: stored and refused messages."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import hashlib
+import time
 import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import Any
 import pytest
 
 from tests.kit.grpc_broker import GrpcBroker, GrpcClient, codes, serving_grpc
-from tieredstore.broker.grpc.conversion import write_timestamp_ms
-from tieredstore.broker.grpc.messages import MAX_GZIP_MEMBERS
-from tieredstore.broker.grpc.stubs import find_message, list_values
+from tests.kit.grpc_types import find_message, list_values
+from tieredstore.broker.grpc.messages import MAX_GZIP_MEMBERS, RESERVED_NAMES
+from tieredstore.broker.grpc.protocol import write_timestamp_ms
+from tieredstore.broker.send.door import BROKER_PROPERTIES
+from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.message.record import StoredMessage
 
@@ -168,6 +171,33 @@ def set_gzip(body: bytes) -> Callable[[Any], None]:
     return apply
 
 
+JAVA_TEXTS = {
+    "message body cannot be empty",
+    "message body cannot exceed the max 4194304",
+    "message id cannot be empty",
+    "tag cannot contain '|'",
+    "tag cannot be the char sequence of whitespace",
+    "message group exceed the max size 64",
+    "key cannot be the char sequence of whitespace",
+    "property is used by system: UNIQ_KEY",
+    "property is used by system: _SYS_MSG_PRIORITY_",
+    "the key of property cannot contain control character",
+    "the value of property cannot contain control character",
+    "the total size of user property is too large, max is 16384",
+    "too many user properties, max is 128",
+    "the max delay time of message is too large, max is 86400000",
+    "priority: expected a number from 0, found -1",  # Java's proxy answers INTERNAL_SERVER_ERROR
+    "the max transaction recovery time of message is too large, max is 3600",
+}
+"""Error texts of Java's proxy. Client programs search for them."""
+
+
+def set_long_recovery(message: Any) -> None:
+    system = message.system_properties
+    system.message_type = list_values("MessageType")["TRANSACTION"]
+    system.orphaned_transaction_recovery_duration.seconds = 3_601
+
+
 def set_far_delivery(message: Any) -> None:
     write_timestamp_ms(
         message.system_properties.delivery_timestamp, SYSTEM_CLOCK.now_ms() + 25 * 3_600_000
@@ -186,14 +216,23 @@ def set_far_delivery(message: Any) -> None:
         (change(tag="a|b"), "ILLEGAL_MESSAGE_TAG"),
         (change(tag=" "), "ILLEGAL_MESSAGE_TAG"),
         (change(message_group="g" * 64), "ILLEGAL_MESSAGE_GROUP"),
-        (lambda message: message.system_properties.keys.append("a b"), "ILLEGAL_MESSAGE_KEY"),
+        (lambda message: message.system_properties.keys.append(" "), "ILLEGAL_MESSAGE_KEY"),
+        (lambda message: message.system_properties.keys.append("\t"), "ILLEGAL_MESSAGE_KEY"),
+        (
+            lambda message: message.system_properties.keys.append("k" * ((16 << 10) + 1)),
+            "MESSAGE_PROPERTIES_TOO_LARGE",
+        ),
+        (change(tag="t" * ((16 << 10) + 1)), "MESSAGE_PROPERTIES_TOO_LARGE"),
+        (set_long_recovery, "BAD_REQUEST"),
         (set_property("UNIQ_KEY", "x"), "ILLEGAL_MESSAGE_PROPERTY_KEY"),
+        (set_property("_SYS_MSG_PRIORITY_", "1"), "ILLEGAL_MESSAGE_PROPERTY_KEY"),
         (set_property("a\x01b", "x"), "ILLEGAL_MESSAGE_PROPERTY_KEY"),
         (set_property("a", "x\x02y"), "ILLEGAL_MESSAGE_PROPERTY_KEY"),
         (set_property("a", "x" * (16 << 10)), "MESSAGE_PROPERTIES_TOO_LARGE"),
         (fill_properties, "MESSAGE_PROPERTIES_TOO_LARGE"),
         (set_digest, "MESSAGE_CORRUPTED"),
         (set_far_delivery, "ILLEGAL_DELIVERY_TIME"),
+        (change(priority=-1), "BAD_REQUEST"),
         (change(body_encoding=ENCODINGS["GZIP"]), "MESSAGE_CORRUPTED"),
         (set_gzip(gzip.compress(b"x")[:-1]), "MESSAGE_CORRUPTED"),
         (set_gzip(gzip.compress(b"x") + gzip.compress(b"y")[:-1]), "MESSAGE_CORRUPTED"),
@@ -208,7 +247,68 @@ def test_i05_what_no_message_may_be_is_refused(
         spoil(request.messages[0])
         response = await client.call("SendMessage", request)
         assert codes([response.status]) == [code]
+        if code != "MESSAGE_CORRUPTED":
+            assert response.status.message in JAVA_TEXTS
         assert not response.entries
+        assert read_all(broker) == []
+
+    with_client(tmp_path, test)
+
+
+def test_texts_that_are_empty_count_as_absent_and_keys_may_have_spaces(tmp_path: Path) -> None:
+    """As in Java's proxy, empty texts count as absent, and keys may contain spaces."""
+
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        request = one_message()
+        system = request.messages[0].system_properties
+        system.tag, system.message_group = "", ""
+        system.keys.extend(["a b", "", "c"])
+        response = await client.call("SendMessage", request)
+        assert codes([response.status]) == ["OK"]
+        [stored] = await read(broker, 1)
+        assert stored.get_property("KEYS") == "a b c"
+        assert not {"TAGS", "__SHARDINGKEY"} & set(stored.properties)
+
+    with_client(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("lite_topic", "code", "kept"),
+    [
+        ("a-B_1", "OK", "a-B_1"),
+        ("", "OK", None),
+        ("x" * 64, "OK", "x" * 64),
+        *((name, "ILLEGAL_LITE_TOPIC", None) for name in ("x" * 65, " ", "a.b", "a$b", "ä", "a\n")),
+    ],
+)
+def test_i75_a_message_keeps_its_lite_topic_or_is_refused(
+    tmp_path: Path, lite_topic: str, code: str, kept: str | None
+) -> None:
+    """A message keeps its lite topic, or is refused. An earlier version stored the message without
+    its lite topic."""
+
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        request = one_message()
+        request.messages[0].system_properties.lite_topic = lite_topic
+        response = await client.call("SendMessage", request)
+        assert codes([response.status]) == [code]
+        if code == "OK":
+            [stored] = await read(broker, 1)
+            assert stored.get_property("__LITE_TOPIC") == kept
+        else:
+            assert read_all(broker) == []
+
+    with_client(tmp_path, test)
+
+
+def test_a_lite_message_without_light_queues_is_refused(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        config = TopicConfig(topic_name="T", attributes={"message.type": "LITE"})
+        broker.services.topics.update_topic(config)
+        request = one_message()
+        request.messages[0].system_properties.lite_topic = "a"
+        response = await client.call("SendMessage", request)
+        assert "enableLmq" in response.entries[0].status.message
         assert read_all(broker) == []
 
     with_client(tmp_path, test)
@@ -224,6 +324,61 @@ def test_i04_a_gzip_bomb_stops_at_the_largest_body(tmp_path: Path) -> None:
             assert codes([response.status]) == ["MESSAGE_BODY_TOO_LARGE"]
 
     with_client(tmp_path, test)
+
+
+def as_normal(system: Any) -> None:
+    """Leave a request unchanged: it sends a normal message."""
+
+
+def as_fifo(system: Any) -> None:
+    system.message_group = "g"
+
+
+def as_delayed(system: Any) -> None:
+    write_timestamp_ms(system.delivery_timestamp, int(time.time() * 1000) + 60_000)
+
+
+def as_priority(system: Any) -> None:
+    system.priority = 1
+
+
+def as_transaction(system: Any) -> None:
+    system.message_type = list_values("MessageType")["TRANSACTION"]
+
+
+SHAPES = {
+    "NORMAL": as_normal,
+    "FIFO": as_fifo,
+    "DELAY": as_delayed,
+    "TRANSACTION": as_transaction,
+    "PRIORITY": as_priority,
+}
+
+
+@pytest.mark.parametrize("given", SHAPES)
+@pytest.mark.parametrize("topic", ["", *SHAPES, "MIXED", "LITE", "%RETRY%G", "%DLQ%G"])
+def test_a_message_must_have_the_type_of_its_topic(tmp_path: Path, topic: str, given: str) -> None:
+    """As in Java's proxy, a message must have the type of its topic. A topic without a type takes
+    normal messages."""
+
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        name = topic if topic.startswith("%") else "T"
+        attributes = {} if not topic or topic.startswith("%") else {"message.type": topic}
+        broker.services.topics.update_topic(TopicConfig(topic_name=name, attributes=attributes))
+        request = one_message(topic=name)
+        SHAPES[given](request.messages[0].system_properties)
+        response = await client.call("SendMessage", request)
+        expected = topic or "NORMAL"
+        if expected in {given, "MIXED"} or expected.startswith("%"):
+            assert "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE" not in codes([response.status])
+        else:
+            assert codes([response.status]) == ["MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"]
+            assert response.status.message == (
+                "TopicMessageType validate failed, "
+                f"the expected type is {expected}, but actual type is {given}"
+            )
+
+    with_client(tmp_path, test, enableTopicMessageTypeCheck="true")
 
 
 def test_messages_of_two_topics_in_one_call_are_refused(tmp_path: Path) -> None:
@@ -252,3 +407,12 @@ def test_an_unknown_topic_is_not_found(tmp_path: Path) -> None:
         assert codes([response.status, response.entries[0].status]) == ["TOPIC_NOT_FOUND"] * 2
 
     with_client(tmp_path, test, autoCreateTopicEnable="false")
+
+
+def test_i75_names_of_the_broker_are_no_user_properties() -> None:
+    """The broker has properties of its own in messages. It refuses their names in clients'
+    messages, and hides these properties from clients."""
+    names = {name.decode() for name in BROKER_PROPERTIES}
+    names -= {"TIMER_DELAY_LEVEL", "POP_CK_OFFSET"}  # which Java's proxy takes as well
+    clients = {"WAIT", "RECONSUME_TIME", "TIMER_DELAY_MS", "MAX_RECONSUME_TIMES", "DUP_INFO"}
+    assert names | clients | {"MIN_OFFSET", "MAX_OFFSET"} <= RESERVED_NAMES

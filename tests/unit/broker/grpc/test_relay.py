@@ -1,9 +1,11 @@
-"""Tests of the port that takes TLS and plain: real gRPC channels over it, and hostile peers."""
+"""Tests of the port that accepts TLS and plain connections, with real gRPC channels and hostile
+peers."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, ClassVar, cast
 
@@ -11,12 +13,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from tieredstore.broker.grpc import relay
-from tieredstore.broker.grpc.call import Call
-from tieredstore.broker.grpc.relay import Ports, Relay
-from tieredstore.broker.grpc.server import GrpcServer
-from tieredstore.broker.grpc.statuses import Code, make_status
-from tieredstore.broker.grpc.stubs import SERVICE_NAME, find_message
+from tests.kit.grpc_types import find_message
+from tieredstore.broker.grpc import server as relay
+from tieredstore.broker.grpc.message_types import SERVICE_NAME
+from tieredstore.broker.grpc.protocol import Call, Code, make_status
+from tieredstore.broker.grpc.server import GrpcServer, Ports, Relay
 from tieredstore.broker.tls import Tls, make_certificate
 
 HEARTBEAT = f"/{SERVICE_NAME}/Heartbeat"
@@ -24,7 +25,7 @@ HeartbeatResponse = find_message("HeartbeatResponse")
 
 
 class EchoService:
-    """Answers a heartbeat with the address of who sent it."""
+    """Answers a heartbeat with the sender's address."""
 
     def serves(self, method: str) -> bool:
         return method == "Heartbeat"
@@ -40,7 +41,7 @@ class EchoService:
 
 
 async def heartbeat(channel: grpc.aio.Channel) -> str:
-    call = channel.unary_unary(
+    call: Any = channel.unary_unary(
         HEARTBEAT,
         request_serializer=lambda request: request.SerializeToString(),
         response_deserializer=HeartbeatResponse.FromString,
@@ -58,9 +59,7 @@ async def start(server: GrpcServer) -> int:
 
 
 def serve(
-    test: Callable[[int], Awaitable[None]],
-    tls: Tls | None = None,
-    max_connections: int = 100,
+    test: Callable[[int], Awaitable[None]], tls: Tls | None = None, max_connections: int = 100
 ) -> None:
     async def run() -> None:
         server = GrpcServer(EchoService(), tls, max_connections)
@@ -113,10 +112,59 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
+def test_s61_a_client_that_has_gone_has_not_the_address_of_the_relay() -> None:
+    """The peer address of a client that has disconnected is never the relay's own address. The test
+    sends recorded calls again from another address, and disconnects before the broker has examined
+    all of them."""
+    peers: list[str] = []
+    sent = bytearray()
+
+    class NotingService(EchoService):
+        async def answer(self, method: str, request: Any, call: Call) -> Any:
+            peers.append(call.peer)
+            return await super().answer(method, request, call)
+
+    async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            sent.extend(data)
+            writer.write(data)
+        writer.close()
+
+    async def run() -> None:
+        server = GrpcServer(NotingService(), None, 200)
+        port = await start(server)
+
+        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            from_relay, to_relay = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(record(reader, to_relay), copy(from_relay, writer))
+
+        recorder = await asyncio.start_server(forward, "127.0.0.1", 0)
+        address = recorder.sockets[0].getsockname()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{address[1]}") as channel:
+            await asyncio.gather(*(heartbeat(channel) for _ in range(60)))
+        assert peers
+        peers.clear()
+        for number in range(60):
+            client = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
+            client.sendall(sent)
+            if number % 2:
+                await asyncio.sleep(0.001 * (number % 7))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            await asyncio.sleep(0.01)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            own = await heartbeat(channel)
+        assert {peer.rpartition(":")[0] for peer in peers if peer != own} <= {"127.0.0.2"}
+        recorder.close()
+        await server.stop()
+
+    asyncio.run(run())
+
+
 def test_a_method_that_is_not_served_is_unimplemented() -> None:
     async def test(port: int) -> None:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary(f"/{SERVICE_NAME}/QueryOffset")
+            call: Any = channel.unary_unary(f"/{SERVICE_NAME}/QueryOffset")
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call(b"", timeout=20)
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -170,9 +218,7 @@ def test_tls_without_a_certificate_is_closed() -> None:
     serve(test)
 
 
-def test_i07_a_client_that_does_not_read_loses_its_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_i07_a_client_that_does_not_read_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "STALL_TIMEOUT_S", 0.2)
 
     async def answer_much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -223,7 +269,7 @@ def test_large_requests_pass_both_ways() -> None:
         request.messages.add().body = body
         options = [("grpc.max_receive_message_length", -1)]
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
-            call = channel.unary_unary(
+            call: Any = channel.unary_unary(
                 f"/{SERVICE_NAME}/SendMessage",
                 response_deserializer=find_message("SendMessageResponse").FromString,
             )
@@ -235,7 +281,7 @@ def test_large_requests_pass_both_ways() -> None:
 
 
 class Greeter(asyncio.Protocol):
-    """A server that speaks at once."""
+    """A server that sends data before it receives any."""
 
     open: ClassVar[set[Greeter]] = set()
 

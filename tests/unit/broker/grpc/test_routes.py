@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kit.grpc_broker import GrpcBroker, GrpcClient, codes, serving_grpc
-from tieredstore.broker.grpc.stubs import list_values
+from tests.kit.grpc_types import list_values
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
 
@@ -19,9 +19,7 @@ TYPES = list_values("MessageType")
 
 
 def with_client(
-    root: Path,
-    test: Callable[[GrpcBroker, GrpcClient], Awaitable[None]],
-    **properties: str,
+    root: Path, test: Callable[[GrpcBroker, GrpcClient], Awaitable[None]], **properties: str
 ) -> None:
     async def run() -> None:
         async with serving_grpc(root, properties) as broker, broker.client() as client:
@@ -37,7 +35,12 @@ def route(client: GrpcClient, topic: str) -> Any:
 def test_a_route_echoes_the_endpoints_of_the_request(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         broker.services.topics.update_topic(
-            TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=3)
+            TopicConfig(
+                topic_name="T",
+                read_queue_nums=2,
+                write_queue_nums=3,
+                attributes={"message.type": "MIXED"},
+            )
         )
         request = route(client, "T")
         request.endpoints.scheme = list_values("AddressScheme")["DOMAIN_NAME"]
@@ -62,32 +65,52 @@ def test_a_route_echoes_the_endpoints_of_the_request(tmp_path: Path) -> None:
 
 def test_a_topic_with_a_type_takes_that_one_alone(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
-        broker.services.topics.update_topic(
-            TopicConfig(topic_name="T", attributes={"message.type": "FIFO"})
-        )
+        for name in ("FIFO", "PRIORITY"):
+            broker.services.topics.update_topic(
+                TopicConfig(topic_name="T", attributes={"message.type": name})
+            )
+            response = await client.call("QueryRoute", route(client, "T"))
+            assert list(response.message_queues[0].accept_message_types) == [TYPES[name]]
+        broker.services.topics.update_topic(TopicConfig(topic_name="T"))
         response = await client.call("QueryRoute", route(client, "T"))
-        assert list(response.message_queues[0].accept_message_types) == [TYPES["FIFO"]]
+        assert list(response.message_queues[0].accept_message_types) == [TYPES["NORMAL"]]
 
     with_client(tmp_path, test)
 
 
-def test_an_unknown_topic_is_made_where_sends_may_make_it(tmp_path: Path) -> None:
+def test_an_unknown_topic_is_made_where_a_key_says_so(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         response = await client.call("QueryRoute", route(client, "new"))
         assert codes([response.status]) == ["OK"]
         assert len(response.message_queues) == 8
-        assert broker.services.topics.find_topic("new") is not None
+        made = broker.services.topics.find_topic("new")
+        assert made is not None
+        assert made.attributes == {"message.type": "MIXED"}
 
     with_client(tmp_path, test)
 
 
-def test_an_unknown_topic_is_not_found_where_they_may_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["autoCreateTopicEnable", "autoCreateMixedTopics"])
+def test_an_unknown_topic_is_not_found_otherwise(tmp_path: Path, key: str) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         response = await client.call("QueryRoute", route(client, "new"))
         assert codes([response.status]) == ["TOPIC_NOT_FOUND"]
         assert broker.services.topics.find_topic("new") is None
 
-    with_client(tmp_path, test, autoCreateTopicEnable="false")
+    with_client(tmp_path, test, **{key: "false"})
+
+
+def test_a_light_queue_has_no_route_and_is_not_made(tmp_path: Path) -> None:
+    """A request for the route of a light queue gets no route and creates nothing, as in Java's
+    proxy. Java's name servers have no light queues. Only remoting clients pull them."""
+
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        for name in ("%LMQ%x", "%LMQ%$parent$lite"):
+            response = await client.call("QueryRoute", route(client, name))
+            assert codes([response.status]) == ["TOPIC_NOT_FOUND"]
+            assert broker.services.topics.find_topic(name) is None
+
+    with_client(tmp_path, test, enableLmq="true", enableMultiDispatch="true")
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "a/b", "x" * 300])
@@ -108,6 +131,36 @@ def test_endpoints_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
     with_client(tmp_path, test)
 
 
+def test_s81_what_a_route_repeats_for_each_queue_is_limited(tmp_path: Path) -> None:
+    """The fields that a route repeats for each queue are limited. Otherwise one request of 4 MB
+    causes an answer of gigabytes."""
+
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        broker.services.topics.update_topic(TopicConfig(topic_name="T"))
+        for method in ("QueryRoute", "QueryAssignment"):
+            request = client.make(f"{method}Request", topic="T", endpoints=True)
+            if method == "QueryAssignment":
+                request.group.name = "G"
+            request.topic.resource_namespace = "n" * 255
+            response = await client.call(method, request)
+            assert codes([response.status]) == ["OK"]
+            queues = getattr(response, "message_queues", None) or [
+                one.message_queue for one in response.assignments
+            ]
+            assert {queue.topic.resource_namespace for queue in queues} == {"n" * 255}
+            request.topic.resource_namespace = "n" * 1_000_000
+            response = await client.call(method, request)
+            assert codes([response.status]) == ["OK"]
+            assert response.ByteSize() < 10_000
+            for _ in range(200):
+                request.endpoints.addresses.add(host="127.0.0.1", port=8081)
+            response = await client.call(method, request)
+            assert codes([response.status]) == ["ILLEGAL_ACCESS_POINT"]
+            assert response.ByteSize() < 1_000
+
+    with_client(tmp_path, test)
+
+
 def test_a_group_gets_one_assignment_and_one_with_order_gets_every_queue(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         broker.services.topics.update_topic(
@@ -123,5 +176,20 @@ def test_a_group_gets_one_assignment_and_one_with_order_gets_every_queue(tmp_pat
             assert codes([response.status]) == ["OK"]
             seen[group] = [one.message_queue.id for one in response.assignments]
         assert seen == {"plain": [-1], "ordered": [0, 1, 2]}
+
+    with_client(tmp_path, test)
+
+
+@pytest.mark.parametrize("topic", ["rmq_sys_foo", "rmq_sys_DELETED_TOPICS", "CHECKPOINT_TOPIC"])
+def test_i30_a_route_makes_no_topic_of_the_broker(tmp_path: Path, topic: str) -> None:
+    """A request for a route never creates a topic with a name that the broker reserves, because no
+    operator could delete the topic."""
+
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        response = await client.call("QueryRoute", route(client, topic))
+        assert codes([response.status]) == ["TOPIC_NOT_FOUND"]
+        assert broker.services.topics.find_topic(topic) is None
+        known = await client.call("QueryRoute", route(client, "SELF_TEST_TOPIC"))
+        assert codes([known.status]) == ["OK"]
 
     with_client(tmp_path, test)

@@ -1,4 +1,5 @@
-"""Tests of the messages: they live beside those of RocketMQ's Python client in one process."""
+"""The generated messages and the messages of RocketMQ's Python client can be used in one
+process."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ import pytest
 
 from tests.kit.paths import ROOT
 
-OURS = "from tieredstore.broker.grpc import server, stubs"
+OURS = "from tieredstore.broker.grpc import message_types, server"
 THEIRS = "import rocketmq"
 USE_BOTH = """
 from rocketmq.grpc_protocol import definition_pb2
 theirs = definition_pb2.Resource(name="topic")
-ours = stubs.Resource.FromString(theirs.SerializeToString())
+ours = message_types.Resource.FromString(theirs.SerializeToString())
 assert ours.name == "topic" and type(ours) is not type(theirs)
 """
 

@@ -1,4 +1,4 @@
-"""Tests of telemetry streams: settings, sessions, and what is bounded."""
+"""Tests of telemetry streams: settings, sessions, and limits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import grpc.aio
 import pytest
 
 from tests.kit.grpc_broker import CODES, GrpcBroker, GrpcClient, codes, serving_grpc
-from tieredstore.broker.clients import TelemetryClient, VerifyResult
+from tests.kit.grpc_types import find_message, list_values
+from tieredstore.broker.clients.session import TelemetryClient, VerifyResult
 from tieredstore.broker.grpc import telemetry
-from tieredstore.broker.grpc.stubs import Settings, TelemetryCommand, find_message, list_values
+from tieredstore.broker.grpc.message_types import Settings, TelemetryCommand
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.errors import Busy, Invalid, Unavailable
-from tieredstore.message.record import Message, StoredMessage
+from tieredstore.message.encoding import Message
+from tieredstore.message.record import StoredMessage
 
 LANGUAGES = list_values("Language")
 
@@ -86,7 +88,8 @@ def test_a_producer_is_told_its_limits(tmp_path: Path) -> None:
 def test_a_producer_is_told_of_no_larger_body_than_a_file_of_the_log_takes(
     tmp_path: Path, file_bytes: int, told: int
 ) -> None:
-    """With all properties that a message may have, but for a tiny file."""
+    """Producers get a body limit that depends on the size of commit log files. A message of this
+    size fits into a file, even with all possible properties."""
 
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         answer = await exchange(client.open_telemetry(), producer_settings())
@@ -169,9 +172,7 @@ def test_a_client_that_goes_is_forgotten_at_once(tmp_path: Path) -> None:
     with_client(tmp_path, test)
 
 
-def test_settings_with_an_illegal_group_are_refused_and_the_stream_goes_on(
-    tmp_path: Path,
-) -> None:
+def test_settings_with_an_illegal_group_are_refused_and_the_stream_goes_on(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         stream = client.open_telemetry()
         answer = await exchange(stream, consumer_settings(group="../G"))
@@ -194,11 +195,8 @@ def test_a_client_without_an_id_is_refused(tmp_path: Path) -> None:
     with_client(tmp_path, test)
 
 
-def test_lite_topics_are_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_call_that_is_not_served_is_unimplemented(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
-        request = find_message("SyncLiteSubscriptionRequest")()
-        response = await client.call("SyncLiteSubscription", request)
-        assert codes([response.status]) == ["NOT_IMPLEMENTED"]
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await client.call("QueryOffset", find_message("QueryOffsetRequest")())
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -313,7 +311,7 @@ def test_a_consumer_is_told_to_consume_one_message(tmp_path: Path, code: str) ->
         answer.verify_message_result.nonce = command.nonce
         await stream.write(answer)
         assert await asked == VerifyResult(*VERDICTS[code])
-        await stream.write(answer)  # too late, and the stream goes on
+        await stream.write(answer)  # too late, and the stream continues
         assert codes([(await exchange(stream, consumer_settings())).status]) == ["OK"]
 
     with_client(tmp_path, test)
@@ -354,5 +352,43 @@ def test_a_consumer_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
         for one in asked[:-1]:
             with pytest.raises(Unavailable, match="stream has ended"):
                 await one
+
+    with_client(tmp_path, test)
+
+
+def test_s81_the_settings_of_a_client_are_limited(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        stream = client.open_telemetry()
+        large = producer_settings()
+        large.user_agent.hostname = "h" * telemetry.MAX_SETTINGS_BYTES
+        assert codes([(await exchange(stream, large)).status]) == ["BAD_REQUEST"]
+        assert broker.services.producers.list_groups() == {}
+        for number, code in ((0, "OK"), (1, "BAD_REQUEST")):
+            many = Settings()
+            for count in range(1_000):
+                many.publishing.topics.add().name = f"T{number}-{count}"
+            for _ in range(9 * (1 - number)):
+                assert codes([(await exchange(stream, many)).status]) == ["OK"]
+                for topic in many.publishing.topics:
+                    topic.name += "+"
+            one = producer_settings(f"{number}")
+            for count in range(999 + number):
+                one.publishing.topics.add().name = f"{number}-{count}"
+            assert codes([(await exchange(stream, one)).status]) == [code]
+        assert len(broker.services.producers.list_groups()) == 10_000
+
+    with_client(tmp_path, test)
+
+
+@pytest.mark.parametrize("namespace", ["../x", "a/b", "a\n", "n" * 300])
+def test_i81_a_namespace_has_no_effect(tmp_path: Path, namespace: str) -> None:
+    """As in Java's proxy, the namespace of a topic has no effect."""
+
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        settings = producer_settings()
+        settings.publishing.topics[0].resource_namespace = namespace
+        answer = await exchange(client.open_telemetry(), settings)
+        assert codes([answer.status]) == ["OK"]
+        assert broker.services.producers.list_groups().keys() == {"T"}
 
     with_client(tmp_path, test)

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them."""
+"""Metrics are exported in the format of Prometheus."""
 
 from __future__ import annotations
 

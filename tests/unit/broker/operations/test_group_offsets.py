@@ -1,4 +1,5 @@
-"""What a scrape does on the loop grows with the number of groups, not with its square."""
+"""A scrape of the metrics does work on the event loop. This work is linear in the number of
+groups."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tieredstore.broker.state.topics import TopicConfig
 
 
 class _Counted(dict[tuple[str, str], dict[int, int]]):
-    """Offsets; knows how many keys were walked over."""
+    """Table of offsets that counts the keys that are iterated."""
 
     count = 0
 

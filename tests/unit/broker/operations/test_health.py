@@ -1,4 +1,4 @@
-"""What `/health` says."""
+"""Tests of the content of `/health`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tieredstore.broker.operations.health import describe_health
-from tieredstore.contracts.tier_status import TierStatus
+from tieredstore.contracts.message_store import TierStatus
 from tieredstore.service_thread import ServiceHealth, ServiceState
 
 TIER = TierStatus(

@@ -1,4 +1,4 @@
-"""Metrics by OTLP, against a receiver in this process."""
+"""Metrics are exported by OTLP to a receiver in this process."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.metrics.v1 import (
-    metrics_service_pb2,
-    metrics_service_pb2_grpc,
-)
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 from tests.kit.waiting import wait_for
-from tieredstore.broker.operations.exporter import Series, make_base_labels
-from tieredstore.broker.operations.otlp import OtlpExporter
+from tieredstore.broker.operations.exporter import OtlpExporter, Series, make_base_labels
 from tieredstore.broker.settings import BrokerSettings, list_settings
+from tieredstore.config import StoreConfig
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.metrics import Histogram
 from tieredstore.testing.broker import Broker
@@ -29,7 +26,7 @@ DELTA = metrics_pb2.AGGREGATION_TEMPORALITY_DELTA
 
 
 class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):
-    """Keeps what it gets, and the headers of the last request."""
+    """Records all requests, and the headers of the last one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +38,7 @@ class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):
         if self.is_away:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "away")
         with self._lock:
-            self.headers = dict(context.invocation_metadata())
+            self.headers = {name: str(value) for name, value in context.invocation_metadata()}
             [resource] = request.resource_metrics
             [scope] = resource.scope_metrics
             self.metrics = {metric.name: metric for metric in scope.metrics}
@@ -184,4 +181,4 @@ def test_what_cannot_work_is_refused(target: str, header: str) -> None:
 
 def test_headers_are_not_shown() -> None:
     settings = BrokerSettings(metrics_grpc_exporter_header="Authorization:Bearer x")
-    assert "Bearer" not in str(list_settings(settings))
+    assert "Bearer" not in str(list_settings(settings, StoreConfig()))

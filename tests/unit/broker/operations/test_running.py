@@ -1,4 +1,4 @@
-"""What an operator asks a running broker: every metric and every field of its health."""
+"""A running broker reports every metric and every field of the health."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.kit.waiting import wait_for
 from tieredstore.broker.send.sender import SendRequest
 from tieredstore.contracts.message_store import GetRequest
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.testing.broker import Broker
 
 Samples = dict[str, list[dict[str, str]]]
@@ -36,7 +36,7 @@ TIER = {
     "rocketmq_storage_size": {"topic", "file_type"},
     "rocketmq_storage_message_reserve_time": QUEUE,
 }
-"""Labels of each, beside the base labels and those of a tier."""
+"""Labels that each metric has besides the base labels and the tier's labels."""
 LOCAL = (
     "rocketmq_storage_size",
     "rocketmq_storage_flush_behind_bytes",
@@ -44,13 +44,13 @@ LOCAL = (
     "rocketmq_storage_message_reserve_time",
 )
 SETTINGS = {"tieredStorageLevel": "FORCE", "tieredStoreGroupCommitTimeout": "3600000"}
-"""Nothing is uploaded but by `flush_tier`."""
+"""Settings of a broker that uploads only by `flush_tier`."""
 BASE = {"cluster", "node_type", "node_id"}
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """One that has sent, uploaded and read from its tier, with a group that is behind."""
+    """Broker that has received, uploaded and read messages, and has a lagging group."""
     with Broker(properties=SETTINGS) as broker:
         for topic in ("orders", "leaving"):
             for number in range(3):

@@ -1,4 +1,4 @@
-"""Pulls that wait: woken by messages, by their time, by the end of the broker."""
+"""Waiting pulls end when a message arrives, when their time is over, or when the broker stops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.local_stores import plain, put_all, running, small_config
-from tieredstore.broker.clients import Subscription
+from tieredstore.broker.clients.session import Subscription
 from tieredstore.broker.pull import MessagePuller, PullHold, PullRequest
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.errors import Busy
@@ -23,7 +23,7 @@ def play(root: Path, scenario: Scenario, max_watches: int = 100) -> None:
         with running(small_config(root)) as store:
             hold = PullHold(max_watches)
             hold.start()
-            store.set_message_arriving_listener(hold.tell_arrived)
+            store.set_message_arriving_listener(hold.notify_arrived)
             try:
                 await scenario(store, MessagePuller(store, hold), hold)
             finally:
@@ -39,7 +39,7 @@ def request(offset: int = 0, tags: str = "*", wait_ms: int = 30_000, queue: int 
 
 
 async def park(hold: PullHold, count: int = 1) -> None:
-    """Return when so many pulls wait."""
+    """Wait until the given number of pulls are waiting."""
     while hold.count < count:  # noqa: ASYNC110 - nobody tells that a pull begins to wait
         await asyncio.sleep(0)
     await asyncio.sleep(0.01)
@@ -60,6 +60,20 @@ def test_a_message_wakes_the_pulls_of_its_queue_alone(tmp_path: Path) -> None:
         await asyncio.wait([other])
         assert hold.count == 0
         assert hold._watches == {}
+
+    play(tmp_path, scenario)
+
+
+def test_pulls_are_counted_by_topic_and_group(tmp_path: Path) -> None:
+    async def scenario(store: DefaultMessageStore, puller: MessagePuller, _hold: PullHold) -> None:
+        put_all(store, [plain(number=number) for number in range(5)])
+        result = await puller.pull(request())
+        await puller.pull(request(4))
+        await puller.pull(request(5, wait_ms=0))
+        found = puller.traffic.deliveries["T", "g"]
+        assert (found.messages, found.answers) == (6, 2)
+        assert found.size_bytes == result.size_bytes + result.messages[4].size
+        assert (puller.traffic.found, puller.traffic.missed) == (2, 1)
 
     play(tmp_path, scenario)
 
@@ -105,7 +119,7 @@ def test_messages_between_the_read_and_the_wait_are_not_missed(tmp_path: Path) -
     async def scenario(store: DefaultMessageStore, puller: MessagePuller, hold: PullHold) -> None:
         with hold.watch_topic("T") as watch:
             put_all(store, [plain()])
-            await asyncio.sleep(0.01)  # told while nobody waits
+            await asyncio.sleep(0.01)  # notified without a waiting pull
             assert await watch.wait(30_000)
             assert not await watch.wait(1)  # once
             put_all(store, [plain(queue_id=3)])

@@ -1,4 +1,4 @@
-"""ReceiveService over a real store: what goes out, when, and what comes of it."""
+"""ReceiveService on a real store: tests of delivery, order and acknowledgements."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.kit.receiving import Receiving, bodies, drive
-from tieredstore.broker.receive import AckStatus
-from tieredstore.broker.receive.handles import Receipt, decode_handle, encode_handle
-from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.receive.requests import AckStatus, Receipt, decode_handle, encode_handle
+from tieredstore.broker.receive.state import FROM_LAST, FROM_WHERE
+from tieredstore.broker.refused import Reason, Refused
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus
 from tieredstore.errors import Invalid, Unavailable
+from tieredstore.local.dispatch_source import LocalDispatchSource
 
 OK, INVALID = AckStatus.OK, AckStatus.INVALID_RECEIPT_HANDLE
 
@@ -33,6 +34,11 @@ def test_messages_of_all_queues_go_out_once_and_acknowledged_ones_never_again(
         assert (on.offset(0), on.offset(1)) == (3, 3)
         on.clock.advance(100_000)
         assert await on.receive() == []
+        traffic = on.service.traffic
+        found = traffic.deliveries["T", "G"]
+        assert (found.messages, found.answers) == (6, 1)
+        assert found.size_bytes == sum(one.message.size for one in received)
+        assert (traffic.found, traffic.missed) == (1, 2)
 
     drive(tmp_path, test)
 
@@ -180,7 +186,7 @@ def test_a_dead_letter_that_cannot_be_stored_is_tried_again(tmp_path: Path) -> N
 def test_where_there_are_no_dead_letters_a_message_goes_out_again(tmp_path: Path) -> None:
     async def test(on: Receiving) -> None:
         on.put(1)
-        on.dead.error = Refused(RefusalReason.NO_PERMISSION, "read-only")
+        on.dead.error = Refused(Reason.NO_PERMISSION, "read-only")
         for attempt in (1, 2, 3):
             assert [one.delivery_attempt for one in await on.receive()] == [attempt]
             on.clock.advance(30_000)
@@ -284,7 +290,7 @@ def test_a_message_of_a_group_that_failed_goes_out_before_those_behind_it(tmp_pa
             (1, 1),
             (2, 1),
         ]
-        # The first one is not done: what was behind it stays behind it.
+        # The first one is not acknowledged, so later ones stay after it.
         await on.service.ack("G", "T", again[1].handle)
         on.clock.advance(30_000)
         assert bodies(await on.receive(fifo=True)) == [0, 2]
@@ -436,16 +442,43 @@ def test_only_messages_that_match_the_subscription_go_out(tmp_path: Path) -> Non
         assert bodies(received) == [1, 4]
         await on.service.ack_all("G", "T", [one.handle for one in received])
         assert await on.receive(expression="Tag1") == []
-        assert on.offset() == 6  # the others are nobody's
+        assert on.offset() == 6  # the others match no filter
 
     drive(tmp_path, test)
 
 
-def test_a_new_group_begins_at_the_end_unless_it_says_otherwise(tmp_path: Path) -> None:
+def test_a_new_group_begins_at_the_end_where_it_says_so(tmp_path: Path) -> None:
     async def test(on: Receiving) -> None:
         on.put(3)
         assert await on.receive() == []
         assert on.offset() == 3
+        on.put(1)
+        assert bodies(await on.receive()) == [3]
+
+    drive(tmp_path, test, attributes={FROM_WHERE: FROM_LAST})
+
+
+def test_a_new_group_gets_all_of_a_queue_whose_first_message_is_local(tmp_path: Path) -> None:
+    """A new group gets all messages of a queue whose first message is in the local log. As in Java,
+    a client that sends first and then consumes receives its own messages."""
+
+    async def test(on: Receiving) -> None:
+        on.put(3)
+        assert bodies(await on.receive()) == [0, 1, 2]
+
+    drive(tmp_path, test, attributes={})
+
+
+def test_a_new_group_begins_at_the_last_message_if_the_first_one_is_not_local(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Java, a new group begins at the last message of a queue whose first message is not in
+    the local log."""
+    monkeypatch.setattr(LocalDispatchSource, "is_in_store", lambda *_: False)
+
+    async def test(on: Receiving) -> None:
+        on.put(3)
+        assert bodies(await on.receive()) == [2]
         on.put(1)
         assert bodies(await on.receive()) == [3]
 
@@ -699,7 +732,7 @@ def test_messages_that_the_store_has_no_more_are_done(
         on.store.delete_topics({"T"})
         on.put(1)
         on.store.wait_until_dispatched()
-        assert bodies(await on.receive()) == [3]  # the topic that was made again
+        assert bodies(await on.receive()) == [3]  # the recreated topic
 
     drive(tmp_path, test)
 

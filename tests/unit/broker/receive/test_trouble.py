@@ -1,4 +1,4 @@
-"""ReceiveService among reads that fail, offsets that others set, and clients that mean no good."""
+"""ReceiveService meets failing reads, offsets that others change, and malicious clients."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 
 from tests.kit.local_stores import plain, put_all
 from tests.kit.receiving import Receiving, bodies, drive
-from tieredstore.broker.receive import AckStatus
+from tieredstore.broker.receive import state
+from tieredstore.broker.receive.requests import AckStatus
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus, GetRequest
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Busy, Invalid, Unavailable
 
 OK = AckStatus.OK
 
@@ -22,7 +23,7 @@ OK = AckStatus.OK
 def fail_reads(
     on: Receiving, patch: pytest.MonkeyPatch, is_broken: Callable[[GetRequest], bool]
 ) -> None:
-    """Let some reads raise."""
+    """Make some reads raise an error."""
     get = on.store.get_async
 
     async def get_or_fail(request: GetRequest) -> GetMessageResult:
@@ -234,9 +235,29 @@ def test_a_poll_of_a_group_that_is_deleted_gets_what_comes_then(tmp_path: Path) 
         assert on.service._polls.list_parked()  # a read of the local store is done in one go
         on.offsets.remove_group("G")
         await on.service._keep_up()  # forgets it
-        await on.service._keep_up()  # the poll begins anew
+        await on.service._keep_up()  # the poll starts over
         on.put()
         async with asyncio.timeout(60):
             assert bodies(await polling) == [0]
 
     drive(tmp_path, test, queues=1, attributes={})
+
+
+def test_s81_the_queues_that_groups_receive_from_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(2)
+        assert bodies(await on.receive(max_count=1)) == [0]
+        monkeypatch.setattr(state, "MAX_QUEUES", 3)
+        for _ in range(2):
+            with pytest.raises(Busy, match="3 queues"):
+                await on.receive(group="H")
+        assert caplog.text.count("no further one is opened") == 1
+        assert bodies(await on.receive()) == [1]
+        on.offsets.remove_group("H")
+        await on.service._keep_up()
+        monkeypatch.setattr(state, "MAX_QUEUES", 4)
+        assert bodies(await on.receive(group="H")) == [0, 1]
+
+    drive(tmp_path, test)

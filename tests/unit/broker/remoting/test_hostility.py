@@ -1,4 +1,4 @@
-"""Peers that send what is no frame, send slowly, do not read, or ask for too much at once."""
+"""Peers send invalid frames, send slowly, do not read, or send too many requests together."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from tests.kit.remoting import (
     encode_command,
     open_raw,
     read_until_end,
+    register_plain,
     serve,
     wait_for,
 )
 from tieredstore.broker.remoting.codes import ResponseCode
-from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.connection import Connection
-from tieredstore.broker.remoting.frame import encode_start
+from tieredstore.broker.remoting.command import RemotingCommand, encode_start
+from tieredstore.broker.remoting.connection import BufferedBytes, Connection, RemotingLimits
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.limits import BufferedBytes, RemotingLimits
 from tieredstore.errors import Unavailable
 from tieredstore.testing.moving_time import MovingClock, MovingLoop
 
@@ -44,9 +43,9 @@ def table() -> HandlerTable:
         await asyncio.sleep(3_600)
 
     handlers = HandlerTable()
-    handlers.register(ECHO, echo)
-    handlers.register(LARGE, lambda _, __: RemotingCommand(0, {}, bytes(LARGE_BYTES)))
-    handlers.register(PARK, park)
+    register_plain(handlers, ECHO, echo)
+    register_plain(handlers, LARGE, lambda _, __: RemotingCommand(0, {}, bytes(LARGE_BYTES)))
+    register_plain(handlers, PARK, park)
     return handlers
 
 
@@ -187,7 +186,7 @@ def test_i03_a_peer_that_does_not_read_is_not_read_and_gets_all_once_it_reads() 
 
 
 class Stuck(asyncio.Transport):
-    """A transport whose peer reads nothing; `unsent_bytes` are there already."""
+    """A transport whose peer reads nothing. `unsent_bytes` are already in its buffer."""
 
     def __init__(self, unsent_bytes: int) -> None:
         super().__init__()
@@ -330,7 +329,7 @@ def test_i03_clients_leave_descriptors_for_files() -> None:
                         assert (await client.request(ECHO)).code == 0
                         served += 1
                 assert served > 20
-                with ExitStack() as files:  # as a store does that goes on
+                with ExitStack() as files:  # as a running store does
                     for number in range(20):
                         files.enter_context((folder / str(number)).open("wb"))
                 assert (await first.request(ECHO)).code == 0
@@ -341,7 +340,7 @@ def test_i03_clients_leave_descriptors_for_files() -> None:
 
 @contextmanager
 def few_descriptors(more: int) -> Iterator[None]:
-    """Let the process open so many files more, and no others."""
+    """Let the process open only the given number of additional files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest_free)

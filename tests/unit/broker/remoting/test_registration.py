@@ -1,4 +1,5 @@
-"""Registration with name servers outside: what they are told, when, and that each fails alone."""
+"""Tests of the registration with external name servers: its content and its times. A failure of one
+server does not affect the others."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.kit.remoting import serve, wait_for
+from tests.kit.remoting import register_plain, serve, wait_for
 from tests.kit.waiting import wait_for as wait_until_done
 from tieredstore.broker.namesrv.route import RouteTable
 from tieredstore.broker.remoting.codes import RequestCode
@@ -29,15 +30,15 @@ from tieredstore.testing.broker import Broker
 
 
 class NameServer:
-    """Notes what it is told."""
+    """Name server that records its requests."""
 
     def __init__(self) -> None:
         self.registered: list[RemotingCommand] = []
         self.unregistered: list[Mapping[str, str]] = []
         self.code = 0
         self.table = HandlerTable()
-        self.table.register(RequestCode.REGISTER_BROKER, self._register)
-        self.table.register(RequestCode.UNREGISTER_BROKER, self._unregister)
+        register_plain(self.table, RequestCode.REGISTER_BROKER, self._register)
+        register_plain(self.table, RequestCode.UNREGISTER_BROKER, self._unregister)
 
     def _register(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         self.registered.append(request)
@@ -181,6 +182,6 @@ def test_a_broker_signs_what_it_asks_of_others_of_its_cluster() -> None:
 
 
 def is_refused(broker: Broker) -> bool:
-    """Whether the registration of a broker has failed."""
+    """Return whether the registration of a broker fails."""
     states = {health.name: health.state for health in broker.broker.health()}
     return states["NameServerRegistration"] is ServiceState.FAILED

@@ -1,4 +1,5 @@
-"""The server over loopback: requests, responses, own calls, tasks, ends."""
+"""Tests of the server over loopback: clients' requests, responses, the server's own requests,
+tasks, and disconnects."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ from tests.kit.remoting import (
     decode_commands,
     encode_command,
     read_until_end,
+    register_plain,
     serve,
     wait_for,
 )
-from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.remoting.codes import HeaderType, ResponseCode
 from tieredstore.broker.remoting.command import ONE_WAY_FLAG, RemotingCommand
-from tieredstore.broker.remoting.connection import Connection
+from tieredstore.broker.remoting.connection import BufferedBytes, Connection, RemotingLimits
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.limits import BufferedBytes, RemotingLimits
 from tieredstore.errors import Busy, Corrupt, Exhausted, Invalid, Unavailable
 from tieredstore.message.buffers import Buffer
 
@@ -42,9 +43,9 @@ async def close_later(connection: Connection, request: RemotingCommand) -> None:
 
 def table() -> HandlerTable:
     handlers = HandlerTable()
-    handlers.register(ECHO, echo)
-    handlers.register(ECHO_LATER, echo_later)
-    handlers.register(CLOSE, close_later)
+    register_plain(handlers, ECHO, echo)
+    register_plain(handlers, ECHO_LATER, echo_later)
+    register_plain(handlers, CLOSE, close_later)
     return handlers
 
 
@@ -77,7 +78,7 @@ def test_pipelined_requests_are_matched_by_opaque_whatever_their_order() -> None
             return RemotingCommand(0, request.ext_fields)
 
         handlers = table()
-        handlers.register(PARK, park)
+        register_plain(handlers, PARK, park)
         async with serve(handlers) as (_, address), await RemotingClient.open(address) as client:
             slow = asyncio.ensure_future(client.request(PARK, {"n": "slow"}))
             many = await asyncio.gather(
@@ -118,7 +119,7 @@ def test_a_one_way_request_is_never_answered() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (Refused(RefusalReason.TOPIC_NOT_EXIST, "no topic t"), ResponseCode.TOPIC_NOT_EXIST),
+        (Refused(Reason.TOPIC_NOT_EXIST, "no topic t"), ResponseCode.TOPIC_NOT_EXIST),
         (Busy("full"), ResponseCode.SYSTEM_BUSY),
         (Exhausted("disk"), ResponseCode.SERVICE_NOT_AVAILABLE),
         (Unavailable("away"), ResponseCode.SERVICE_NOT_AVAILABLE),
@@ -140,7 +141,7 @@ def test_what_a_handler_raises_becomes_a_response_code(
 
     async def main() -> None:
         handlers = table()
-        handlers.register(FAIL, fail_later if is_later else fail)
+        register_plain(handlers, FAIL, fail_later if is_later else fail)
         async with serve(handlers) as (_, address), await RemotingClient.open(address) as client:
             response = await client.request(FAIL)
             assert response.code == code
@@ -158,7 +159,7 @@ def test_the_server_asks_the_client_on_its_connection() -> None:
 
     async def main() -> None:
         handlers = table()
-        handlers.register(ASK, ask)
+        register_plain(handlers, ASK, ask)
         async with (
             serve(handlers) as (server, address),
             await RemotingClient.open(address) as client,
@@ -184,7 +185,7 @@ def test_a_body_of_pieces_is_written_as_one() -> None:
 
     async def main() -> None:
         handlers = table()
-        handlers.register(PIECES, lambda _, __: RemotingCommand(0, {}, pieces))
+        register_plain(handlers, PIECES, lambda _, __: RemotingCommand(0, {}, pieces))
         async with serve(handlers) as (_, address), await RemotingClient.open(address) as client:
             assert (await client.request(PIECES)).body == b"".join(pieces)
 
@@ -205,7 +206,7 @@ def test_parked_requests_are_cancelled_when_their_connection_ends() -> None:
 
     async def main() -> None:
         handlers = table()
-        handlers.register(PARK, park)
+        register_plain(handlers, PARK, park)
         ended: list[Connection] = []
         async with serve(handlers) as (server, address):
             server.add_close_listener(ended.append)

@@ -1,4 +1,4 @@
-"""One port for clients with TLS and without."""
+"""One port serves clients with TLS and clients without TLS."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import ssl
 
 import pytest
 
-from tests.kit.remoting import RemotingClient, open_raw, read_until_end, serve, wait_for
+from tests.kit.remoting import (
+    RemotingClient,
+    open_raw,
+    read_until_end,
+    register_plain,
+    serve,
+    wait_for,
+)
 from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.connection import Connection
+from tieredstore.broker.remoting.connection import Connection, RemotingLimits
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.limits import RemotingLimits
 from tieredstore.broker.tls import Tls, TlsMode, make_certificate, make_server_context
 from tieredstore.errors import Unavailable
 from tieredstore.testing.broker import Broker
@@ -26,7 +32,7 @@ def table() -> HandlerTable:
         return RemotingCommand(0, request.ext_fields, request.body)
 
     handlers = HandlerTable()
-    handlers.register(ECHO, echo)
+    register_plain(handlers, ECHO, echo)
     return handlers
 
 
@@ -36,7 +42,7 @@ def server_side() -> ssl.SSLContext:
 
 
 def client_side() -> ssl.SSLContext:
-    """As Java's client by default: any certificate will do."""
+    """Return a client context like Java's default, which accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -118,7 +124,7 @@ def test_i03_a_handshake_that_is_none_ends_its_connection_and_no_other(
 
 
 async def read_while_time_passes(reader: asyncio.StreamReader, clock: MovingClock) -> bytes:
-    """Read to the end, while time passes quickly."""
+    """Read to the end while the clock advances quickly."""
     reading = asyncio.ensure_future(reader.read())
     while not reading.done():
         clock.advance(1_000)

@@ -1,5 +1,5 @@
-"""A topic that a message makes is in the file of topics before the message is acknowledged: a
-broker that is killed then would have a message that nobody can read."""
+"""A topic that a message creates is written to the topics file before the message is acknowledged.
+Otherwise a broker that is killed then would have an unreadable message."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_the_second_message_of_a_new_topic_waits_for_the_file_too(tmp_path
         await asyncio.sleep(0)
         assert parts.topics.find_topic(NEW) is not None
         assert not parts.topics.is_persisted(NEW)
-        assert parts.topics.is_persisted("T2")  # of others nobody waits
+        assert parts.topics.is_persisted("T2")  # no waiting for others
         second = await parts.send(NEW, queue_id=0)
         assert parts.topics.is_persisted(NEW)
         assert [(await first).queue_offset, second.queue_offset] == [0, 1]

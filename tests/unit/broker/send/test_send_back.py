@@ -1,4 +1,5 @@
-"""Messages that a consumer sends back: retried later, and dead letters in the end."""
+"""Messages that a consumer sends back are delivered again later. After the last attempt they become
+dead letters."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ import pytest
 from tests.kit.local_stores import START_MS
 from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
-from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.send.sender import SendRequest
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.clock import ManualClock
+from tieredstore.message.encoding import Message
 from tieredstore.message.record import StoredMessage
 
 
@@ -22,7 +25,8 @@ async def _consumed(parts: Producing, **more: Any) -> StoredMessage:
 
 
 def _aside(parts: Producing) -> list[StoredMessage]:
-    """What waits for the retry topic, in the order in which it was sent back."""
+    """Return the messages that wait for the retry topic, in the order in which they were sent
+    back."""
     levels = [parts.read("SCHEDULE_TOPIC_XXXX", queue_id) for queue_id in range(18)]
     found = [message for level in levels for message in level]
     assert all(message.get_property("REAL_TOPIC") == "%RETRY%g" for message in found)
@@ -56,6 +60,42 @@ async def test_each_retry_keeps_the_first_topic_and_id_and_waits_longer(tmp_path
     assert {m.get_property("RETRY_TOPIC") for m in found} == {"T"}
     assert {m.get_property("ORIGIN_MESSAGE_ID") for m in found} == {message.offset_message_id}
     assert [m.reconsume_times for m in found] == [2, 2]
+    assert parts.send_back.traffic.send_backs == {("T", "g"): 3}
+
+
+@pytest.mark.parametrize(
+    ("times", "level", "attempts"), [(-(2**31), "3", 1 - 2**31), (-1, "3", 0), (2**31 - 1, None, 0)]
+)
+@on_loop
+async def test_p85_a_producer_may_say_any_number_of_consumptions(
+    tmp_path: Path, times: int, level: str | None, attempts: int
+) -> None:
+    """A message with any `reconsume_times` can be sent back, because a producer can set this
+    number. The largest number is not increased, and a negative one is not used as a delay level."""
+    with producing(tmp_path) as parts:
+        message = await _consumed(parts, reconsume_times=times)
+        is_dead = await parts.send_back.send_back("g", message)
+        assert is_dead is (level is None)
+        if level is None:
+            assert [found.reconsume_times for found in parts.read("%DLQ%g")] == [2**31 - 1]
+        else:
+            (found,) = _aside(parts)
+            assert (found.get_property("DELAY"), found.reconsume_times) == (level, attempts)
+
+
+@on_loop
+async def test_i32_a_message_of_an_older_log_that_recalls_another_is_sent_back(
+    tmp_path: Path,
+) -> None:
+    """A message with the property that recalls another message can be sent back. An older broker
+    stored it without removing this property."""
+    with producing(tmp_path) as parts:
+        parts.put_as_is("T", {"TIMER_DEL_UNIQKEY": "T_U", "UNIQ_KEY": "V"})
+        (message,) = parts.read("T")
+        assert not await parts.send_back.send_back("g", message)
+        assert await parts.send_back.send_back("g", message, -1)
+        (found,) = parts.read("%DLQ%g")
+        assert found.get_property("TIMER_DEL_UNIQKEY") is None
 
 
 @pytest.mark.parametrize(("times", "level", "most"), [(16, 0, None), (0, -1, None), (2, 0, 2)])
@@ -67,6 +107,7 @@ async def test_dead_letters(tmp_path: Path, times: int, level: int, most: int | 
         found = parts.read("%DLQ%g")[0]
         config = parts.topics.find_topic("%DLQ%g")
         assert _aside(parts) == []
+    assert parts.send_back.traffic.send_backs == {("T", "g"): 1}
     assert config
     assert (config.write_queue_nums, config.perm) == (1, 6)
     properties = found.properties
@@ -87,8 +128,8 @@ async def test_what_is_refused(tmp_path: Path) -> None:
     with producing(tmp_path, auto_create_subscription_group=False) as parts:
         message = await _consumed(parts)
         for arguments, reason in (
-            (("unknown", message), RefusalReason.SUBSCRIPTION_GROUP_NOT_EXIST),
-            (("g", 999_999), RefusalReason.SYSTEM_ERROR),
+            (("unknown", message), Reason.SUBSCRIPTION_GROUP_NOT_EXIST),
+            (("g", 999_999), Reason.SYSTEM_ERROR),
         ):
             if arguments[0] == "g":
                 parts.groups.update_group(SubscriptionGroupConfig(group_name="g"))
@@ -98,7 +139,7 @@ async def test_what_is_refused(tmp_path: Path) -> None:
         parts.settings.broker_permission = 4
         with pytest.raises(Refused) as raised:
             await parts.send_back.send_back("g", message)
-    assert raised.value.reason is RefusalReason.NO_PERMISSION
+    assert raised.value.reason is Reason.NO_PERMISSION
 
 
 @on_loop
@@ -123,7 +164,7 @@ async def test_a_message_whose_place_is_another_one_is_found_by_its_id(tmp_path:
         assert [bytes(message.body) for message in _aside(parts)] == [b"meant"] * 4
         with pytest.raises(Refused) as raised:
             await parts.send_back.send_back("g", other.physical_offset, origin=("T", "unknown"))
-    assert raised.value.reason is RefusalReason.SYSTEM_ERROR
+    assert raised.value.reason is Reason.SYSTEM_ERROR
 
 
 @on_loop
@@ -156,3 +197,26 @@ async def test_a_dead_letter_does_not_wait_again_for_the_delay_of_its_message(
         assert await parts.send_back.send_back("g", message, -1)
         (found,) = parts.read("%DLQ%g")
     assert not any(name.startswith("TIMER_") for name in found.properties)
+
+
+@pytest.mark.parametrize("is_sent_back", [True, False])
+@on_loop
+async def test_i73_a_dead_letter_is_in_no_light_queue_again(
+    tmp_path: Path, is_sent_back: bool
+) -> None:
+    """A dead letter enters no light queue, even if the consumer sent the message to the retry topic
+    itself."""
+    light = {"enable_lmq": True, "enable_multi_dispatch": True}
+    named = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    with producing(tmp_path, store=light) as parts:
+        message = await _consumed(parts, properties=named)
+        assert len(parts.read("%LMQ%a")) == 1
+        if is_sent_back:
+            assert await parts.send_back.send_back("g", message, -1)
+        else:
+            copy = Message.create("%RETRY%g", b"body", queue_id=0, properties=named)
+            copy.reconsume_times = 99
+            await parts.sender.send(SendRequest("g", copy))
+        (letter,) = parts.read("%DLQ%g")
+        assert letter.get_property("INNER_MULTI_DISPATCH") is None
+        assert len(parts.read("%LMQ%a")) == 1

@@ -1,4 +1,4 @@
-"""What a producer sends is stored as Java's broker stores it, or refused with Java's code."""
+"""A producer's message is stored as in Java's broker, or refused with Java's code."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from tests.kit.loops import on_loop
 from tests.kit.producing import STORE_HOST, producing
-from tieredstore.broker.refused import RefusalReason, Refused
-from tieredstore.broker.send.queue_choice import consistent_hash
-from tieredstore.broker.send.sender import SendRequest
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.send.sender import SendRequest, consistent_hash
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult
 from tieredstore.message.encoding import Message
-from tieredstore.message.ids import parse_offset_message_id
+from tieredstore.message.hosts import parse_offset_message_id
 
 
 @on_loop
@@ -71,7 +71,7 @@ async def test_without_automatic_topics_an_unknown_one_is_refused(tmp_path: Path
     with producing(tmp_path, auto_create_topic_enable=False) as parts:
         with pytest.raises(Refused) as raised:
             await parts.send("unknown")
-        assert raised.value.reason is RefusalReason.TOPIC_NOT_EXIST
+        assert raised.value.reason is Reason.TOPIC_NOT_EXIST
         await parts.send("%RETRY%g", queue_id=0)  # a client's own retry makes it in any case
         assert parts.topics.find_topic("%RETRY%g")
 
@@ -79,19 +79,19 @@ async def test_without_automatic_topics_an_unknown_one_is_refused(tmp_path: Path
 @pytest.mark.parametrize(
     ("topic", "queue_id", "body", "reason"),
     [
-        ("T", 99, b"x", RefusalReason.INVALID_PARAMETER),
-        ("a/b", 0, b"x", RefusalReason.INVALID_PARAMETER),
-        ("t" * 128, 0, b"x", RefusalReason.INVALID_PARAMETER),
-        ("", 0, b"x", RefusalReason.INVALID_PARAMETER),
-        ("SCHEDULE_TOPIC_XXXX", 0, b"x", RefusalReason.NO_PERMISSION),
-        ("RMQ_SYS_TRANS_HALF_TOPIC", 0, b"x", RefusalReason.NO_PERMISSION),
-        ("T", 0, b"", RefusalReason.MESSAGE_ILLEGAL),
-        ("T", 0, bytes(4 * 1024 * 1024 + 1), RefusalReason.MESSAGE_ILLEGAL),
+        ("T", 99, b"x", Reason.INVALID_PARAMETER),
+        ("a/b", 0, b"x", Reason.INVALID_PARAMETER),
+        ("t" * 128, 0, b"x", Reason.INVALID_PARAMETER),
+        ("", 0, b"x", Reason.INVALID_PARAMETER),
+        ("SCHEDULE_TOPIC_XXXX", 0, b"x", Reason.NO_PERMISSION),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", 0, b"x", Reason.NO_PERMISSION),
+        ("T", 0, b"", Reason.MESSAGE_ILLEGAL),
+        ("T", 0, bytes(4 * 1024 * 1024 + 1), Reason.MESSAGE_ILLEGAL),
     ],
 )
 @on_loop
 async def test_i05_a_send_is_refused_with_java_s_code(
-    tmp_path: Path, topic: str, queue_id: int, body: bytes, reason: RefusalReason
+    tmp_path: Path, topic: str, queue_id: int, body: bytes, reason: Reason
 ) -> None:
     with producing(tmp_path) as parts:
         parts.topics.update_topic(TopicConfig(topic_name="T"))
@@ -109,7 +109,7 @@ async def test_i05_the_largest_body_and_properties_are_stored(tmp_path: Path) ->
         assert len(parts.read()[1].properties_bytes) == 32_767
         with pytest.raises(Refused) as raised:
             await parts.send(queue_id=0, properties={"k": "v" * (room - 2)})
-    assert raised.value.reason is RefusalReason.MESSAGE_ILLEGAL
+    assert raised.value.reason is Reason.MESSAGE_ILLEGAL
 
 
 @on_loop
@@ -153,6 +153,7 @@ async def test_a_batch_keeps_what_is_each_message_s_own(tmp_path: Path) -> None:
     assert second.uniq_key not in (None, "BATCH")
     assert [m.get_property("CLUSTER") for m in found] == ["C", "C"]
     assert [m.born_timestamp_ms for m in found] == [5, 5]
+    assert parts.traffic.batched == {"T": 1}
 
 
 @on_loop
@@ -161,25 +162,25 @@ async def test_a_batch_for_a_retry_topic_is_refused(tmp_path: Path) -> None:
         shared = Message("%RETRY%g", b"batch")
         with pytest.raises(Refused) as raised:
             await parts.sender.send_batch(SendRequest("g", shared), [Message("", b"x")])
-    assert raised.value.reason is RefusalReason.MESSAGE_ILLEGAL
+    assert raised.value.reason is Reason.MESSAGE_ILLEGAL
 
 
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
-        (PutMessageStatus.OS_PAGE_CACHE_BUSY, RefusalReason.SYSTEM_BUSY),
-        (PutMessageStatus.SERVICE_NOT_AVAILABLE, RefusalReason.SERVICE_NOT_AVAILABLE),
-        (PutMessageStatus.CREATE_MAPPED_FILE_FAILED, RefusalReason.SYSTEM_ERROR),
-        (PutMessageStatus.MESSAGE_ILLEGAL, RefusalReason.MESSAGE_ILLEGAL),
-        (PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, RefusalReason.MESSAGE_ILLEGAL),
-        (PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL, RefusalReason.SYSTEM_ERROR),
-        (PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL, RefusalReason.MESSAGE_ILLEGAL),
-        (PutMessageStatus.UNKNOWN_ERROR, RefusalReason.SYSTEM_ERROR),
+        (PutMessageStatus.OS_PAGE_CACHE_BUSY, Reason.SYSTEM_BUSY),
+        (PutMessageStatus.SERVICE_NOT_AVAILABLE, Reason.SERVICE_NOT_AVAILABLE),
+        (PutMessageStatus.CREATE_MAPPED_FILE_FAILED, Reason.SYSTEM_ERROR),
+        (PutMessageStatus.MESSAGE_ILLEGAL, Reason.MESSAGE_ILLEGAL),
+        (PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, Reason.MESSAGE_ILLEGAL),
+        (PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL, Reason.SYSTEM_ERROR),
+        (PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL, Reason.MESSAGE_ILLEGAL),
+        (PutMessageStatus.UNKNOWN_ERROR, Reason.SYSTEM_ERROR),
     ],
 )
 @on_loop
 async def test_each_status_of_the_store_has_its_code(
-    tmp_path: Path, status: PutMessageStatus, reason: RefusalReason
+    tmp_path: Path, status: PutMessageStatus, reason: Reason
 ) -> None:
     with producing(tmp_path) as parts:
         refused = PutMessageResult(status, -1, -1, 0, 0, 0, DURABLE, "why")

@@ -1,4 +1,4 @@
-"""Backups of `config/`, and its format version."""
+"""Tests of the backups of `config/`, and of their format version."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tieredstore.broker.state.backup import back_up, list_files, read_backup, restore
-from tieredstore.broker.state.format import FILE_NAME, check_format
+from tieredstore.broker.state.backup import (
+    FILE_NAME,
+    back_up,
+    check_format,
+    list_files,
+    read_backup,
+    restore,
+)
 from tieredstore.errors import Corrupt, Invalid
 
 
@@ -97,6 +103,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     (folder / FILE_NAME).write_text('{"version":2}')
     with pytest.raises(Invalid, match="found 2"):
         check_format(folder)
-    (folder / FILE_NAME).write_text("{")
+    for path in folder.glob("tieredstoreFormat*"):
+        path.write_text("{")
     with pytest.raises(Corrupt):
         check_format(folder)

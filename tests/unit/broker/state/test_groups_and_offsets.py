@@ -1,4 +1,4 @@
-"""The tables of groups and of their offsets."""
+"""Tests of the tables of groups and of group offsets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_java_wrote_of_groups_is_kept(tmp_path: Path) -> None:
 
 @pytest.fixture
 def offsets(tmp_path: Path) -> ConsumerOffsetManager:
-    """Offsets of two groups in two topics."""
+    """A table with offsets of two groups in two topics."""
     offsets = ConsumerOffsetManager(tmp_path)
     for group, topic, queue_id, offset in (
         ("G", "T", 0, 5),
@@ -105,5 +105,29 @@ def test_with_light_queues_offsets_are_where_java_has_them(tmp_path: Path) -> No
         assert table["lmqOffsetTable"] == {"%LMQ%x@G": 8}
         assert table["offsetTable"] == {"T@G": {"0": 5}}
         assert not (tmp_path / "consumerOffset.json").exists()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("group", "topic"),
+    [
+        ("G", "%LMQ%p2p%GID@@@device"),
+        ("%LMQ%GID@@@device", "%LMQ%p2p%GID@@@device"),
+        ("%LMQ%GID@@@device", "T"),
+        ("G", "T"),
+    ],
+)
+def test_i80_the_offset_of_a_name_with_an_at_sign_is_kept(
+    tmp_path: Path, group: str, topic: str
+) -> None:
+    async def run() -> None:
+        offsets = ConsumerOffsetManager(tmp_path, has_lmq=True)
+        offsets.commit_offset(group, topic, 0, 7)
+        await offsets.persist()
+        later = ConsumerOffsetManager(tmp_path, has_lmq=True)
+        await later.load()
+        assert later.query_offset(group, topic, 0) == 7
+        assert later.list_keys() == [(group, topic)]
 
     asyncio.run(run())

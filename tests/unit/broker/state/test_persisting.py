@@ -1,4 +1,4 @@
-"""What changed under `config/` is written: at once, at intervals, at the end."""
+"""Changes of tables are written to `config/` immediately, at intervals, or at shutdown."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.config_manager import PersistService
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
-from tieredstore.broker.state.persisting import PersistService
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
 from tieredstore.errors import TieredStoreError
 
@@ -18,7 +18,7 @@ NEVER_MS = 1 << 30
 
 
 async def until(path: Path) -> None:
-    """Wait for a file."""
+    """Wait until a file exists."""
     async with asyncio.timeout(30):
         while not path.exists():  # noqa: ASYNC110, ASYNC240 - nobody tells
             await asyncio.sleep(0.005)

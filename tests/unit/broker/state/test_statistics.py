@@ -1,105 +1,174 @@
-"""Rates of a broker come from the ends of queues and the offsets of groups."""
+"""A broker's rates: growth of the counts of puts, deliveries and send-backs."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tieredstore.broker.settings import BrokerSettings
-from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.statistics import (
     BROKER_GETS,
     BROKER_PUTS,
+    CLIENT_PUTS,
     DAY_MS,
     HOUR_MS,
     MINUTE_MS,
+    STORE_PUTS,
     BrokerStatistics,
 )
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
+from tieredstore.broker.state.traffic import TrafficCounts
 from tieredstore.clock import ManualClock
+from tieredstore.local.message_store import DefaultMessageStore
+
+CLUSTER = "cluster"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 
-def test_what_comes_and_goes_between_two_samples_is_counted(tmp_path: Path) -> None:
+@dataclass
+class World:
+    """A store, its counts, and the rates computed from them."""
+
+    store: DefaultMessageStore
+    topics: TopicConfigManager
+    traffic: TrafficCounts
+    statistics: BrokerStatistics
+    clock: ManualClock
+
+    def put(self, topic: str, count: int, first: int = 0) -> None:
+        put_all(self.store, [plain(topic, number=first + number) for number in range(count)])
+        self.clock.advance(1000)  # values of the last second are used again
+
+    def sample(self, later_ms: int = 10_000) -> None:
+        self.clock.advance(later_ms)
+        asyncio.run(self.statistics.sample())
+
+    def sums(self, name: str, key: str) -> list[int] | None:
+        """Return the growth of a count in a minute, an hour and a day."""
+        windows = (MINUTE_MS, HOUR_MS, DAY_MS)
+        rates = [self.statistics.find_rate(name, key, window_ms) for window_ms in windows]
+        return [rate.sum for rate in rates if rate is not None] or None
+
+
+@contextmanager
+def world(root: Path) -> Iterator[World]:
     clock = ManualClock()
-    topics = TopicConfigManager(tmp_path / "config", BrokerSettings(), clock)
-    offsets = ConsumerOffsetManager(tmp_path / "config", clock)
-    topics.update_topic(TopicConfig(topic_name="T", write_queue_nums=2))
-    with running(small_config(tmp_path / "store"), clock) as store:
-        statistics = BrokerStatistics(store, topics, offsets, clock)
+    topics = TopicConfigManager(root / "config", BrokerSettings(), clock)
+    for topic in ("T", "Big"):
+        topics.update_topic(TopicConfig(topic_name=topic))
+    topics.add_system_topics()
+    with running(small_config(root / "store"), clock) as store:
+        traffic = TrafficCounts()
+        statistics = BrokerStatistics(store, topics, traffic, CLUSTER, clock)
+        yield World(store, topics, traffic, statistics, clock)
 
-        def sample(later_ms: int = 10_000) -> None:
-            clock.advance(later_ms)
-            asyncio.run(statistics.sample())
 
-        put_all(store, [plain(number=number) for number in range(5)])
-        offsets.commit_offset("G", "T", 0, 1)
-        sample()  # what is there at the first sample is from before
-        assert statistics.find_rate("TOPIC_PUT_NUMS", "T", MINUTE_MS) is None
-        assert statistics.total(BROKER_PUTS) == 0
-
-        put_all(store, [plain(queue_id=number % 2, number=number) for number in range(20)])
-        topics.update_topic(TopicConfig(topic_name="New"))
-        put_all(store, [plain("New", number=number) for number in range(3)])
-        offsets.commit_offset("G", "T", 0, 5)
-        sample()
+def test_puts_are_counted_by_topic_with_their_bytes(tmp_path: Path) -> None:
+    with world(tmp_path) as found:
+        statistics = found.statistics
+        assert found.sums("TOPIC_PUT_NUMS", "T") is None
+        found.put("T", 20)
+        # Java counts with each put: the rates are there before the first record.
+        assert found.sums("TOPIC_PUT_NUMS", "T") == [20, 20, 20]
         assert statistics.topic_put_tps("T") == 2.0
-        assert statistics.topic_put_tps("New") == 0.3
-        assert statistics.group_get_tps("G", "T") == 0.4
-        assert statistics.total(BROKER_PUTS) == 23
-        assert statistics.total(BROKER_GETS) == 4
-
-        offsets.commit_offset("G", "T", 0, 0)  # a reset takes nothing away
+        size_bytes = found.store.count_puts()["T"][1]
+        rate = statistics.find_rate("TOPIC_PUT_SIZE", "T", MINUTE_MS)
+        assert rate is not None
+        assert (rate.sum, rate.average) == (size_bytes, size_bytes / 20)
+        found.sample()
+        assert found.sums("BROKER_PUT_NUMS", CLUSTER) == [20, 20, 20]
         for _ in range(6):
-            sample()
+            found.sample()
         assert statistics.topic_put_tps("T") == 0
-        hour = statistics.find_rate("TOPIC_PUT_NUMS", "T", HOUR_MS)
-        assert hour is not None
-        assert hour.sum == 20
-        for _ in range(60):
-            sample(60_000)
-        hour = statistics.find_rate("TOPIC_PUT_NUMS", "T", HOUR_MS)
-        day = statistics.find_rate("TOPIC_PUT_NUMS", "T", DAY_MS)
-        assert hour is not None
-        assert day is not None
-        assert (hour.sum, day.sum) == (0, 20)
-        sample(DAY_MS)
-        assert statistics.mornings(BROKER_PUTS)[1] == 23
+        assert found.sums("TOPIC_PUT_NUMS", "T") == [0, 20, 20]
+        for _ in range(61):
+            found.sample(60_000)
+        assert found.sums("TOPIC_PUT_NUMS", "T") == [0, 0, 20]
+        found.sample(DAY_MS)
+        assert statistics.mornings[CLIENT_PUTS][1] == 20
 
 
-def test_what_is_deleted_is_forgotten_and_begins_anew_where_it_goes_on(tmp_path: Path) -> None:
-    clock = ManualClock()
-    topics = TopicConfigManager(tmp_path / "config", BrokerSettings(), clock)
-    offsets = ConsumerOffsetManager(tmp_path / "config", clock)
-    with running(small_config(tmp_path / "store"), clock) as store:
-        statistics = BrokerStatistics(store, topics, offsets, clock)
+def test_a_batch_counts_its_messages_as_one_request(tmp_path: Path) -> None:
+    with world(tmp_path) as found:
+        found.put("Big", 30)
+        found.traffic.batched["Big"] += 27  # three requests of ten messages
+        rate = found.statistics.find_rate("TOPIC_PUT_NUMS", "Big", MINUTE_MS)
+        assert rate is not None
+        assert (rate.sum, rate.average) == (30, 10.0)
 
-        def sample() -> None:
-            clock.advance(10_000)
-            asyncio.run(statistics.sample())
 
-        sample()
-        topics.update_topic(TopicConfig(topic_name="T", write_queue_nums=1))
-        put_all(store, [plain(number=number) for number in range(20)])
-        offsets.commit_offset("G", "T", 0, 5)
-        sample()
-        offsets.commit_offset("G", "T", 0, 9)
-        sample()
-        assert statistics.topic_put_tps("T") > 0
-        assert statistics.group_get_tps("G", "T") > 0
+def test_deliveries_and_send_backs_are_counted_by_topic_and_group(tmp_path: Path) -> None:
+    with world(tmp_path) as found:
+        found.traffic.add_deliveries("T", "G", 32, 3200)
+        found.traffic.add_deliveries("T", "G", 8, 800)
+        found.traffic.add_deliveries("SCHEDULE_TOPIC_XXXX", "G", 5, 500)
+        found.traffic.send_backs["T", "G"] += 1
+        assert found.sums("GROUP_GET_NUMS", "T@G") == [40, 40, 40]
+        assert found.sums("GROUP_GET_SIZE", "T@G") == [4000, 4000, 4000]
+        assert found.sums("SNDBCK_PUT_NUMS", "T@G") == [1, 1, 1]
+        assert found.sums("GROUP_GET_NUMS", "T@H") is None
+        assert found.sums("SNDBCK_PUT_NUMS", "T@H") is None
+        rate = found.statistics.find_rate("GROUP_GET_NUMS", "T@G", MINUTE_MS)
+        assert rate is not None
+        assert rate.average == 20.0
+        assert found.sums("BROKER_GET_NUMS", CLUSTER) == [45, 45, 45]
+        assert found.sums("BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC", CLUSTER) == [40, 40, 40]
+        assert found.statistics.total(BROKER_GETS) == 45
 
-        store.wait_until_dispatched()
-        topics.delete_topic("T")
-        offsets.remove_topic("T")
-        store.delete_topics({"T"})
-        sample()
-        assert statistics.find_rate("TOPIC_PUT_NUMS", "T", MINUTE_MS) is None
-        assert statistics.find_rate("GROUP_GET_NUMS", "T@G", MINUTE_MS) is None
 
-        topics.update_topic(TopicConfig(topic_name="T", write_queue_nums=1))
-        put_all(store, [plain(number=number) for number in range(20, 23)])
-        sample()
-        found = statistics.find_rate("TOPIC_PUT_NUMS", "T", MINUTE_MS)
-        assert found is not None
-        assert found.sum == 3
-        assert statistics.total(BROKER_PUTS) == 23
+def test_totals_count_system_topics_as_java_does(tmp_path: Path) -> None:
+    with world(tmp_path) as found:
+        found.put("T", 3)
+        found.put("SCHEDULE_TOPIC_XXXX", 2)
+        found.put(OP_TOPIC, 1)
+        names = (STORE_PUTS, BROKER_PUTS, CLIENT_PUTS)
+        assert [found.statistics.total(name) for name in names] == [6, 5, 3]
+        found.store.delete_topics({"T"})
+        found.sample()
+        found.put("T", 2, first=3)
+        assert [found.statistics.total(name) for name in names] == [9, 7, 5]
+
+
+def test_what_is_deleted_is_forgotten_and_begins_anew(tmp_path: Path) -> None:
+    with world(tmp_path) as found:
+        found.put("T", 20)
+        found.traffic.add_deliveries("T", "G", 9, 900)
+        found.traffic.add_deliveries("Big", "G", 1, 100)
+        found.sample()
+        found.store.wait_until_dispatched()
+        found.topics.delete_topic("T")
+        assert found.sums("TOPIC_PUT_NUMS", "T") is None
+        assert found.sums("GROUP_GET_NUMS", "T@G") is None
+        found.store.delete_topics({"T"})
+        found.sample()
+        assert found.sums("TOPIC_PUT_NUMS", "T") is None
+
+        found.topics.update_topic(TopicConfig(topic_name="T"))
+        found.put("T", 3, first=20)
+        found.sample()
+        assert found.sums("TOPIC_PUT_NUMS", "T") == [3, 3, 3]
+        assert found.statistics.total(CLIENT_PUTS) == 23
+
+        assert found.sums("GROUP_GET_NUMS", "Big@G") == [1, 1, 1]
+        found.statistics.forget(group="G")
+        assert found.sums("GROUP_GET_NUMS", "Big@G") is None
+        assert found.statistics.total(BROKER_GETS) == 10
+
+
+def test_rates_of_ten_seconds_a_minute_and_ten_minutes(tmp_path: Path) -> None:
+    with world(tmp_path) as found:
+        reads = [0]
+        found.statistics.sources["reads"] = lambda: reads[0]
+        for _ in range(70):
+            reads[0] += 10
+            found.sample(10_003)  # records are never exactly ten seconds apart
+        reads[0] += 30
+        found.sample(10_003)
+        ten_s, minute, ten_minutes = found.statistics.list_tps("reads")
+        assert round(ten_s, 2) == 3.0
+        assert round(minute, 2) == round((5 * 10 + 30) / 60.018, 2)
+        assert 1.0 < ten_minutes < 1.1

@@ -1,4 +1,4 @@
-"""The table of topics: what is there at the start, and what sends make."""
+"""Tests of the topic table: its content at the start, and topics that sends create."""
 
 from __future__ import annotations
 
@@ -67,11 +67,7 @@ def test_a_send_makes_a_topic_after_its_default_topic(
     topics.add_listener(heard.append)
     config = topics.create_on_send("new", "TBW102", asked, sys_flag=2)
     assert config == TopicConfig(
-        topic_name="new",
-        read_queue_nums=queues,
-        write_queue_nums=queues,
-        perm=6,
-        topic_sys_flag=2,
+        topic_name="new", read_queue_nums=queues, write_queue_nums=queues, perm=6, topic_sys_flag=2
     )
     assert topics.create_on_send("new", "nobody", 1) is config
     assert heard == ["new"]

@@ -1,4 +1,4 @@
-"""Transactions: stored as Java's broker stores them; what was committed comes, whatever happens."""
+"""Transactions are stored as in Java's broker. Committed messages are always delivered."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from tests.kit.client_sessions import NotingSession
 from tests.kit.local_stores import START_MS
 from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
-from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.send.sender import SendRequest, SendResult
 from tieredstore.broker.transactions.messages import (
+    DISCARDED_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
     CommitOrRollback,
+    identify,
     make_op,
 )
 from tieredstore.broker.transactions.service import GROUP
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
-from tieredstore.message.encoding import Message
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult
+from tieredstore.message.encoding import Message, encode_record
+from tieredstore.message.layout import FIXED_SIZE
 from tieredstore.message.record import StoredMessage
 
 COMMIT, ROLLBACK = CommitOrRollback.COMMIT, CommitOrRollback.ROLLBACK
@@ -30,7 +34,7 @@ DISCARDED = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 
 class Session(NotingSession):
-    """A producer that notes what it is asked."""
+    """A producer that records its requests."""
 
     def __init__(self) -> None:
         super().__init__("c")
@@ -140,6 +144,31 @@ async def test_one_that_ends_while_it_is_looked_at_for_a_question_is_not_asked_a
 
 
 @on_loop
+async def test_s80_a_half_message_in_the_body_of_a_message_ends_no_transaction(
+    tmp_path: Path,
+) -> None:
+    """A record of a half message in the body of a message ends no transaction. The record names the
+    queue offset of another client's half message, and any real topic."""
+    with producing(tmp_path) as parts:
+        sent = await _prepare(parts, b"1")
+        for topic in (b"T", b"rmq_sys_wheel_timer"):
+            at = parts.store.commit_log.max_offset + FIXED_SIZE
+            properties = b"PGROUP\x01g\x02REAL_TOPIC\x01%b\x02REAL_QID\x010\x02" % topic
+            forged = encode_record(Message(HALF_TOPIC, b"x", 0, properties), 0, at, 1)
+            await parts.send("other", bytes(forged))
+            for resolution in (ROLLBACK, COMMIT):
+                with pytest.raises(Refused, match="none at"):
+                    await parts.transactions.end("g", at, sent.queue_offset, resolution)
+                with pytest.raises(Refused, match="none at"):
+                    await parts.transactions.end_by_id(
+                        topic.decode(), f"{sent.message_id[:16]}{at:016X}", resolution
+                    )
+        await _end(parts, sent, COMMIT)
+        assert _bodies(parts) == [b"1"]
+        assert parts.read("rmq_sys_wheel_timer") == []
+
+
+@on_loop
 async def test_by_the_id_of_the_half_message(tmp_path: Path) -> None:
     with producing(tmp_path) as parts:
         sent = await _prepare(parts, b"1")
@@ -147,9 +176,9 @@ async def test_by_the_id_of_the_half_message(tmp_path: Path) -> None:
         assert _bodies(parts) == [b"1"]
         other = await parts.send(queue_id=2)
         for message_id, reason in (
-            (other.message_id, RefusalReason.SYSTEM_ERROR),
-            (other.message_id[:16] + "0000000000FFFFFF", RefusalReason.SYSTEM_ERROR),
-            ("?", RefusalReason.INVALID_PARAMETER),
+            (other.message_id, Reason.SYSTEM_ERROR),
+            (other.message_id[:16] + "0000000000FFFFFF", Reason.SYSTEM_ERROR),
+            ("?", Reason.INVALID_PARAMETER),
         ):
             with pytest.raises(Refused) as raised:
                 await parts.transactions.end_by_id("T", message_id, COMMIT)
@@ -219,6 +248,36 @@ async def test_an_end_by_the_first_place_counts_for_the_renewed_message(tmp_path
         assert (len(session.asked), _bodies(parts)) == (1, [b"1"])
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+@on_loop
+async def test_p82_an_earlier_place_ends_a_renewed_transaction_after_a_restart(
+    tmp_path: Path, place: int
+) -> None:
+    """A producer can end a transaction by an earlier location of its half message, also after a
+    restart. The producer knows this location from its send, or from a check before the restart."""
+    clock = ManualClock(START_MS)
+    with producing(tmp_path, clock) as parts:
+        sent = [await _prepare(parts, b"%d" % number) for number in range(3)]
+        parts.producers.register("g", session := Session())
+        await _check(parts)
+        await _check(parts)
+        await parts.transactions.stop()
+        await parts.offsets.persist()
+    places = [(one.physical_offset, one.queue_offset) for one in sent]
+    places += [(asked.physical_offset, asked.queue_offset) for asked, _, _ in session.asked]
+    with producing(tmp_path, clock) as parts:
+        await parts.offsets.load()
+        await parts.transactions.load()
+        for resolution in (COMMIT, ROLLBACK, COMMIT):  # the first one counts
+            await parts.transactions.end("g", *places[3 * place], resolution)
+        await parts.transactions.end("g", *places[3 * place + 1], ROLLBACK)
+        assert (_bodies(parts), parts.transactions.waiting_count) == ([b"0"], 1)
+        await _check(parts)
+        await parts.transactions.end("g", *places[3 * place + 2], COMMIT)
+        assert _bodies(parts) == [b"0", b"2"]
+        assert await _check(parts) == 0
+
+
 @on_loop
 async def test_after_the_last_check_it_is_discarded(tmp_path: Path) -> None:
     with producing(tmp_path, transaction_check_max=3) as parts:
@@ -230,6 +289,68 @@ async def test_after_the_last_check_it_is_discarded(tmp_path: Path) -> None:
         assert times == ["1", "2", "3"]
         assert (_bodies(parts, DISCARDED, 0), _bodies(parts)) == ([b"1"], [])
         assert parts.transactions.waiting_count == 0
+
+
+@on_loop
+async def test_p83_a_commit_after_the_last_check_delivers(tmp_path: Path) -> None:
+    """A commit after the last check delivers the message, as in Java. In an earlier version the
+    commit succeeded, and delivered nothing."""
+    with producing(tmp_path, transaction_check_max=2) as parts:
+        sent = [await _prepare(parts, b"%d" % number) for number in range(2)]
+        for _ in range(4):
+            await _check(parts)
+        assert len(parts.read(DISCARDED_TOPIC)) == 2
+        await _end(parts, sent[0], ROLLBACK)
+        await _end(parts, sent[1], COMMIT)
+        await _end(parts, sent[1], COMMIT)
+        assert _bodies(parts) == [b"1"]
+
+
+@on_loop
+async def test_p84_late_commits_are_remembered_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker remembers late commits up to a limit. Beyond the limit it may deliver a message
+    twice, but it loses none."""
+    monkeypatch.setattr("tieredstore.broker.transactions.service.MAX_LATE", 2)
+    with producing(tmp_path, transaction_check_max=1) as parts:
+        sent = [await _prepare(parts, b"%d" % number) for number in range(3)]
+        for _ in range(3):
+            await _check(parts)
+        assert len(parts.read(DISCARDED_TOPIC)) == 3
+        for one in (*sent, sent[2], sent[1], sent[0]):
+            await _end(parts, one, COMMIT)
+        assert _bodies(parts) == [b"0", b"1", b"2", b"0"]
+        assert len(parts.transactions._late) == 2
+
+
+@on_loop
+async def test_p84_a_transaction_is_identified_by_few_bytes(tmp_path: Path) -> None:
+    """A transaction is identified by few bytes, although a client may choose a key of 15 KB."""
+    with producing(tmp_path) as parts:
+        for name in ("U" * 15_000, "V"):
+            await _prepare(parts, uniq_key=name, properties={"PGROUP": "g"})
+        await _prepare(parts, uniq_key="V", properties={"PGROUP": "gV"})
+        keys = {identify(half) for half in parts.read(HALF_TOPIC)}
+    assert sorted(map(len, keys)) == [16, 16, 16]
+
+
+@on_loop
+async def test_p84_ended_transactions_are_not_kept_while_one_is_open(tmp_path: Path) -> None:
+    """Ended transactions do not stay in memory while another transaction is open, because a
+    producer may leave a transaction open for days."""
+    with producing(tmp_path) as parts:
+        table = parts.transactions._table
+        immune = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"}
+        first = await _prepare(parts, b"0", properties=immune)
+        for number in range(1, 9):
+            await _end(parts, await _prepare(parts, b"%d" % number), COMMIT)
+            await parts.transactions.write_ops()
+            await _check(parts, 0)
+        assert table._ended == set()
+        assert len(table) == 1
+        await _end(parts, first, COMMIT)
+        assert sorted(_bodies(parts)) == [b"%d" % number for number in range(9)]
 
 
 @on_loop
@@ -347,7 +468,7 @@ async def test_a_commit_that_the_store_does_not_take_leaves_it_open(tmp_path: Pa
         parts.store.add_put_message_hook(lambda _: busy if is_busy else None)
         with pytest.raises(Refused) as raised:
             await _end(parts, sent, COMMIT)
-        assert raised.value.reason is RefusalReason.SYSTEM_BUSY
+        assert raised.value.reason is Reason.SYSTEM_BUSY
         assert await _check(parts) == 0  # nor is the question possible now
         is_busy = False
         await _end(parts, sent, COMMIT)
@@ -373,7 +494,7 @@ async def test_half_messages_can_be_refused(tmp_path: Path) -> None:
         pytest.raises(Refused) as raised,
     ):
         await _prepare(parts)
-    assert raised.value.reason is RefusalReason.NO_PERMISSION
+    assert raised.value.reason is Reason.NO_PERMISSION
 
 
 def test_op_messages_are_split_at_their_limit() -> None:
@@ -381,3 +502,19 @@ def test_op_messages_are_split_at_their_limit() -> None:
     message, count = make_op(offsets, START_MS)
     assert len(message.body) <= 4096 < len(message.body) + 6
     assert [int(word) for word in bytes(message.body).split(b",")[:-1]] == offsets[:count]
+
+
+@on_loop
+async def test_p81_a_producer_keeps_no_transaction_open_for_years(tmp_path: Path) -> None:
+    with producing(tmp_path) as parts:
+        await _prepare(parts, properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "999999999"})
+        await _end(parts, await _prepare(parts), COMMIT)
+        await parts.transactions.write_ops()
+        retention_ms = 72 * 3_600_000
+        await _check(parts, retention_ms - 1)
+        assert parts.transactions.waiting_count == 1
+        await _check(parts, 2)
+        assert parts.transactions.waiting_count == 0
+        assert _bodies(parts, DISCARDED, 0) == [b"body"]
+        await parts.transactions.write_ops()
+        assert parts.offsets.query_offset(GROUP, HALF_TOPIC, 0) == 2

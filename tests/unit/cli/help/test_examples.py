@@ -1,4 +1,4 @@
-"""The examples of `--help`: each verb has some, and each can be typed."""
+"""Each verb's `--help` has examples, and each example is a valid command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH = 80
 
 
 def find(words: list[str]) -> tuple[click.Command, list[str]]:
-    """The verb that words begin with, and what is behind it."""
+    """Return the verb at the beginning of the words, and its arguments."""
     command: click.Command = cli
     while isinstance(command, click.Group):
         found = command.get_command(click.Context(command), words[0])

@@ -1,4 +1,4 @@
-"""The manual page says what the help says."""
+"""The manual page agrees with the help."""
 
 from __future__ import annotations
 

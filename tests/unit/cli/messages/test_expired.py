@@ -1,4 +1,4 @@
-"""`cat` beside a broker whose messages expire while they are read."""
+"""`cat` runs beside a broker whose messages expire while they are read."""
 
 from __future__ import annotations
 

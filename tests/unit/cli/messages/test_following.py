@@ -1,4 +1,4 @@
-"""Messages of a tier and of a store, as they come."""
+"""A command follows a tier or a store, and gets new messages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import pytest
 
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.local_stores import plain, running, small_config
-from tieredstore.cli.messages.choice import MessageChoice
+from tieredstore.cli.messages.choice import MessageChoice, MessageRequest
 from tieredstore.cli.messages.following import Feed, Row, StopFlag, TierFeed, follow
-from tieredstore.cli.messages.request import MessageRequest
 from tieredstore.cli.messages.stored import StoreFeed
 from tieredstore.cli.messages.where import WhereFilter
 from tieredstore.cli.stopping import stop_on_signals
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.local.read_only import open_read_only
 from tieredstore.scan.location import locate
 from tieredstore.scan.opening import open_location
@@ -109,7 +108,11 @@ def test_what_is_left_out_is_not_looked_at_again(tier: GrowingTier) -> None:
 
 
 class Rounds:
-    """A feed of these rounds; an error is raised in place of one."""
+    """A feed that returns the given rounds of messages. If a round is an error, the feed raises
+    it."""
+
+    lacks_messages = False
+    failure: Corrupt | None = None
 
     def __init__(self, *rounds: list[int] | Exception, stop: StopFlag) -> None:
         self._rounds = list(rounds)
@@ -209,5 +212,110 @@ def test_bounds_of_a_store_are_those_of_a_tier(public_a: Path) -> None:
             ),
         )
         assert last.read_last(2) == rows[1:3]
+    finally:
+        reader.shutdown()
+
+
+def test_j46_a_topic_that_is_made_again_longer_is_read_from_its_start(tier: GrowingTier) -> None:
+    with open_location(locate(tier.url)) as opened:
+        feed, last = TierFeed(opened, asking(queue_id=0)), TierFeed(opened, asking(queue_id=0))
+        assert len(list(feed.read_next())) == 2
+        assert len(last.read_last(1)) == 1
+        tier.make_again("orders")
+        tier.append("orders", 0, 5)
+        expected = [("orders", 0, offset) for offset in range(5)]
+        assert places(feed.read_next()) == places(last.read_next()) == expected
+        assert places(feed.read_next()) == []
+
+
+def test_j46_a_topic_that_is_made_again_with_as_many_messages_is_read_from_its_start(
+    tier: GrowingTier, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_location(locate(tier.url)) as opened:
+        feed, last = TierFeed(opened, asking(queue_id=0)), TierFeed(opened, asking(queue_id=0))
+        assert len(list(feed.read_next())) == len(last.read_last(2)) == 2
+        tier.make_again("orders")
+        tier.append("orders", 0, 2)
+        expected = [("orders", 0, 0), ("orders", 0, 1)]
+        assert places(feed.read_next()) == places(last.read_next()) == expected
+        assert "orders/0: another message is at offset 1: recreated" in caplog.text
+        assert places(feed.read_next()) == []
+
+
+def test_a_message_whose_upload_has_begun_when_the_last_ones_are_read_comes_later(
+    tier: GrowingTier,
+) -> None:
+    tier.append("orders", 1, 1)
+    log = next((tier.root / "tier").rglob("orders/1/COMMIT_LOG/[!.]*"))
+    whole = log.read_bytes()
+    log.write_bytes(whole[: len(whole) // 2])
+    with open_location(locate(tier.url)) as opened:
+        feed = TierFeed(opened, asking(queue_id=1))
+        assert places(feed.read_last(5)) == [("orders", 1, 0)]
+        log.write_bytes(whole)
+        assert places(feed.read_next()) == [("orders", 1, 1)]
+
+
+@pytest.mark.parametrize("topics", [("orders", "other"), ("o*",)])
+def test_j42_a_topic_that_is_gone_for_a_while_ends_no_follow(
+    tier: GrowingTier, topics: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    tier.append("other", 0, 1)
+    with open_location(locate(tier.url)) as opened:
+        feed = TierFeed(opened, asking(*topics))
+        assert len(list(feed.read_next())) == 4
+        tier.make_again("orders")
+        assert places(feed.read_next()) == []
+        assert "orders/0: the queue is gone from the tier" in caplog.text
+        caplog.clear()
+        tier.append("other", 0, 1)
+        assert places(feed.read_next()) == [("other", 0, 1)]
+        tier.make_again("other")
+        assert places(feed.read_next()) == []
+        assert "orders" not in caplog.text
+        tier.append("orders", 0, 2)
+        assert places(feed.read_next()) == [("orders", 0, 0), ("orders", 0, 1)]
+        with pytest.raises(Invalid, match="no topic"):
+            list(TierFeed(opened, asking("others")).read_next())
+
+
+def test_j42_messages_that_expire_between_two_rounds_are_reported_with_their_number(
+    tier: GrowingTier, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_location(locate(tier.url)) as opened:
+        feed = TierFeed(opened, asking(queue_id=0))
+        assert len(list(feed.read_next())) == 2
+        tier.append("orders", 0, 3)
+        tier.roll("orders", 0)
+        tier.append("orders", 0, 1)
+        tier.expire("orders", 0)
+        assert places(feed.read_next()) == [("orders", 0, 5)]
+        expected = "orders/0: 3 messages expired before they were read, 2 to 4"
+        assert [text for text in caplog.messages if "expired" in text] == [f"broker-a/{expected}"]
+
+
+def test_j42_a_store_that_deletes_unread_messages_is_reported_with_their_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = small_config(tmp_path)
+    with running(config) as store:
+        for _ in range(3):
+            store.put_message(plain("orders", 0))
+    reader = open_read_only(tmp_path, config)
+    try:
+        feed = StoreFeed(reader, asking("orders"))
+        assert len(list(feed.read_next())) == 3
+        with running(config) as store:
+            for _ in range(100):
+                store.put_message(plain("orders", 0))
+        files = sorted((tmp_path / "commitlog").iterdir())
+        for file in files[:-1]:
+            file.unlink()
+        rows = list(feed.read_next())
+        lost = 100 - len(rows)
+        assert 0 < lost < 100
+        expected = f"orders/0: {lost} messages expired before they were read, 3 to {2 + lost}"
+        assert [text for text in caplog.messages if "expired" in text] == [expected]
+        assert list(feed.read_next()) == []
     finally:
         reader.shutdown()

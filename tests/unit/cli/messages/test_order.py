@@ -1,4 +1,4 @@
-"""`cat` from the ends of the queues."""
+"""`cat` reads the first or the last messages of the queues."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from tests.kit.command_line import one_line, tieredstore
 from tests.kit.growing_tier import START_MS, GrowingTier
-from tieredstore.cli.messages import last, rows
+from tieredstore.cli.messages import rows
 
 
 @pytest.fixture
 def tier(tmp_path: Path) -> str:
-    """Queue 1 has the newer messages; the tags are T0, T1 and T2 in turn."""
+    """A tier whose queue 1 has the newer messages. The tags are T0, T1 and T2 in turn."""
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, 10, times_ms=[START_MS + 1000 * n for n in range(10)])
     tier.roll("orders", 0)
@@ -43,7 +43,7 @@ def test_reverse_is_each_queue_from_its_end(
 def test_the_last_are_those_stored_last_in_all(
     tier: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last, "_FEW", few)
+    monkeypatch.setattr(rows, "_FEW_LAST", few)
     newest = [(1, 7), (1, 8), (0, 10), (0, 11)]
     assert found(tier, "--tail", 4) == newest
     assert found(tier, "--tail", 4, "--reverse") == newest[::-1]

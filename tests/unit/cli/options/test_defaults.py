@@ -1,4 +1,4 @@
-"""What the command line does not say, the environment says, except to verbs that delete."""
+"""The environment sets defaults of options, except for verbs that delete."""
 
 from __future__ import annotations
 

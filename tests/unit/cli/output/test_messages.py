@@ -1,4 +1,4 @@
-"""How messages are printed."""
+"""Tests of the printing of messages."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def printed(**options: str) -> str:
     rows = [{name: value for name, value in row.items() if name in fields} for row in ROWS]
     assert out.write(TABLE, rows) == len(ROWS)
     return stream.getvalue().decode()
+
+
+def test_csv_reads_back_with_each_line_break_alone() -> None:
+    for body in ("a\nb", "a\rb", "\r\n", "plain"):
+        stream = io.BytesIO()
+        out = MessageOutput("csv", "body", stream=stream)
+        out.write(TABLE, [{"body": body}] * 2)
+        text = stream.getvalue().decode()
+        assert [row["body"] for row in csv.DictReader(io.StringIO(text, newline=""))] == [body] * 2
 
 
 def test_csv_has_all_fields_and_reads_back() -> None:
@@ -141,8 +150,9 @@ def test_what_makes_no_sense_is_refused(options: dict[str, str], problem: str) -
 
 
 def test_the_command_takes_every_form() -> None:
-    """The list is written twice, since the command's start loads no output."""
-    from tieredstore.cli.verbs.reading import cat
+    """The command accepts every output format. The list of formats exists twice, because the
+    command loads no output module at its start."""
+    from tieredstore.cli.verbs.cat import cat
 
-    option = next(one for one in cat.command.params if one.name == "out__output")
+    option = next(one for one in cat.params if one.name == "out__output")
     assert tuple(option.type.choices) == tuple(Form)  # type: ignore[attr-defined]

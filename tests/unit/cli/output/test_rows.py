@@ -1,4 +1,4 @@
-"""Tables, JSON and NDJSON."""
+"""Rows are printed as tables, JSON and NDJSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tieredstore.cli.exits import OutputClosed, describe_error
-from tieredstore.cli.output.rows import Output, OutputFormat
+from tieredstore.cli.exits import describe_error
+from tieredstore.cli.output.rows import Output, OutputClosed, OutputFormat
 from tieredstore.errors import Corrupt
 
 ROWS = [

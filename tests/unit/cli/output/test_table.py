@@ -1,11 +1,10 @@
-"""Tables that fit a terminal."""
+"""Tables are fitted to the width of a terminal."""
 
 from __future__ import annotations
 
 import pytest
 
-from tieredstore.cli.output.cells import measure, shorten
-from tieredstore.cli.output.screen import Screen
+from tieredstore.cli.output.cells import Screen, measure, shorten
 from tieredstore.cli.output.table import Table, field_lines
 from tieredstore.scan.human import human_size, human_time
 
@@ -53,7 +52,8 @@ def test_a_column_that_was_asked_for_stays() -> None:
 
 
 def test_a_list_of_queues_fits_eighty_cells_whatever_its_numbers() -> None:
-    """Names are cut shorter than they usually are, and then the last time goes."""
+    """A table of queues fits into 80 columns. Names are shortened more than usual, and the column
+    of the last time is omitted."""
     row: dict[str, object] = {
         "broker": "labBroker",
         "topic": "pub_normal",

@@ -1,4 +1,4 @@
-"""Requests and their price in the summaries of verbs."""
+"""The summaries that verbs print include the number of requests and their price."""
 
 from __future__ import annotations
 

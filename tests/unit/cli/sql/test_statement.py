@@ -1,4 +1,4 @@
-"""Which tables a statement reads, and which keys it asks of one."""
+"""From a statement, the parser finds the tables that it reads, and the keys in its conditions."""
 
 from __future__ import annotations
 

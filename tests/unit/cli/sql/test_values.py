@@ -1,4 +1,4 @@
-"""Values of DuckDB as rows have them."""
+"""DuckDB's values are converted to values of rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tieredstore.cli.sql.values import plain_value
+from tieredstore.cli.sql.session import plain_value
 from tieredstore.scan.rows import BodyForm
 
 MOMENT = datetime(2026, 11, 21, 13, 5, 16, 182_000, UTC)

@@ -1,4 +1,4 @@
-"""Choices weighed against each other, over workloads that are made here."""
+"""What `tieredstore advise` chooses is compared over workloads that the tests create."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from typing import Any
 
 import pytest
 
+from benchmarks.advise import steady_arrivals
 from tieredstore.config import StorageLevel, StoreConfig, config_from_properties
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.usage import Prices
 from tieredstore.errors import Invalid
 from tieredstore.jobs.advising.job import AdviceOptions, advise
-from tieredstore.jobs.advising.loads.arrivals import Arrivals
-from tieredstore.jobs.advising.loads.classes import EXACT_QUEUES, classify
-from tieredstore.jobs.advising.loads.workload import QueueLoad, Reading, Workload, find_cold_runs
-from tieredstore.jobs.advising.local_disk import (
+from tieredstore.jobs.advising.upload_costs import model_upload_costs
+from tieredstore.jobs.advising.weighing import (
+    Limits,
     LocalRates,
     disk_bytes,
     find_longest_gap_hours,
     make_leaving,
 )
-from tieredstore.jobs.advising.uploads.costs import model_upload_costs
-from tieredstore.jobs.advising.weighing import Limits
-from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
+from tieredstore.jobs.advising.workload import (
+    EXACT_QUEUES,
+    QueueLoad,
+    Reading,
+    Workload,
+    classify,
+    find_cold_runs,
+)
+from tieredstore.providers.chunks.modelling.queue import ChunkRequestModel
 from tieredstore.providers.chunks.settings import ChunkSettings
 
 HOUR_MS = 3_600_000
@@ -34,13 +40,13 @@ CONFIG = StoreConfig(local_file_reserved_time_hours=24, read_ahead_cache_size_by
 
 
 def _queue(topic: str, queue_id: int = 0, *, interval_ms: float = 2_000) -> QueueLoad:
-    """A queue that has gone on like that for four days."""
-    arrivals = Arrivals.steady(END_MS - 96 * HOUR_MS, interval_ms, 1024, END_MS)
+    """Return a queue that gets one message per interval for four days."""
+    arrivals = steady_arrivals(END_MS - 96 * HOUR_MS, interval_ms, 1024, END_MS)
     return QueueLoad(QueueKey(topic, queue_id), arrivals, 72)
 
 
 def _reading(topic: str, age_hours: float, *, messages: int = 3_000) -> Reading:
-    """Who reads messages of about that age."""
+    """Return a reader whose messages have about the given age when it reads them."""
     arrivals = _queue(topic).arrivals
     first = int(arrivals.messages - age_hours * HOUR_MS / 2_000)
     return Reading("late", QueueKey(topic, 0), first, first + messages, BEGIN_MS, END_MS)
@@ -105,7 +111,7 @@ def test_topics_add_up_to_the_whole(priced: dict[str, Any]) -> None:
     assert sum(row["stored_bytes"] for row in priced["topics"]) == pytest.approx(
         best["stored_bytes"], abs=2
     )
-    # What all share, looks and deletions, is nobody's own.
+    # Fence checks and deletions are shared, and belong to no topic.
     assert sum(row["requests"] for row in priced["topics"]) <= best["requests"]
     assert sum(row["requests"] for row in priced["requests_by_operation"]) == pytest.approx(
         best["requests"], rel=0.01
@@ -158,7 +164,7 @@ def test_a_longer_local_retention_leaves_the_tier_fewer_reads() -> None:
 def test_which_store_answers_by_level_and_age(
     level: StorageLevel, age_hours: float, is_cold: bool
 ) -> None:
-    memory_bytes = 2 * 3600 * 1_000_000  # two hours of what comes
+    memory_bytes = 2 * 3600 * 1_000_000  # the arrivals of two hours
     upload_ms = 600_000
     leaves = make_leaving(level, CONFIG, LocalRates(1e6, 1_000), 24, memory_bytes, upload_ms)
     stored_ms = END_MS
@@ -186,7 +192,7 @@ def test_many_queues_are_modelled_as_few_and_count_as_many() -> None:
     all_of_them = model_upload_costs(classes, CONFIG, MODEL).topics["many"]
     puts = sum(all_of_them.requests[kind] for kind in all_of_them.requests if "Put" in kind[0])
     assert puts < 20 * one < sum(all_of_them.requests.values())
-    # Each has less of the write cache, so merging reads what was written: twice a commit.
+    # Each has less of the write cache, so merging reads written bytes again: twice a commit.
     assert puts < all_of_them.requests["GetObject", "COMMIT_LOG"] < 2 * puts
 
 

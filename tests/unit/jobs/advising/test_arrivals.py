@@ -1,4 +1,4 @@
-"""The curve of a queue's messages."""
+"""Tests of the curve that shows a queue's messages over time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.jobs.advising.loads.arrivals import Arrivals
+from benchmarks.advise import steady_arrivals
+from tieredstore.jobs.advising.workload import Arrivals
 
-STEADY = Arrivals.steady(1_000, 100, 50, 11_000)
+STEADY = steady_arrivals(1_000, 100, 50, 11_000)
 
 
 def test_a_steady_queue_gets_its_first_message_at_its_begin() -> None:

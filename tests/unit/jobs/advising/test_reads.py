@@ -1,4 +1,4 @@
-"""The model of reads against the fetcher over a chunk log, and what must hold of it."""
+"""The model of reads gives the same numbers as the fetcher on a chunk log."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from benchmarks.advise import (
 from benchmarks.cost.simulation import HOUR_MS, Load
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.jobs.advising.reads.backend import Backend
-from tieredstore.jobs.advising.reads.modelling import HIT_MS, ColdReader, ReadFigures, model_reads
-from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
+from tieredstore.jobs.advising.replay import HIT_MS, ColdReader, ReadFigures, model_reads
+from tieredstore.jobs.advising.timeline import Backend
+from tieredstore.providers.chunks.modelling.queue import ChunkRequestModel
 
 MODEL = ChunkRequestModel()
 RECORD_BYTES = 1000

@@ -1,4 +1,4 @@
-"""Files of consumer offsets, and what groups did between two of them."""
+"""Two files of consumer offsets are read. The progress of each group between them is computed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.jobs.advising.loads.snapshots import (
+from tieredstore.jobs.advising.observing import (
     GroupQueue,
     find_readings,
     parse_snapshot_name,
@@ -55,14 +55,17 @@ def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
         read_snapshot(tmp_path / "none.json")
 
 
-def test_two_different_times_are_needed(tmp_path: Path) -> None:
+def test_two_times_ten_seconds_apart_are_needed(tmp_path: Path) -> None:
     path = _write(tmp_path / "a.json", "")
     other = _write(tmp_path / "b.json", "")
     with pytest.raises(Invalid, match="at least two"):
         read_snapshots({path: 5})
-    with pytest.raises(Invalid, match="different times"):
+    with pytest.raises(Invalid, match="ten seconds or more apart"):
         read_snapshots({path: 5, other: 5})
-    assert [found.taken_ms for found in read_snapshots({path: 9, other: 5})] == [5, 9]
+    with pytest.raises(Invalid, match="within 9999 ms"):
+        read_snapshots({path: 10_004, other: 5})
+    found = read_snapshots({path: 10_005, other: 5})
+    assert [snapshot.taken_ms for snapshot in found] == [5, 10_005]
 
 
 def test_a_time_stands_behind_the_last_at_sign(tmp_path: Path) -> None:
@@ -79,10 +82,10 @@ def test_readings_are_what_groups_moved_on_by(tmp_path: Path) -> None:
     first = _write(tmp_path / "1.json", '"t@g":{0:10,1:5},"t@stands":{0:7}')
     second = _write(tmp_path / "2.json", '"t@g":{0:40,1:2},"t@stands":{0:7},"t@new":{0:9}')
     third = _write(tmp_path / "3.json", '"t@g":{0:41},"t@new":{0:19}')
-    found = list(find_readings(read_snapshots({first: 1_000, second: 2_000, third: 4_000})))
+    found = list(find_readings(read_snapshots({first: 60_000, second: 120_000, third: 240_000})))
     assert [(one.group, one.key.queue_id, one.first, one.last, one.begin_ms) for one in found] == [
-        ("g", 0, 10, 40, 1_000),
-        ("g", 0, 40, 41, 2_000),
-        ("new", 0, 9, 19, 2_000),
+        ("g", 0, 10, 40, 60_000),
+        ("g", 0, 40, 41, 120_000),
+        ("new", 0, 9, 19, 120_000),
     ]
-    assert found[0].time_of(25) == 1_500
+    assert found[0].time_of(25) == 90_000

@@ -1,4 +1,4 @@
-"""A trace as a workload: curves of queues, and what groups read."""
+"""A trace is read as a workload: the curves of its queues, and what its groups read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import ArrivedRuns, QueueKey
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus, GetRequest
 from tieredstore.errors import Invalid
-from tieredstore.jobs.advising.loads import traces
-from tieredstore.jobs.advising.loads.arrivals import Arrivals
-from tieredstore.jobs.advising.loads.observed import MOST_WINDOW_MS
-from tieredstore.jobs.advising.loads.traces import read_trace
-from tieredstore.jobs.advising.loads.workload import find_cold_runs
-from tieredstore.jobs.advising.reads.backend import Backend
+from tieredstore.jobs.advising import observing as traces
+from tieredstore.jobs.advising.observing import read_trace
+from tieredstore.jobs.advising.timeline import Backend
+from tieredstore.jobs.advising.workload import MAX_WINDOW_MS, Arrivals, find_cold_runs
 from tieredstore.tier.trace.blocks import encode_block
-from tieredstore.tier.trace.recorder import TraceRecorder
+from tieredstore.tier.trace.service import TraceRecorder
 
 A, B = QueueKey("orders", 0), QueueKey("orders", 1)
 BEGIN_MS = 1_700_000_000_000
@@ -30,7 +28,7 @@ STEP_MS = 10_000
 
 
 class Made:
-    """A trace that is written to a file, a block a step."""
+    """A trace that is written to a file, one block per step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / f"{BEGIN_MS:020d}.trace"
@@ -101,12 +99,13 @@ def test_gets_that_go_on_are_one_reading_whatever_the_blocks(made: Made) -> None
 
 
 def test_who_waits_and_then_reads_at_once_is_cold_where_it_was_late(made: Made) -> None:
-    """Between two snapshots the same would be even reading, of which all is late."""
+    """A trace shows that a group waits and then reads all messages in a burst, so that its late
+    reads are cold. Two snapshots alone would suggest even reading with a constant lag."""
     for _ in range(10):
         made.put(A, 10)
         made.step()
         made.get("g", made.ends[A] - 10, 10)  # close behind
-    for _ in range(60):  # nobody reads for ten minutes
+    for _ in range(60):  # no read for ten minutes
         made.put(A, 10)
         made.step()
     made.get("g", 100, 600)
@@ -125,7 +124,7 @@ def test_who_waits_and_then_reads_at_once_is_cold_where_it_was_late(made: Made) 
 
 
 def test_a_long_trace_has_bounded_curves(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "MOST_POINTS", 10)
+    monkeypatch.setattr(traces, "MAX_POINTS", 10)
     for number in range(100):
         made.put(A, 1)
         made.get("g", number, 1)
@@ -141,7 +140,7 @@ def test_a_long_trace_has_bounded_curves(made: Made, monkeypatch: pytest.MonkeyP
 
 
 def test_readings_beyond_the_bound_are_told_of(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "MOST_READINGS", 3)
+    monkeypatch.setattr(traces, "MAX_READINGS", 3)
     made.put(A, 100)
     for number in range(5):
         made.get("g", number * 10, 1)
@@ -175,12 +174,12 @@ def test_a_trace_of_nothing_is_refused(made: Made, spoil: Callable[[bytes], byte
 def test_of_more_than_a_week_the_last_counts(made: Made) -> None:
     made.put(A, 10)
     made.step()
-    made.clock.advance(MOST_WINDOW_MS)
+    made.clock.advance(MAX_WINDOW_MS)
     made.recorder.take()
     made.put(A, 10)
     made.step()
     found = read_trace(made.path)
-    assert found.end_ms - found.begin_ms == MOST_WINDOW_MS
+    assert found.end_ms - found.begin_ms == MAX_WINDOW_MS
     assert found.arrivals[A].messages == 10
 
 

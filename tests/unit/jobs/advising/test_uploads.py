@@ -1,4 +1,4 @@
-"""The model of uploads against the store itself, both over a simulated clock."""
+"""The model of uploads is compared with the store itself, both over a simulated clock."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.advise import count_after_start, predict_uploads
+from benchmarks.advise import count_after_start, predict_uploads, steady_arrivals
 from benchmarks.cost.simulation import HOUR_MS, Load, Scheme, simulate
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.request_model import Requests
-from tieredstore.jobs.advising.loads.arrivals import Arrivals
-from tieredstore.jobs.advising.uploads.queue import model_uploads
-from tieredstore.jobs.advising.uploads.sharing import Counted, count_shared
-from tieredstore.providers.chunks.modelling.model import ChunkRequestModel
+from tieredstore.jobs.advising.queue_uploads import model_uploads
+from tieredstore.jobs.advising.upload_costs import Counted, count_shared
+from tieredstore.providers.chunks.modelling.queue import ChunkRequestModel
 from tieredstore.providers.chunks.settings import ChunkSettings
 
 
@@ -23,13 +22,13 @@ def _load(queues: int, interval_ms: float, hours: float) -> Load:
 
 
 def _of_segments(requests: Requests) -> Requests:
-    """Those that make objects, or read them to do so."""
+    """Return those requests that create objects, or that read objects in order to create others."""
     made = ("Put", "Upload", "Create", "Complete", "Get")
     return Counter(
         {
             (operation, kind): count
             for (operation, kind), count in requests.items()
-            if operation.startswith(made) and kind in {"COMMIT_LOG", "CONSUME_QUEUE"}
+            if operation.startswith(made) and kind in {"COMMIT_LOG", "CONSUME_QUEUE", "TIMES"}
         }
     )
 
@@ -96,13 +95,15 @@ def test_in_groups_messages_wait_for_less_than_a_minute() -> None:
 
 
 def test_queues_that_stand_for_many_fill_groups_together() -> None:
-    """They take as many objects as their bytes fill, once as they come and once sorted."""
+    """A simulated queue may represent many queues. These fill group objects together, so the number
+    of objects follows from the bytes. Each byte is written once at its upload, and once when the
+    groups are sorted."""
     load = Load(10, 1_000, 1024, 1_000, 2 * HOUR_MS)
     model = ChunkRequestModel(ChunkSettings(group_bytes=16 << 20))
     scans = range(0, load.duration_ms, 20_000)
     made = [
         model_uploads(
-            Arrivals.steady(number * 100, load.interval_ms, load.record_bytes, load.duration_ms),
+            steady_arrivals(number * 100, load.interval_ms, load.record_bytes, load.duration_ms),
             StoreConfig(),
             model.capabilities,
             model.make_queue(1 / 1_000),
@@ -112,7 +113,7 @@ def test_queues_that_stand_for_many_fill_groups_together() -> None:
     ]
     found = count_shared([Counted(queue, 100) for queue in made], model, scans)
     uploaded = sum(queue.log_bytes for queue in made) * 100
-    # What came last is not sorted yet.
+    # The last messages are not sorted yet.
     assert 1 < found["PutObject", "GROUP"] / (uploaded / (16 << 20)) < 1.5
     assert found["HeadObject", "EPOCH"] < found["PutObject", "GROUP"] + 10
 

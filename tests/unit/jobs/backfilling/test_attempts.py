@@ -1,4 +1,5 @@
-"""Attempts at a task: one after the other, one cut off, one after another program."""
+"""A task is attempted several times: one attempt after another, two at the same time, after a kill,
+or after another writer."""
 
 from __future__ import annotations
 
@@ -21,8 +22,10 @@ from tests.kit.jobs.backfill import (
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Fenced, Invalid, Unavailable
-from tieredstore.jobs.backfilling import BackfillOptions, run_backfill, write
+from tieredstore.jobs.backfilling import write
+from tieredstore.jobs.backfilling.job import run_backfill
 from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.options import BackfillOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.providers.posix.calls import PosixCalls
@@ -33,7 +36,8 @@ OPTIONS = BackfillOptions(segment_bytes=3000)
 
 
 class EachTwice(LocalRunner):
-    """Every task has two attempts: the second begins where `between` left the first."""
+    """Runner that attempts every task twice. The second attempt continues where `between` left the
+    first."""
 
     def __init__(self, between: Callable[[Any], object] = lambda _: None) -> None:
         super().__init__()
@@ -79,7 +83,8 @@ def test_a_second_attempt_leaves_what_the_first_wrote(tier: TierLocation, tmp_pa
 
 
 def test_an_attempt_that_was_overtaken_cuts_nothing_off(tmp_path: Path) -> None:
-    """A worker of a run that was killed goes on for a while, also when the next run has ended."""
+    """An outdated attempt cuts nothing off. A worker of a killed run can continue for some time,
+    even after the next run ended."""
 
     class NeverCut(PosixCalls):
         def truncate(self, fd: int, length: int) -> None:
@@ -102,7 +107,7 @@ def test_an_attempt_that_was_overtaken_cuts_nothing_off(tmp_path: Path) -> None:
 
 
 class BothAtOnce(LocalRunner):
-    """Every segment has two writers beside each other."""
+    """Runner with which two writers work on every segment at the same time."""
 
     def run(self, work: Any, tasks: Sequence[Any], on_done: Any) -> None:
         with ThreadPoolExecutor(2) as pool:
@@ -135,7 +140,8 @@ def segment_of(task: write.WriteTask) -> SegmentId:
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 90, b"longer than it shall be" * 1000], ids=len)
 def test_what_a_torn_write_left_in_a_file_is_written_again(torn: bytes, tmp_path: Path) -> None:
-    """A machine that lost its power; zeros, or what another plan had there."""
+    """After a power cut, a torn write has left zeros, or bytes of another plan, in a file. These
+    bytes are written again."""
     tier = tier_at(tmp_path)
 
     def tear(task: object) -> None:
@@ -189,7 +195,8 @@ def test_other_bytes_in_an_object_store_are_an_error_with_their_place(tmp_path: 
 def test_a_task_of_a_driver_that_was_replaced_does_not_write_for_its_successor(
     tmp_path: Path,
 ) -> None:
-    """It begins after the take-over, so that it meets the successor's epoch first."""
+    """A task of a driver that lost its epoch does not write under its successor's epoch. The task
+    begins after the take-over, so it finds the successor's epoch."""
     tier = memory_tier(tmp_path)
     stored(tmp_path)
 
@@ -214,7 +221,8 @@ def test_a_task_of_a_driver_that_was_replaced_does_not_write_for_its_successor(
 
 
 def test_a_segment_that_lost_bytes_is_not_committed(tmp_path: Path) -> None:
-    """What a late attempt on a file system without conditions could do."""
+    """A segment that has lost bytes is not committed. On a file system without conditional writes,
+    a late attempt can cause this loss."""
     tier = tier_at(tmp_path)
 
     class Shortened(LocalRunner):
@@ -250,7 +258,7 @@ class Killed(BaseException):
 
 
 class DyingJournal(Journal):
-    """Dies before (or after) it notes a step."""
+    """A journal that ends the process before or after recording a step."""
 
     def __init__(self, path: Path, at: int, after: bool) -> None:
         super().__init__(path, {"job": "backfill"})
@@ -308,7 +316,8 @@ def test_killed_at_each_step_it_goes_on_and_ends_the_same(tmp_path: Path) -> Non
 
 
 def test_a_configuration_that_changed_between_two_runs_changes_no_segment(tmp_path: Path) -> None:
-    """The plan of the first run counts."""
+    """A configuration that changes between two runs of a backfill changes no segment, because the
+    plan of the first run applies."""
     table = messages(40)
 
     class Dying(Journal):
@@ -329,7 +338,8 @@ def test_a_configuration_that_changed_between_two_runs_changes_no_segment(tmp_pa
 def test_a_broker_that_wrote_in_between_is_an_error_and_loses_nothing(
     tmp_path: Path, step: str
 ) -> None:
-    """Killed, a broker (here: another job) goes on with the queue, and then it is run again."""
+    """A job is killed, another job continues its queue, and the first job is run again. It finds
+    the other job's messages, fails, and loses nothing."""
     fill(tmp_path, messages(10), name="before")
     table, tier = messages(30, first=10), tier_at(tmp_path)
 
@@ -346,7 +356,7 @@ def test_a_broker_that_wrote_in_between_is_an_error_and_loses_nothing(
     with pytest.raises(Invalid, match=f"to end at 10, as when this job began, found {end + 5}"):
         run_backfill(new_run(tmp_path / "journal"), tier, str(tmp_path / "t.parquet"), OPTIONS)
     assert found(tmp_path)["queue_offset"].to_pylist() == list(range(end + 5))
-    # What was given up names no message and hides none.
+    # Segments of a failed attempt name no message and hide none.
     assert {finding.kind for finding in damage(tier)} <= {
         "bytes-unnamed",
         "segment-truncated",

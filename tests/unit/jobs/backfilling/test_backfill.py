@@ -1,4 +1,4 @@
-"""A table becomes a tier that is sound, and that our store serves."""
+"""A table becomes a sound tier, which our store can serve."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from tests.kit.jobs.backfill import (
 from tieredstore.config import StorageLevel, StoreConfig, config_from_properties
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.errors import Fenced, Invalid
-from tieredstore.jobs.backfilling import BackfillOptions, backfill_frame, run_backfill
+from tieredstore.jobs.backfilling.frames import backfill_frame
+from tieredstore.jobs.backfilling.job import run_backfill
+from tieredstore.jobs.options import BackfillOptions
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
@@ -88,7 +90,8 @@ def test_rows_in_any_order_over_many_files_are_put_in_the_order_of_their_offsets
 
 
 def test_only_bodies_and_a_topic_are_needed(tmp_path: Path) -> None:
-    """Queues in turn, offsets by store time, ids that are the same for the same place."""
+    """A table needs only bodies and a topic. Queues are then assigned in turn, offsets by store
+    time, and ids by position."""
     table = pa.table({"body": [b"a", b"", b"c", b"d", b"e"]})
     fill(tmp_path, table, BackfillOptions(topic="plain", queues=2))
     back = found(tmp_path)
@@ -176,7 +179,8 @@ def test_messages_older_than_the_queue_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_that_was_backfilled_is_left_alone(tmp_path: Path) -> None:
-    """Also one without offsets, whose rows would fit anywhere."""
+    """A repeated backfill of the same table writes nothing. This holds also for a table without
+    offsets, whose rows could otherwise be appended again."""
     table = pa.table({"body": [b"a", b"b"]})
     options = BackfillOptions(topic="plain", queues=1)
     first = fill(tmp_path, table, options)
@@ -199,7 +203,8 @@ def test_a_running_broker_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_takes_no_epoch_is_noticed_by_its_lock(tmp_path: Path) -> None:
-    """Java's, on the state directory."""
+    """A running Java broker, which takes no epoch, is noticed by its lock on the state
+    directory."""
     (tmp_path / "state").mkdir()
     hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX)"
     broker = subprocess.Popen(

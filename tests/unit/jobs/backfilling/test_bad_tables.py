@@ -1,4 +1,4 @@
-"""What is no message is an error that names file, row group, row and column, and nothing is
+"""An invalid message causes an error that names file, row group, row and column. Nothing is
 written."""
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import pytest
 
 from tests.kit.jobs.backfill import BROKER, CLUSTER, START_MS, fill, messages, new_run, tier_at
 from tieredstore.errors import Invalid
-from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
+from tieredstore.jobs.backfilling.job import run_backfill
 from tieredstore.jobs.backfilling.measure import measure, measure_tasks
 from tieredstore.jobs.backfilling.plan import QueueStart, pieces_of, queue_plans
 from tieredstore.jobs.backfilling.rows import RowRules
 from tieredstore.jobs.backfilling.table_files import list_table
+from tieredstore.jobs.backfilling.target import backfill_target
 from tieredstore.jobs.backfilling.write import write, write_task
+from tieredstore.jobs.options import BackfillOptions
 from tieredstore.scan.location import TierLocation
 
 PLACE = r"table\.parquet, row group 1, row 2"
 
 
 def with_value(name: str, value: Any, type: pa.DataType | None = None) -> pa.Table:
-    """20 good messages, of which one, in row group 1 of 10 rows, has this value."""
+    """Return 20 valid messages. One of them, in row group 1 of 10 rows, gets the given value."""
     table = messages(20)
     values = table[name].to_pylist() if name in table.column_names else [None] * 20
     values[12] = value
@@ -119,8 +121,8 @@ def with_value(name: str, value: Any, type: pa.DataType | None = None) -> pa.Tab
     ids=range(32),
 )
 def test_a_table_that_is_no_messages(table: pa.Table, expected: str, tmp_path: Path) -> None:
-    """Found in the first pass, before anything is written; but for lengths that are not those of
-    the bodies, which the second one finds."""
+    """A table without messages is rejected before anything is written. Wrong lengths of bodies are
+    found only in the second pass over the table."""
     path = tmp_path / "table.parquet"
     pq.write_table(table, path, row_group_size=10)
     with pytest.raises(Invalid, match=expected):
@@ -191,5 +193,5 @@ def test_a_tier_and_a_state_that_do_not_belong_together(tmp_path: Path) -> None:
     elsewhere = backfill_target(
         f"file://{tmp_path}/elsewhere", tmp_path / "state", cluster=CLUSTER, broker=BROKER
     )
-    with pytest.raises(Invalid, match="is it that of another tier"):
+    with pytest.raises(Invalid, match="s it that of another tier"):
         fill(tmp_path, messages(5, first=5), tier=elsewhere, name="more")

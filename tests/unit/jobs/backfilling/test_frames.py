@@ -1,4 +1,5 @@
-"""Frames of pandas, Polars and Arrow become the messages that a scan reads them from again."""
+"""Frames of pandas, Polars and Arrow are backfilled. A scan of the tier returns the same
+messages."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ import tieredstore
 from tests.kit.jobs.backfill import START_MS, found, new_run, tier_at
 from tests.kit.tier_builder import TierBuilder, message
 from tieredstore.errors import Invalid
-from tieredstore.jobs.backfilling import backfill_frame
+from tieredstore.jobs.backfilling.frames import backfill_frame
 from tieredstore.message.encoding import Message
 from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.table import Scan
 
 OF_THE_PLACE = ("broker", "physical_offset", "offset_msg_id", "store_host")
-"""Columns that follow from where a message is."""
+"""Columns that depend on the location of a message."""
 
 
 @pytest.fixture
 def scan(tmp_path: Path) -> Scan:
-    """Messages with keys, tags and properties, and with none."""
+    """Return a scan of messages with and without keys, tags and properties."""
     builder = TierBuilder(tmp_path / "source", messages_per_segment=100)
     bare = Message.create(
         "orders", b"", queue_id=0, born_timestamp_ms=START_MS, born_host=("1.2.3.4", 1)
@@ -41,7 +42,7 @@ def scan(tmp_path: Path) -> Scan:
 
 
 def filled(frame: Any, root: Path) -> list[dict[str, Any]]:
-    """The messages of a tier that a frame was backfilled into."""
+    """Return the messages of a tier into which a frame was backfilled."""
     tier = tier_at(root)
     backfill_frame(new_run(), tier, frame, root / "staging")
     rows: list[dict[str, Any]] = found(root, tier).to_pylist()
@@ -49,7 +50,8 @@ def filled(frame: Any, root: Path) -> list[dict[str, Any]]:
 
 
 def content(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is the message's own; its id is of the place where it has no other."""
+    """Return the parts of a message that do not depend on its location. A message without an id
+    gets the id of its position."""
     found = []
     for row in rows:
         left_out = {*OF_THE_PLACE, *(["msg_id"] if row["msg_id"] == row["offset_msg_id"] else [])}
@@ -112,7 +114,8 @@ def test_properties_of_pandas_as_dicts(tmp_path: Path) -> None:
 
 
 def test_nulls_of_pandas_are_nulls(tmp_path: Path) -> None:
-    """pandas makes floats of numbers where one is missing, and NaN of texts."""
+    """Missing values of a pandas frame count as null. pandas converts integers with missing values
+    to floats, and missing texts to NaN."""
     frame = pd.DataFrame(
         {
             "topic": ["orders"] * 3,

@@ -1,4 +1,4 @@
-"""A copy is a tier of its own, equal to its source."""
+"""A copy is an independent tier that is equal to its source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tests.kit.jobs.copy import (
 from tests.kit.tier.wrappers import AppendOnlyProvider
 from tests.kit.tier_builder import BROKER, BuiltTier, TierBuilder, flip, message, small_tier
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import (
     FileSegment,
     FileSegmentType,
@@ -30,14 +29,17 @@ from tieredstore.contracts.segment import (
     SegmentListing,
     WriterEpoch,
 )
+from tieredstore.contracts.tier_identity import EpochRecord
 from tieredstore.contracts.wrapping import WrapperEpoch, WrapperProvider
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
 from tieredstore.jobs.copying.job import copy_tier
-from tieredstore.jobs.copying.report import CopyOptions
+from tieredstore.jobs.copying.plan import TargetSegment, plan_index
 from tieredstore.jobs.copying.target import CopyTarget
+from tieredstore.jobs.options import CopyOptions
 from tieredstore.jobs.run import JobProgress
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.providers.memory.provider import MemoryProvider
+from tieredstore.scan.catalogue import SegmentExtent
 
 
 @pytest.fixture
@@ -139,6 +141,35 @@ def test_h02_other_bytes_under_the_same_names_are_refused_and_replaced_on_demand
     assert findings(other.provider, tmp_path / "target") == []
 
 
+def test_w90_zeros_that_a_power_cut_left_in_a_copy_are_written_over(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    copy_to(built, tmp_path / "target")
+    target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")
+    last = SegmentId(f"{BROKER}/orders/1", FileSegmentType.CONSUME_QUEUE, 0)
+    metadata.load()
+    entry = metadata.segment(last)
+    assert entry is not None
+    entry.size = 0
+    metadata.put_segment(entry)
+    whole = contents(target)[last]
+    target.open(last).write(20, [bytes(60), whole[80:], bytes(40)])
+    copy(built.provider, state(built.root, read_only=True), target, metadata)
+    metadata.close()
+    assert contents(target) == contents(built.provider)
+
+
+def test_w90_a_copy_that_overlaps_what_is_left_of_the_origin_is_a_conflict() -> None:
+    def find_conflict(real_bytes: int) -> str | None:
+        first, later = (SegmentId("b/rmq_sys_INDEX/0", FileSegmentType.INDEX, at) for at in (0, 80))
+        origin = [SegmentExtent(later, 50)]
+        there = [TargetSegment(first, 80, real_bytes)]
+        return plan_index(first.path, origin, there, seals=False, rewritable=True).conflict
+
+    assert find_conflict(80) is None
+    assert "ends at 90, the origin begins at 80" in (find_conflict(90) or "")
+
+
 @pytest.mark.parametrize("pieces", range(1, 12, 3))
 def test_a_run_that_is_asked_to_stop_goes_on_later(
     pieces: int, built: BuiltTier, tmp_path: Path
@@ -177,7 +208,7 @@ def test_o03_what_comes_back_otherwise_than_it_was_written_is_an_error_and_not_r
     built: BuiltTier, tmp_path: Path
 ) -> None:
     class Damages(AppendOnlyProvider):
-        """Another byte comes back than was written, once it is opened again."""
+        """A provider that changes a byte of a segment when the segment is reopened."""
 
         def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
             segment = super().open(id, listing)
@@ -241,7 +272,8 @@ def test_other_topic_ids_in_the_target_are_refused(built: BuiltTier, tmp_path: P
 def test_a_topic_that_is_made_later_in_the_target_gets_an_id_of_its_own(
     built: BuiltTier, tmp_path: Path
 ) -> None:
-    """The source has ids with gaps, of topics that were deleted there."""
+    """A topic that is created in the target after a copy gets an id that no topic has. The source's
+    ids have gaps, because topics were deleted in the source."""
     topic = built.metadata.topic("orders")
     assert topic is not None
     topic.topic_id = 7
@@ -283,7 +315,7 @@ def test_a_middle_segment_that_is_missing_is_told(
 
 
 class BlindEpoch(WrapperEpoch):
-    """Cannot look whether it is still held."""
+    """An epoch that cannot check its own validity."""
 
     def confirm(self) -> None:
         raise Unavailable("injected: no look")

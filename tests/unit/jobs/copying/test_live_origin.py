@@ -1,4 +1,4 @@
-"""Copies of a tier that is written, and that loses segments, while it is copied."""
+"""A tier is copied while it is written and while its segments expire."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.jobs.copying.job import copy_tier
-from tieredstore.jobs.copying.report import CopyOptions, CopyReport
+from tieredstore.jobs.copying.report import CopyReport
 from tieredstore.jobs.copying.target import CopyTarget
-from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.jobs.options import CopyOptions
 from tieredstore.scan.findings import Finding, Severity
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
 
 MOST_STEPS = 60
-"""A run: a copy makes more calls the more there is, and the writer works at each of them."""
+"""Maximum number of the writer's steps in a run. More data means more calls of the copy, and the
+writer makes a step at each call."""
 
 
 def damage(provider: SegmentProvider, root: Path) -> list[Finding]:
@@ -38,8 +40,8 @@ def damage(provider: SegmentProvider, root: Path) -> list[Finding]:
 
 
 def check_prefix(target: SegmentProvider, root: Path, source: SegmentProvider) -> int:
-    """The target is whole, and each segment is the beginning of the origin's. Returns the index
-    items that name a message of it."""
+    """Check that the target is consistent, and that each segment is a prefix of the origin's.
+    Return the index items that point to the target's messages."""
     whole = contents(source)
     for segment, data in contents(target).items():
         assert whole[segment].startswith(data), segment
@@ -55,7 +57,8 @@ def check_prefix(target: SegmentProvider, root: Path, source: SegmentProvider) -
 def test_what_is_copied_while_the_source_is_written_is_a_consistent_prefix(
     every: int, with_state: bool, tmp_path: Path
 ) -> None:
-    """The writer makes a step before every call, or every third, that the copy makes there."""
+    """The copy of a source that is written during the copy is a consistent prefix. The writer makes
+    a step before every call, or every third call, of the copy."""
     tier = posix(tmp_path / "source")
     writer = LiveWriter(tmp_path / "source", tier)
     writer.step()
@@ -103,7 +106,8 @@ def two_queues(root: Path) -> BuiltTier:
 
 
 def expire(built: BuiltTier, queue_id: int, segments: int) -> None:
-    """As a writer's expiry does it: entry, object, for both files."""
+    """Expire segments as a writer does: for each of the two files, first delete the metadata entry,
+    then the object."""
     path = f"{BROKER}/orders/{queue_id}"
     for kind in (FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE):
         for entry in list(built.metadata.segments(path, kind))[:segments]:
@@ -149,7 +153,8 @@ def test_segments_that_expire_in_the_source_at_any_moment_are_no_error(
 def test_a_queue_that_has_lost_messages_since_the_last_run_fails_alone_and_names_them(
     tmp_path: Path,
 ) -> None:
-    """The target ends at message 3, the origin has expired messages up to 7: nobody has 4 to 7."""
+    """The target ends after message 3, and the origin has expired messages up to 7, so messages 4
+    to 7 are lost. The copy of this queue fails and names them. Other queues are copied."""
     young = TierBuilder(tmp_path / "young", messages_per_segment=4)
     young.queue("orders", 0, [message("orders", 0, n) for n in range(4)])
     target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")
@@ -170,7 +175,7 @@ def test_a_queue_that_has_lost_messages_since_the_last_run_fails_alone_and_names
     [(path, error)] = report.failed
     assert path == f"{BROKER}/orders/0"
     assert isinstance(error, Invalid)
-    assert "has expired before it was copied; --force replaces" in str(error)
+    assert "has expired before it was copied. --force replaces" in str(error)
     now = contents(target)
     assert {s: data for s, data in now.items() if s.path.endswith("orders/0")} == before
     queue = f"{BROKER}/orders/1"

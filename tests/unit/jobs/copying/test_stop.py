@@ -1,4 +1,4 @@
-"""A copy stops within the time that its target's provider has for that."""
+"""A copy stops within the time that the provider of its target allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from tests.kit.jobs.copy import contents, posix
 from tests.kit.tier_builder import BuiltTier, small_tier
-from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import (
     Buffer,
     FileSegment,
@@ -19,10 +18,12 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
     WriteResult,
 )
+from tieredstore.contracts.tier_identity import EpochRecord
 from tieredstore.contracts.wrapping import WrapperEpoch, WrapperProvider, WrapperSegment
 from tieredstore.errors import Unavailable
-from tieredstore.jobs.copying.ends import CopyRequest, run_copy
+from tieredstore.jobs.copying.ends import run_copy
 from tieredstore.jobs.copying.target import CopyTarget
+from tieredstore.jobs.options import CopyTierOptions
 from tieredstore.jobs.start import start_run
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.jobs.target import TierTarget
@@ -32,8 +33,8 @@ LONGEST_S = 60
 
 
 class StoppingProvider(WrapperProvider):
-    """Writes wait, where they hang, until the time for a stop begins, as those of an endpoint do
-    that never answers. steps: what is told to it, in order."""
+    """Provider whose writes hang until the shutdown deadline begins, as if the endpoint did not
+    respond. `steps` has the notifications in order."""
 
     def __init__(self, wrapped: SegmentProvider, *, hangs: bool) -> None:
         super().__init__(wrapped)
@@ -48,7 +49,7 @@ class StoppingProvider(WrapperProvider):
     def wait(self) -> None:
         if self.hangs:
             self.waits.set()
-            assert self._begun.wait(LONGEST_S), "nobody said that it ends"
+            assert self._begun.wait(LONGEST_S), "the stop was not announced to it"
             raise Unavailable("injected: the provider stops")
 
     def acquire_writer(
@@ -92,7 +93,7 @@ def built(tmp_path: Path) -> BuiltTier:
 
 
 def use_provider(patch: pytest.MonkeyPatch, root: Path, *, hangs: bool) -> StoppingProvider:
-    """Let the target of copies be behind such a provider."""
+    """Put a StoppingProvider in front of the provider of the copy's target."""
     provider = StoppingProvider(posix(root), hangs=hangs)
     patch.setattr(TierTarget, "open_provider", lambda *_, **__: provider)
     return provider
@@ -101,9 +102,11 @@ def use_provider(patch: pytest.MonkeyPatch, root: Path, *, hangs: bool) -> Stopp
 def run(built: BuiltTier, root: Path, stop: StopSignal | None = None) -> dict[str, object]:
     """Copy a tier as the verb does."""
     tier = locate((built.root / "tier").as_uri(), state=built.root / "state")
-    request = CopyRequest((root / "tier").as_uri(), root / "state", workers=2)
+    request = CopyTierOptions(
+        (root / "tier").as_uri(), to_state=root / "state", workers=2, stop=stop
+    )
     with start_run("copy", {}, has_journal=False) as job:
-        return run_copy(job, tier, request, stop=stop)
+        return run_copy(job, tier, request)
 
 
 def test_the_time_for_a_stop_begins_before_the_right_is_given_back(

@@ -1,4 +1,4 @@
-"""Exports of each format from a small tier."""
+"""Fixtures for exports of each format from a small tier."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import FORMATS, Export
-from tieredstore.jobs.exporting import Format
+from tieredstore.jobs.exporting.request import Format
 
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """Two topics, three queues."""
+    """A tier with three queues of two topics."""
     tier = GrowingTier(tmp_path / "source")
     tier.append("orders", 0, 12)
     tier.append("orders", 1, 5)

@@ -1,4 +1,5 @@
-"""Small files of plain Parquet become larger ones: the same rows, whatever happens between."""
+"""A compaction merges small Parquet files into larger ones. It keeps all rows, also after
+interruptions."""
 
 from __future__ import annotations
 
@@ -29,11 +30,13 @@ from tests.kit.jobs.compaction import (
 from tests.kit.jobs.export import Export, places_of
 from tests.kit.jobs.kills import Killed, Steps, killed_at
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
-from tieredstore.jobs.exporting import CompactionRequest, Format, compaction, job
+from tieredstore.jobs.exporting import compaction, job
 from tieredstore.jobs.exporting.partition import parse_partition_by
+from tieredstore.jobs.exporting.request import Format
 from tieredstore.jobs.exporting.targets.parquet_log import CommitLog
 from tieredstore.jobs.exporting.targets.storage import ArrowFiles
 from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.options import CompactExportOptions
 
 STEPS: Steps = (
     (Journal, "record"),
@@ -45,7 +48,7 @@ COLUMNS = ("topic", "queue_id", "queue_offset", "msg_id", "body", "store_timesta
 
 @pytest.fixture
 def exported(tmp_path: Path, tier: GrowingTier) -> Export:
-    """A target of two partitions with a file of each of several exports."""
+    """A target of two partitions, each with one file per export."""
     return export_often(tmp_path / "exported", tier)
 
 
@@ -55,7 +58,7 @@ def commits(exported: Export) -> list[dict[str, Any]]:
 
 
 def read_by_all(exported: Export) -> list[list[tuple[Any, ...]]]:
-    """The rows as pyarrow, DuckDB and Polars read them."""
+    """Return the rows as pyarrow, DuckDB and Polars read them."""
     names = ", ".join(COLUMNS)
     pattern = f"{exported.target}/topic=*/**/*.parquet"
     query = f"SELECT {names} FROM read_parquet('{pattern}', hive_partitioning=true)"
@@ -156,7 +159,7 @@ def test_earlier_versions_refuse_a_log_whose_commits_they_would_number_otherwise
 
 
 def test_neighbours_are_merged_up_to_the_size_that_is_wanted() -> None:
-    request = CompactionRequest("to", target_file_bytes=10 << 20)
+    request = CompactExportOptions("to", target_file_bytes=10 << 20)
     sizes = {
         "a/00000001-00000.parquet": 6 << 20,
         "a/00000001-00001.parquet": 6 << 20,
@@ -261,7 +264,7 @@ def test_an_export_that_was_killed_goes_on_behind_a_compaction(
 
 
 def once(place: Any, name: str, action: Callable[[], object]) -> pytest.MonkeyPatch:
-    """Do something before the first call of a function."""
+    """Run an action before the first call of a function."""
     patch, function = pytest.MonkeyPatch(), getattr(place, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -323,7 +326,8 @@ def test_of_two_compactions_at_once_one_wins(
 def test_a_plan_does_not_take_a_part_of_an_export(
     exported: Export, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The listing has one of two files that an export publishes meanwhile."""
+    """An export publishes two files during a compaction's listing, which has only one of them. The
+    compaction does not merge this file."""
     sizes = ArrowFiles.sizes
 
     def list_late(files: ArrowFiles) -> dict[str, int]:
@@ -344,7 +348,7 @@ def test_files_that_someone_removed_end_the_plan(exported: Export, tmp_path: Pat
     journal = tmp_path / "journal.jsonl"
     [first, *_] = data_files(exported.target)
     once(compaction, "merge", first.unlink)
-    with pytest.raises(Unavailable, match=f"{first.name} was removed meanwhile; nothing"):
+    with pytest.raises(Unavailable, match=f"{first.name} was removed. Nothing"):
         compact(exported.target, journal=journal)
     rows = rows_in_order(exported.target)
     assert compact(exported.target, journal=journal)["merged_files"] == 2 * ROUNDS - 1

@@ -1,5 +1,5 @@
-"""Compactions of a target in an object store: killed at each request, beside readers that list page
-by page, and beside others that are late."""
+"""A target in an object store is compacted. Compactions are killed at each request, and run beside
+readers that list page by page and beside late processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kit.jobs.compaction import ROUNDS, compact, missing
 from tests.kit.jobs.export import Export, Place, places_of
 from tests.kit.jobs.kills import Killed
 from tests.kit.jobs.object_target import Bucket
-from tieredstore.jobs.exporting import Format
+from tieredstore.jobs.exporting.request import Format
 from tieredstore.jobs.exporting.targets import storage
 from tieredstore.jobs.exporting.targets.parquet_log import CommitLog
 
@@ -28,7 +28,7 @@ WRITES = {"PUT", "COPY", "DELETE"}
 
 
 class BucketExport(Export):
-    """Exports into a bucket in memory."""
+    """Exports to a bucket in memory."""
 
     def export(self, **changes: Any) -> dict[str, Any]:
         return self.run(to=TO, task_bytes=1 << 20, **changes)
@@ -40,7 +40,7 @@ def exported(tmp_path: Path, tier: GrowingTier) -> BucketExport:
 
 
 def fill(bucket: Bucket, exported: BucketExport, patch: pytest.MonkeyPatch) -> None:
-    """Several small exports of a tier that has grown already, each of some more messages."""
+    """Make several small exports of an existing tier, each with some more messages."""
     patch.setattr(storage, "connect_s3", bucket.connect)
     tier = exported.tier
     for number in range(ROUNDS):
@@ -77,7 +77,8 @@ def staged(bucket: Bucket) -> list[str]:
 
 
 class KillAt:
-    """Kills a process before a write, counted from 0; none of its threads does any after that."""
+    """Kills a process before write number `at`, counted from 0. None of its threads writes after
+    that."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -126,8 +127,9 @@ def test_a_kill_at_any_request_loses_nothing_and_doubles_nothing(
 def test_a_reader_that_lists_meanwhile_misses_no_row(
     exported: BucketExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets the next key of its listing at each write of the compaction, or at some; others begin
-    at each write."""
+    """A reader that lists a target during a compaction misses no row. Some readers get the next
+    page of their listing at every write of the compaction, others only at some writes. A new reader
+    begins at each write."""
     full = Bucket()
     fill(full, exported, monkeypatch)
     expected = places_of(exported.tier)
@@ -168,7 +170,8 @@ def iter_keys(bucket: Bucket) -> Iterator[str]:
 def test_who_publishes_an_export_late_puts_nothing_back(
     exported: BucketExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its copy is asked for when others have published, merged and removed the file."""
+    """A process that publishes an export late does not restore a file. Its copy request comes after
+    others have published, merged and removed the file."""
     bucket = Bucket()
     fill(bucket, exported, monkeypatch)
     exported.tier.append("orders", 0, 5)
@@ -188,7 +191,9 @@ def test_who_publishes_an_export_late_puts_nothing_back(
 def test_what_was_staged_is_gone_before_the_files_are(
     exported: BucketExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The export commits when the compaction has cleared, and copies before it clears again."""
+    """A late export restores no merged file, because a compaction deletes staged files before the
+    files that it has merged. The export is paused before its copy, and the compaction does no other
+    clean-up."""
     bucket = Bucket()
     fill(bucket, exported, monkeypatch)
     exported.tier.append("orders", 0, 5)

@@ -1,4 +1,4 @@
-"""An export that finds no message leaves nothing that binds a later one."""
+"""An export without messages leaves no state that restricts a later export."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import FORMATS, Export, places_of
 from tieredstore.errors import Invalid
-from tieredstore.jobs.exporting import Format
 from tieredstore.jobs.exporting.partition import parse_partition_by
 from tieredstore.jobs.exporting.plan import Plan, make_plan
+from tieredstore.jobs.exporting.request import Format
 from tieredstore.scan.selection import Selection
 
 LATER_MS = 4_000_000_000_000
-"""Behind all store times."""
+"""A time later than all store times, in ms."""
 NOTHING = [Selection(since_ms=LATER_MS), Selection(until_offset=0), Selection(from_offset=1 << 40)]
 
 
@@ -56,7 +56,8 @@ def test_queues_without_a_message_are_no_target(form: Format, tmp_path: Path) ->
 def test_a_target_that_has_messages_keeps_where_new_queues_begin(
     form: Format, tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """A later export without a message is one that is bound already."""
+    """A later export into a target that has messages records at which offsets new queues begin,
+    even if it exports no message."""
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("new", 0, 3)
@@ -71,7 +72,8 @@ def test_a_target_that_has_messages_keeps_where_new_queues_begin(
 def test_a_table_that_another_export_makes_meanwhile_is_looked_at(
     form: Format, tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has other columns than the one that would have been made."""
+    """Another export has created the table in the meantime, with different columns. The export does
+    not write to this table."""
     exported = Export(tmp_path / "exported", form, tier)
     place = "tieredstore.jobs.exporting.job.make_plan"
 

@@ -1,4 +1,5 @@
-"""Killed anywhere, run twice, run at once: each message is in the target once."""
+"""Exports are killed at any step, repeated, or run at the same time. The target has each message
+once."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import FORMATS, Export, places_of
 from tests.kit.jobs.kills import Killed, Steps, killed_at
 from tieredstore.errors import Fenced, TieredStoreError
-from tieredstore.jobs.exporting import Accept, Format, job
+from tieredstore.jobs.exporting import job
+from tieredstore.jobs.exporting.request import Accept, Format
 from tieredstore.jobs.exporting.state import TargetState
 from tieredstore.jobs.exporting.targets import delta as to_delta
 from tieredstore.jobs.exporting.targets import iceberg as to_iceberg
@@ -92,7 +94,8 @@ def test_a_kill_at_any_step_loses_nothing_and_doubles_nothing(
 def test_a_kill_at_many_steps_keeps_the_first_of_each_key(
     form: Format, with_journal: bool, step: int, tmp_path: Path
 ) -> None:
-    """Of an export whose duplicates are in itself, and in what an earlier one has."""
+    """A killed export keeps the first message of each key, at whatever step it was killed. Some
+    duplicates are within the export, others are of an earlier export."""
     tier = GrowingTier(tmp_path / "source")
     tier.append("orders", 0, 4, uniq_keys=["a", "b", "c", "a"])
     expected = {("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)}
@@ -143,7 +146,8 @@ def test_a_second_export_that_is_killed_is_ended_by_the_next(
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_of_two_exports_at_once_one_wins(form: Format, tmp_path: Path, tier: GrowingTier) -> None:
-    """The other one commits between the plan and the commit of the first."""
+    """Of two concurrent exports only one commits. The second export commits between the plan and
+    the commit of the first."""
     exported = Export(tmp_path / "exported", form, tier)
     committed = job.PinnedExport.commit
 
@@ -155,7 +159,7 @@ def test_of_two_exports_at_once_one_wins(form: Format, tmp_path: Path, tier: Gro
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job.PinnedExport, "commit", late)
-        with pytest.raises(Fenced, match="expected commit 0 to be the last, found 1; run again"):
+        with pytest.raises(Fenced, match="commit 0 to be the last, found 1"):
             exported.run(journal="a")
     assert exported.places() == places_of(tier)
     assert exported.run(journal="a")["rows"] == 0
@@ -166,7 +170,8 @@ def test_of_two_exports_at_once_one_wins(form: Format, tmp_path: Path, tier: Gro
 def test_a_catalog_that_two_make_at_once_is_opened(
     tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both find it without tables."""
+    """A catalog that two processes create at once is opened by both. Both have found before that
+    the catalog has no tables."""
     exported = Export(tmp_path / "exported", Format.ICEBERG, tier)
     create = SqlCatalog.create_tables
     attempts: list[SqlCatalog] = []
@@ -197,14 +202,14 @@ def test_staged_files_that_a_winner_removed_are_told_as_its_commit(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ArrowFiles, "seal", late)
-        with pytest.raises(Fenced, match="expected commit 0 to be the last, found 1; run again"):
+        with pytest.raises(Fenced, match="commit 0 to be the last, found 1"):
             exported.run(journal="a")
     assert exported.places() == places_of(tier)
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_race_of_commits_has_one_winner(form: Format, tmp_path: Path, tier: GrowingTier) -> None:
-    """Both have seen that it is their turn."""
+    """Of two processes that have both found that they may commit, only one commits."""
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("orders", 0, 3)
@@ -246,7 +251,7 @@ def test_a_race_of_commits_has_one_winner(form: Format, tmp_path: Path, tier: Gr
 def test_another_writers_commit_is_no_matter(
     form: Format, tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """Someone compacts, or deletes rows, while an export runs: it goes on behind that."""
+    """Another writer compacts the table or deletes rows during an export. The export continues."""
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("orders", 0, 3)
@@ -273,8 +278,8 @@ def test_another_writers_commit_is_no_matter(
 
 @dataclass
 class Twice:
-    """A runner that has each task done by two threads at once; one outcome counts, now this one,
-    now that one."""
+    """A runner that executes each task in two threads at the same time. Either outcome may be the
+    one that counts."""
 
     description: str = "twice"
 
@@ -334,7 +339,8 @@ def test_an_attempt_that_fails_leaves_nothing_that_counts(
 def test_a_commit_that_was_not_published_is_so_before_the_next(
     tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One export commits and is killed after another one has looked at the target's log."""
+    """A commit that was not published is published before the next commit. The first export commits
+    and is killed. Before this, the second export has read the target's log."""
     exported = Export(tmp_path / "exported", Format.PARQUET, tier)
     catalogue = job._catalogue
 

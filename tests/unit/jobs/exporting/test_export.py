@@ -1,4 +1,4 @@
-"""What an export writes, and that the next one goes on where it ended."""
+"""Tests of the rows of an export, and of how the next export continues."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from tests.kit.jobs.export import Export, places_of
 from tests.kit.tier_builder import TierBuilder, flip, message
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid, Unavailable
-from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, job, run_export
+from tieredstore.jobs.exporting import job
+from tieredstore.jobs.exporting.job import run_export
+from tieredstore.jobs.exporting.request import Accept, ExportRequest, Format
 from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.message.consume_queue import pack_unit
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
+from tieredstore.scan.findings import OnDamage
 from tieredstore.scan.location import locate
 from tieredstore.scan.selection import Selection
 
@@ -180,7 +183,7 @@ def test_expired_messages_are_a_gap(exported: Export) -> None:
     exported.tier.roll("orders", 0)
     exported.tier.append("orders", 0, 4)
     exported.tier.expire("orders", 0)
-    with pytest.raises(Invalid, match=r"offset 12, the tier begins at 14; --accept gap"):
+    with pytest.raises(Invalid, match=r"offset 12, the tier begins at 14\. --accept gap"):
         exported.run()
     report = exported.run(accept=frozenset({Accept.GAP}))
     assert report["gaps"] == [{"queue": "broker-a/orders/0", "from_offset": 12, "until_offset": 14}]
@@ -195,7 +198,7 @@ def test_a_topic_that_was_made_again_is_named(exported: Export, count: int) -> N
     exported.run()
     exported.tier.make_again("orders")
     exported.tier.append("orders", 0, count)
-    with pytest.raises(Invalid, match="made again") as caught:
+    with pytest.raises(Invalid, match="recreated") as caught:
         exported.run()
     if count < 12:
         assert "up to queue offset 12, the tier now ends at 5" in str(caught.value)
@@ -233,7 +236,8 @@ def test_messages_that_expire_while_they_are_exported(
 def test_why_workers_ended_is_told_where_the_target_is_gone_too(
     exported: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers of a script without `if __name__ == "__main__":` run what stands there again."""
+    """The error for workers that ended is reported even if the target is missing. Workers of a
+    script without `if __name__ == "__main__":` run the script's statements again."""
 
     def unguarded(task: WriteTask) -> WriteOutcome:
         for path in (exported.target, exported.root / "warehouse"):
@@ -246,7 +250,8 @@ def test_why_workers_ended_is_told_where_the_target_is_gone_too(
 
 
 def test_only_segments_that_the_state_knows(exported: Export) -> None:
-    """The metadata are behind the listing: what they do not know is exported when they do."""
+    """The listing of a tier is newer than its metadata. An export reads only the segments in the
+    metadata. A later export reads the others, once the metadata has them."""
     exported.tier.metadata.flush()
     state = shutil.copytree(exported.tier.root / "state", exported.root / "state")
     exported.tier.roll("orders", 1)
@@ -263,11 +268,11 @@ def test_damage_ends_the_job_or_is_counted(exported: Export) -> None:
     flip(log, 120)
     with pytest.raises(Corrupt, match=r"orders/0/COMMIT_LOG@0 byte \d+"):
         exported.run()
-    report = exported.run(on_corrupt=OnCorrupt.SKIP)
+    report = exported.run(on_damage=OnDamage.SKIP)
     assert (report["rows"], report["corrupt_messages"], report["damage"]) == (23, 1, 1)
     assert "orders/0/COMMIT_LOG@0 byte" in report["findings"][0]
     assert sum(exported.places().values()) == 23
-    assert exported.run(on_corrupt=OnCorrupt.SKIP)["rows"] == 0
+    assert exported.run(on_damage=OnDamage.SKIP)["rows"] == 0
 
 
 def test_a_run_with_nothing_but_damage_goes_past_it(exported: Export) -> None:
@@ -275,7 +280,7 @@ def test_a_run_with_nothing_but_damage_goes_past_it(exported: Export) -> None:
     exported.tier.roll("other", 0)
     exported.tier.append("other", 0, 1)
     flip(exported.tier.segments("other", 0, FileSegmentType.COMMIT_LOG)[-1], 120)
-    report = exported.run(on_corrupt=OnCorrupt.SKIP)
+    report = exported.run(on_damage=OnDamage.SKIP)
     assert (report["rows"], report["files"], report["corrupt_messages"]) == (0, 0, 1)
     assert exported.run()["queues"] == []
 
@@ -287,7 +292,7 @@ def test_names_that_paths_cannot_have(exported: Export) -> None:
 
 
 def test_bad_requests() -> None:
-    with pytest.raises(Invalid, match="iceberg needs a catalog"):
+    with pytest.raises(Invalid, match=r"iceberg needs a catalog .--catalog NAME. and a table"):
         ExportRequest(Format.ICEBERG, "/tmp/x")
     with pytest.raises(Invalid, match="parquet needs a folder"):
         ExportRequest(Format.PARQUET)
@@ -297,24 +302,24 @@ def test_bad_requests() -> None:
         ExportRequest(Format.PARQUET, "/tmp/x", target_file_bytes=1)
     with pytest.raises(Invalid, match="no tags"):
         ExportRequest(Format.PARQUET, "/tmp/x", selection=Selection(tags=("a",)))
-    with pytest.raises(Invalid, match="did you mean body"):
+    with pytest.raises(Invalid, match="Did you mean body"):
         _ = ExportRequest(Format.PARQUET, "/tmp/x", columns=("bodi",)).column_names
 
 
-@pytest.mark.parametrize("on_corrupt", list(OnCorrupt))
+@pytest.mark.parametrize("on_damage", list(OnDamage))
 def test_units_of_a_crash_whose_messages_never_came_are_not_the_end(
-    tmp_path: Path, tier: GrowingTier, on_corrupt: OnCorrupt, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, tier: GrowingTier, on_damage: OnDamage, caplog: pytest.LogCaptureFixture
 ) -> None:
     exported = Export(tmp_path / "exported", Format.PARQUET, tier)
     [units] = tier.segments("orders", 0, FileSegmentType.CONSUME_QUEUE)
     good = units.read_bytes()
     end = tier._queues["orders", 0].log_end
     units.write_bytes(good + pack_unit(end, 300, 0) + pack_unit(end + 300, 300, 0))
-    assert exported.run(on_corrupt=on_corrupt)["damage"] == 0
+    assert exported.run(on_damage=on_damage)["damage"] == 0
     assert "units up to offset 14 name messages that are not there (yet)" in caplog.text
     units.write_bytes(good)  # the engine writes over them
     tier.append("orders", 0, 5)
-    exported.run(on_corrupt=on_corrupt)
+    exported.run(on_damage=on_damage)
     assert exported.places() == places_of(tier)
 
 
@@ -328,7 +333,7 @@ def test_a_first_offset_that_the_queue_has_not_reached_stays_one(
 
 
 class Flaky:
-    """A folder elsewhere, whose files cannot be sealed a number of times."""
+    """A remote folder. Completing a file fails for a number of attempts."""
 
     def __init__(self, folder: Any, failures: list[str], *, is_local: bool) -> None:
         self.place = folder.place
@@ -359,9 +364,10 @@ class Flaky:
 def test_o01_an_answer_that_the_client_does_not_know_is_tried_again(
     exported: Export, monkeypatch: pytest.MonkeyPatch, count: int, is_local: bool
 ) -> None:
-    """Up to two times of a remote target; never of a disk of this machine."""
+    """A request with an answer that the client cannot interpret is tried again: up to twice for a
+    remote target, never for a local disk."""
     failures = ["HTTP status 400"] * count
-    monkeypatch.setattr("tieredstore.jobs.exporting.attempts.time.sleep", lambda _: None)
+    monkeypatch.setattr("tieredstore.jobs.exporting.targets.storage.time.sleep", lambda _: None)
     monkeypatch.setattr(
         job,
         "write",
@@ -377,8 +383,8 @@ def test_o01_an_answer_that_the_client_does_not_know_is_tried_again(
 
 
 def stepped(root: Path, seconds: list[int], *, torn: bool = False) -> str:
-    """The URL of a tier whose messages are stored at these seconds. torn: zeros in place of the
-    last one."""
+    """Return the URL of a tier whose messages were stored at the given seconds. With `torn`, the
+    last message is replaced by zeros."""
     builder = TierBuilder(
         root, messages_per_segment=100, times=[START_MS + n * 1000 for n in seconds]
     )
@@ -415,6 +421,24 @@ def test_an_export_since_a_time_when_the_clock_went_back(tmp_path: Path) -> None
     assert (report["rows"], report["corrupt_messages"]) == (len(wanted), 0)
 
 
+@pytest.mark.parametrize("queues", [1, 3])
+@pytest.mark.parametrize("dedup", [{}, {"dedup": True}])
+def test_j61_times_that_microseconds_cannot_say_are_compared_exactly(
+    tmp_path: Path, dedup: dict[str, Any], queues: int
+) -> None:
+    """Times that microseconds cannot represent are compared exactly. They are null in the rows."""
+    far = 2**63 - 1
+    tier = GrowingTier(tmp_path)
+    times_ms = [-far - 1, START_MS, far, -far, START_MS + 9, START_MS]
+    for queue_id in range(queues):
+        tier.append("orders", queue_id, 6, times_ms=times_ms)
+    opened = tieredstore.open(tier.url)
+    for since, wanted in ((START_MS + 1, [2, 4]), (far, [2]), (-far, [1, 2, 3, 4, 5])):
+        target = tmp_path / str(since)
+        opened.export(target, since=since, partition_by="none", **dedup)
+        assert exported_offsets(target) == sorted(wanted * queues)
+
+
 def test_an_export_that_would_end_within_times_that_go_back_is_refused(tmp_path: Path) -> None:
     seconds = [*range(10), *range(5, 15)]
     tier = tieredstore.open(stepped(tmp_path, seconds))
@@ -423,7 +447,7 @@ def test_an_export_that_would_end_within_times_that_go_back_is_refused(tmp_path:
         wanted = [number for number, stored in enumerate(seconds) if stored < second]
         if 5 < second <= 9:
             with pytest.raises(
-                Invalid, match=r"store times go back at 2023.*message \d+ behind it"
+                Invalid, match=r"store times go back at 2023.*message \d+ is stored before it"
             ):
                 tier.export(target, until=START_MS + second * 1000)
         else:

@@ -1,4 +1,4 @@
-"""Data files: their sizes, row groups, and how many are open."""
+"""Tests of data files: their sizes, their row groups, and the number of open files."""
 
 from __future__ import annotations
 

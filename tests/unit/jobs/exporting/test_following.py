@@ -1,4 +1,4 @@
-"""Exports that go on: rounds at an interval, what they add up to, how they end."""
+"""Exports run repeatedly at an interval. Tests of their totals and of their end."""
 
 from __future__ import annotations
 
@@ -14,21 +14,18 @@ from tests.kit.growing_tier import START_MS, GrowingTier
 from tests.kit.jobs.export import FORMATS, Export, places_of
 from tieredstore import jobs
 from tieredstore.clock import ManualClock
-from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
-from tieredstore.jobs.exporting import (
-    Format,
-    follow_exports,
-    job,
-    measure_left,
-    parse_interval,
-)
+from tieredstore.errors import Corrupt, Fenced, Invalid, Refused, Unavailable
+from tieredstore.jobs.exporting import job
+from tieredstore.jobs.exporting.following import Behind, follow_exports, parse_interval
+from tieredstore.jobs.exporting.job import measure_left
+from tieredstore.jobs.exporting.request import Format
 from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
 from tieredstore.jobs.run import JobProgress
 from tieredstore.jobs.stopping import StopSignal
 
 
 class Steps(ManualClock):
-    """A clock whose waits run the next step of a story, and keeps how long they were."""
+    """A clock whose waits run the next step of a scenario. It records the waits' lengths."""
 
     def __init__(self, steps: list[Callable[[], object]]) -> None:
         super().__init__(START_MS + 100_000)
@@ -181,11 +178,27 @@ def test_intervals() -> None:
     ]  # fmt: skip
     assert parse_interval(timedelta(minutes=5)) == 300_000
     for wrong in ("0s", "5", "-1m", "1.5h", "5 m", timedelta(milliseconds=999), ""):
-        with pytest.raises(Invalid, match="every: expected a time of at least a second"):
+        with pytest.raises(Invalid, match=r"every: expected a time (from 1s to|such as)"):
             parse_interval(wrong)
 
 
 def test_what_goes_on_has_no_end(tmp_path: Path, tier: GrowingTier) -> None:
     for end in ({"until": "now"}, {"until_offset": 5}):
-        with pytest.raises(Invalid, match="an export that goes on has no until"):
+        with pytest.raises(Invalid, match="a following export takes no until"):
             jobs.export(tier.url, tmp_path / "out", follow=True, **end)
+
+
+def test_l31_a_target_that_is_refused_for_good_ends_what_goes_on() -> None:
+    rounds = 0
+
+    def export_once(_: object) -> dict[str, Any]:
+        nonlocal rounds
+        rounds += 1
+        raise Refused("/t: cannot write: Read-only file system")
+
+    def measure_left() -> Behind:
+        return Behind(0, 0.0)
+
+    with pytest.raises(Refused):
+        follow_exports(export_once, measure_left, 1000, stop=StopSignal(), clock=ManualClock())
+    assert rounds == 1

@@ -1,4 +1,5 @@
-"""Small ranges are written together as they are one by one, whatever is wrong with some of them."""
+"""Small ranges that are written together give the same result as single ranges, even if some are
+damaged."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ import pytest
 from tests.kit.growing_tier import START_MS, GrowingTier
 from tests.kit.jobs.export import Export
 from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.jobs.exporting import Format, OnCorrupt
 from tieredstore.jobs.exporting.partition import PartitionBy
+from tieredstore.jobs.exporting.request import Format
 from tieredstore.message.sysflag import COMPRESSED
+from tieredstore.scan.findings import OnDamage
 from tieredstore.scan.read import joined
 from tieredstore.scan.selection import Selection
 
@@ -24,7 +26,7 @@ VOLATILE = {"started_ms", "seconds", "stages", "export", "commit", "target", "fi
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """Twelve queues of a few messages."""
+    """A tier of twelve queues with a few messages each."""
     made = GrowingTier(tmp_path / "source")
     for number in range(10):
         made.append(f"topic-{number}", 0, 1 + number % 3)
@@ -67,7 +69,7 @@ def test_damaged_ones_between_them(
         data = bytearray(path.read_bytes())
         data[4] ^= 1  # the magic of the first
         path.write_bytes(data)
-    report, _ = require_same(tier, tmp_path, monkeypatch, on_corrupt=OnCorrupt.SKIP)
+    report, _ = require_same(tier, tmp_path, monkeypatch, on_damage=OnDamage.SKIP)
     assert report["corrupt_messages"] == 3
 
 

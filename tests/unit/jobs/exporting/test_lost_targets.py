@@ -1,4 +1,4 @@
-"""A target that is deleted while its export is interrupted: the export begins anew."""
+"""A target is deleted while its export is interrupted. The export starts over."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import FORMATS, Export, places_of
 from tests.kit.jobs.kills import Killed
-from tieredstore.jobs.exporting import Format, job
+from tieredstore.jobs.exporting import job
+from tieredstore.jobs.exporting.request import Format
 from tieredstore.jobs.journal import Journal
 
 
 def delete_target(exported: Export) -> None:
-    """All of it: the folder, or the table with its files."""
+    """Delete the whole target: the folder, or the table with its files."""
     if exported.form is not Format.ICEBERG:
         shutil.rmtree(exported.target)
         return
@@ -31,7 +32,7 @@ def delete_target(exported: Export) -> None:
 
 
 def interrupt(exported: Export, place: tuple[Any, str], **changes: Any) -> None:
-    """Kill an export in front of a step."""
+    """Kill an export before a step."""
 
     def killed(*args: Any, **kwargs: Any) -> Any:
         raise Killed(f"{args} {kwargs}")
@@ -58,7 +59,8 @@ def test_an_interrupted_export_whose_target_was_deleted_begins_anew(
     tier: GrowingTier,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """earlier: commits before the one that is interrupted."""
+    """An interrupted export whose target was deleted begins again. `earlier` is the number of
+    commits before the interrupted one."""
     exported = Export(tmp_path / "exported", form, tier)
     for _ in range(earlier):
         exported.run()
@@ -70,7 +72,7 @@ def test_an_interrupted_export_whose_target_was_deleted_begins_anew(
         report = exported.run(journal="a")
     assert (report["rows"], report["sequence"]) == (sum(places_of(tier).values()), 1)
     assert exported.places() == places_of(tier)
-    assert "begins anew" in caplog.text
+    assert "starts from the beginning" in caplog.text
     assert exported.run(journal="a")["rows"] == 0
 
 
@@ -78,7 +80,7 @@ def test_an_interrupted_export_whose_target_was_deleted_begins_anew(
 def test_files_that_are_gone_alone_begin_it_anew(
     form: Format, tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """Somebody cleaned orphans up."""
+    """An operator deletes the staged files of an export as orphans. The export begins again."""
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("orders", 0, 4)

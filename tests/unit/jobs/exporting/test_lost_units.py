@@ -1,4 +1,5 @@
-"""An export over a tier that lacks segments fails with their name, and takes what comes back."""
+"""An export over a tier with missing segments fails and names them. It exports their messages once
+they return."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import Export, places_of
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt
-from tieredstore.jobs.exporting import Format, OnCorrupt
+from tieredstore.jobs.exporting.request import Format
+from tieredstore.scan.findings import OnDamage
 from tieredstore.scan.location import TierLocation, locate
 
 LOG, UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
@@ -26,7 +28,7 @@ class ExportWithState(Export):
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """Messages 0 to 19, five a segment."""
+    """A tier with messages 0 to 19, five per segment."""
     tier = GrowingTier(tmp_path / "source")
     for number in range(4):
         if number:
@@ -74,11 +76,11 @@ def test_a_segment_that_goes_missing_between_two_exports_fails_the_second(
 
 def test_who_goes_on_has_it_counted(exported: Export) -> None:
     with without(exported.tier, UNITS, 1):
-        report = exported.run(on_corrupt=OnCorrupt.SKIP)
+        report = exported.run(on_damage=OnDamage.SKIP)
     assert (report["rows"], report["corrupt_messages"], report["damage"]) == (15, 5, 1)
     assert report["gaps"] == []
     assert "CONSUME_QUEUE@100" in report["findings"][0]
-    assert exported.run()["rows"] == 0  # told to go on, it did
+    assert exported.run()["rows"] == 0  # asked to continue, it did
 
 
 def test_a_hole_that_the_dispatcher_left_is_a_gap_of_the_report(exported: Export) -> None:

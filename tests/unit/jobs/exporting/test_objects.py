@@ -1,4 +1,5 @@
-"""Files of a target in an object store: whole or not there, and read at random."""
+"""Files of a target in an object store are complete or absent, and can be read at random
+positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Targets cut by other things than topic and day, as readers of others find them."""
+"""Targets have partitions other than topic and day. Readers of other projects find the
+partitions."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ from tests.kit.growing_tier import START_MS, GrowingTier
 from tests.kit.jobs.export import FORMATS, Export, Place, places_of
 from tieredstore import jobs
 from tieredstore.errors import Invalid
-from tieredstore.jobs.exporting import Format
 from tieredstore.jobs.exporting.buckets import bucket_numbers
 from tieredstore.jobs.exporting.partition import Partition, PartitionBy, parse_partition_by
+from tieredstore.jobs.exporting.request import Format
 from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
 
 CHOICES = ("none", "topic,hour", "day,bucket(2, queue_id)")
@@ -35,7 +36,8 @@ TASK_BYTES = 400_000
 
 @pytest.fixture(scope="module")
 def tier(tmp_path_factory: pytest.TempPathFactory) -> GrowingTier:
-    """Two topics; one of them over two hours and two days, from 22:13:20 on."""
+    """A tier with two topics. One topic has messages in two hours and on two days, beginning at
+    22:13:20."""
     tier = GrowingTier(tmp_path_factory.mktemp("source"))
     tier.append("orders", 0, 6500, body_bytes=10)
     tier.append("orders", 1, 5)
@@ -207,7 +209,8 @@ def test_another_partitioning_is_refused(form: Format, tmp_path: Path, tier: Gro
 def test_earlier_versions_refuse_what_they_do_not_know(
     choice: str, version: int, tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """They go on with a state of version 1 alone, and know nothing of other partitions."""
+    """Earlier versions of this project refuse to continue an export whose partitions they do not
+    know. The state of such an export has a version above 1, and they continue only version 1."""
     exported = Export(tmp_path / "out", Format.PARQUET, tier)
     exported.run(partition_by=parse_partition_by(choice), task_bytes=TASK_BYTES)
     [commit] = (exported.target / "_tieredstore/commits").glob("*.json")

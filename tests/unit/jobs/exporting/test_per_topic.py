@@ -1,4 +1,4 @@
-"""A target for each topic."""
+"""An export creates one target for each topic."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_topic_that_fails_stops_no_other(tmp_path: Path, tier: GrowingTier) ->
     tier.make_again("orders")
     tier.append("orders", 0, 3)
     tier.append("other", 0, 2)
-    with pytest.raises(Invalid, match="broker-a/orders/0: the topic was made again"):
+    with pytest.raises(Invalid, match="broker-a/orders/0: the topic was recreated"):
         target.export(tier)
     assert target.rows("other") == rows("other", 9)
     assert target.rows("orders") == rows("orders", 12, 5)

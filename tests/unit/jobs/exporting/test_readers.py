@@ -1,4 +1,5 @@
-"""What readers of others find in a target: all rows, all values, and none left out by a filter."""
+"""Readers of other projects find all rows and all values in a target. No filter omits any of
+them."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from pyiceberg.catalog import load_catalog
 import tieredstore
 from tests.kit.jobs.export import Export
 from tests.kit.tier_builder import START_MS, TierBuilder, message
-from tieredstore.jobs.exporting import Format
 from tieredstore.jobs.exporting.partition import PartitionBy
+from tieredstore.jobs.exporting.request import Format
 
 DAY_MS = 86_400_000
 MIDNIGHT_MS = START_MS // DAY_MS * DAY_MS
@@ -52,21 +53,21 @@ Row = tuple[object, ...]
 
 @dataclass
 class BuiltSource:
-    """What `Export` needs of a tier."""
+    """The part of a tier that `Export` needs."""
 
     url: str
 
 
 @pytest.fixture(autouse=True)
 def plan_by_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Polars warns where its own planner of Iceberg is not installed."""
+    """Make pyiceberg plan the scan. Polars warns if its own planner of Iceberg is not installed."""
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> BuiltSource:
-    """A topic with a name to be escaped and store times near and far, and one with times of birth
-    that a client sent in microseconds."""
+    """A tier with two topics. One has a name that must be escaped, and store times in a wide range.
+    In the other, a client sent birth times in microseconds."""
     builder = TierBuilder(tmp_path / "source", messages_per_segment=100)
     builder._times = itertools.chain(TIMES_MS, itertools.count(START_MS, 1000))
     builder.queue("%RETRY%grp|x", 0, [message("%RETRY%grp|x", 0, n) for n in range(len(TIMES_MS))])
@@ -85,7 +86,7 @@ def exported_as(form: Format, source: BuiltSource, root: Path, **changes: Any) -
 
 
 def plain(table: pa.Table) -> list[Row]:
-    """Rows with times as µs, for Python has none beyond the year 9999; sorted."""
+    """Return sorted rows with times in µs, since Python's datetime ends with the year 9999."""
     columns = []
     for name in COLUMNS:
         column = table[name]
@@ -219,7 +220,8 @@ def test_no_reader_of_delta_skips_rows_with_far_times_of_birth(
 
 
 def test_columns_without_values_hide_no_rows_of_delta(tmp_path: Path) -> None:
-    """deltalake's dataset takes a column's missing bounds for bounds that nothing is within."""
+    """Columns without values hide no rows of a Delta table. deltalake's dataset interprets missing
+    bounds of a column as an empty range, so a filter would omit rows."""
     builder = TierBuilder(tmp_path / "source")
     builder.queue("tagged", 0, [message("tagged", 0, n) for n in range(3)])
     builder.queue("bare", 0, [message("bare", 0, n, tags=None) for n in range(4)])
@@ -259,12 +261,13 @@ def test_iceberg_takes_a_time_of_birth_in_microseconds(source: BuiltSource, tmp_
 
 
 def test_bounds_of_columns_are_those_of_the_rows(source: BuiltSource, tmp_path: Path) -> None:
-    """What pyiceberg reads from the manifest, beside the files themselves."""
+    """The bounds of an Iceberg table's columns equal those of the rows, in the manifest and in the
+    files themselves, where pyiceberg reads them."""
     exported = exported_as(Format.ICEBERG, source, tmp_path)
     for table in iceberg_table(exported):
         ids = {column.field_id: column for column in table.schema().fields}
         entries = [task.file for task in table.scan().plan_files()]
-        assert len(entries) == 11  # 9 days and none; the far time of birth has a file
+        assert len(entries) == 11  # 9 days and none, and the far time of birth has a file
         for entry in entries:
             rows = pq.read_table(entry.file_path.removeprefix("file://"))
             assert entry.record_count == rows.num_rows

@@ -1,4 +1,4 @@
-"""What others do to a table between two exports does not make one of them forget its place."""
+"""Other programs change a table between two exports. No export loses its position."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyiceberg.types import StringType, TimestamptzType
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import Export, places_of
 from tieredstore.errors import Invalid
-from tieredstore.jobs.exporting import Format
+from tieredstore.jobs.exporting.request import Format
 
 
 @pytest.fixture
@@ -184,7 +184,8 @@ def test_columns_of_the_export_may_not_go(iceberg: Export, tmp_path: Path) -> No
 
 
 def test_rows_of_iceberg_are_deleted_by_pyiceberg(iceberg: Export) -> None:
-    """A file of which rows stay is written anew, with the partition of its day."""
+    """pyiceberg deletes rows of an exported table. A file that keeps some rows is rewritten into
+    the partition of its day."""
     iceberg.run()
     with closing(load_catalog("test", **iceberg.catalog)) as catalog:
         catalog.load_table("lake.messages").delete("queue_offset < 5")
@@ -225,7 +226,8 @@ def test_iceberg_of_a_finer_partition_is_refused(iceberg: Export) -> None:
 def test_commits_of_iceberg_read_no_data_files(
     iceberg: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither new ones nor those of earlier exports, however many there are."""
+    """Commits to an Iceberg table read no data files, neither new ones nor those of earlier
+    exports."""
     iceberg.run()
     iceberg.tier.append("orders", 0, 4)
     opened: list[str] = []

@@ -1,4 +1,4 @@
-"""`compact index`: fewer files with the same keys, whatever happens between."""
+"""`compact index` creates fewer files with the same keys, even after interruptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Fenced, Invalid
 from tieredstore.jobs.index import rebuild
 from tieredstore.jobs.index.compact import run_compact_index
-from tieredstore.jobs.index.rebuild import RebuildOptions, run_rebuild_index
+from tieredstore.jobs.index.rebuild import run_rebuild_index
+from tieredstore.jobs.options import RebuildIndexOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.message.index.tiered import unpack_header
 from tieredstore.providers.posix.provider import PosixProvider
@@ -25,7 +26,8 @@ from tieredstore.testing.faults import crash_points, run_until_crash
 from tieredstore.tier.index import IndexStoreService
 
 STEP_MS = 3_000
-"""Two messages, four keys: a quarter of a file."""
+"""Time in ms between two index files. Each file has two messages, whose four keys fill a quarter of
+the file."""
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +40,14 @@ def compact(run: JobRun, source: TierLocation) -> dict[str, Any]:
 
 
 def make_small_files(world: World) -> None:
-    """An index file for each two of the 22 messages, as of a broker that restarts all the time."""
+    """Create one index file for every two of the 22 messages, as a frequently restarted broker
+    does."""
     world.remove_index(from_state=True)
     for step in range(11):
         since_ms = START_MS + step * STEP_MS
 
         def window(run: JobRun, source: TierLocation, since_ms: int = since_ms) -> dict[str, Any]:
-            options = RebuildOptions(since_ms=since_ms, until_ms=since_ms + STEP_MS)
+            options = RebuildIndexOptions(since=since_ms, until=since_ms + STEP_MS)
             return run_rebuild_index(run, source, options)
 
         world.run(window)
@@ -52,7 +55,7 @@ def make_small_files(world: World) -> None:
 
 @pytest.fixture(scope="module")
 def many(built: BuiltTier, tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
-    """The tier with many small files."""
+    """A tier with many small index files."""
     with pytest.MonkeyPatch.context() as patch:
         world = World(built, tmp_path_factory.mktemp("many") / "world", patch)
         make_small_files(world)
@@ -95,7 +98,9 @@ def test_full_files_are_kept_as_they_are(
 
         def window(run: JobRun, source: TierLocation, a: int = first, b: int = last) -> Any:
             return run_rebuild_index(
-                run, source, RebuildOptions(START_MS + a * 1500, START_MS + b * 1500)
+                run,
+                source,
+                RebuildIndexOptions(since=START_MS + a * 1500, until=START_MS + b * 1500),
             )
 
         world.run(window)
@@ -120,7 +125,9 @@ def test_full_files_that_are_not_by_time_are_put_in_order(
 
             def window(run: JobRun, source: TierLocation, a: int = first, b: int = last) -> Any:
                 return run_rebuild_index(
-                    run, source, RebuildOptions(START_MS + a * 1500, START_MS + b * 1500)
+                    run,
+                    source,
+                    RebuildIndexOptions(since=START_MS + a * 1500, until=START_MS + b * 1500),
                 )
 
             world.run(window)

@@ -1,4 +1,5 @@
-"""`rebuild index`: the same items as a loop over the messages, once, whatever happens between."""
+"""`rebuild index` creates the same items as a loop over the messages, each once, even after
+interruptions."""
 
 from __future__ import annotations
 
@@ -28,19 +29,20 @@ from tieredstore.contracts.metadata_store import TopicMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.jobs.index import rebuild
-from tieredstore.jobs.index.rebuild import RebuildOptions, run_rebuild_index
+from tieredstore.jobs.index.rebuild import run_rebuild_index
 from tieredstore.jobs.metadata.job import run_rebuild_metadata
+from tieredstore.jobs.options import RebuildIndexOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.message.index.tiered import infer_slots, unpack_header
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import Fault, Faults, crash_points, run_until_crash
 
 EVERY = [7, pytest.param(1, marks=pytest.mark.slow)]
-REPLACE = RebuildOptions(replace=True)
+REPLACE = RebuildIndexOptions(force=True)
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +135,10 @@ def test_a_window_adds_files_and_all_stay_by_time(
     middle_ms = START_MS + 15_000
 
     def later(run: JobRun, source: TierLocation) -> dict[str, Any]:
-        return run_rebuild_index(run, source, RebuildOptions(since_ms=middle_ms))
+        return run_rebuild_index(run, source, RebuildIndexOptions(since=middle_ms))
 
     def earlier(run: JobRun, source: TierLocation) -> dict[str, Any]:
-        return run_rebuild_index(run, source, RebuildOptions(until_ms=middle_ms))
+        return run_rebuild_index(run, source, RebuildIndexOptions(until=middle_ms))
 
     jobs = [later, earlier] if first == "later" else [earlier, later]
     world.run(jobs[0])
@@ -196,7 +198,7 @@ def test_a_staging_place_is_made_where_it_is_missing_and_left_empty(world: World
 
     def staged(run: JobRun, source: TierLocation, url: str = place.as_uri()) -> dict[str, Any]:
         # No message is so old.
-        return run_rebuild_index(run, source, RebuildOptions(until_ms=5, staging=url))
+        return run_rebuild_index(run, source, RebuildIndexOptions(until=5, staging=url))
 
     assert world.run(staged)["files"] == []
     assert not [path for path in place.rglob("*") if path.is_file()]
@@ -208,7 +210,7 @@ def test_added_files_have_the_slots_of_those_that_are_there(world: World) -> Non
     other = locate(world.source.url, broker=BROKER, state=world.root / "state")
 
     def window(run: JobRun, source: TierLocation) -> dict[str, Any]:
-        return run_rebuild_index(run, source, RebuildOptions(since_ms=0))
+        return run_rebuild_index(run, source, RebuildIndexOptions(since=0))
 
     with pytest.raises(Invalid, match=r"have 8 slots, .* is 5000000: .* --config"):
         world.run(window, source=other)
@@ -225,7 +227,7 @@ def test_a_store_that_is_in_use_is_not_written(world: World) -> None:
 
 def test_a_window_is_no_replacement(world: World) -> None:
     def both(run: JobRun, source: TierLocation) -> dict[str, Any]:
-        return run_rebuild_index(run, source, RebuildOptions(since_ms=0, replace=True))
+        return run_rebuild_index(run, source, RebuildIndexOptions(since=0, force=True))
 
     with pytest.raises(Invalid, match="loses the others' keys"):
         world.run(both)
@@ -332,12 +334,13 @@ def test_staged_rows_that_are_gone_are_named(world: World) -> None:
     run_until_crash(lambda faults: world.run(forced, faults), commit)
     for path in (world.root / "work").rglob("*/INDEX/[!.]*"):
         path.unlink()
-    with pytest.raises(Invalid, match="remove the job's journal"):
+    with pytest.raises(Invalid, match="Remove the job's journal"):
         world.run(forced)
 
 
 def test_a_run_does_not_go_on_where_a_topic_has_another_id_by_now(world: World) -> None:
-    """Nobody would find a key by the old one."""
+    """A topic got another id after an interrupted rebuild of the index. The rebuild does not
+    continue, because keys with the old id could not be found."""
     points = crash_points(lambda faults: world.run(forced, faults))
     commit = next(p for p in points if f"write {BROKER}" in p.call)
     run_until_crash(lambda faults: world.run(forced, faults), commit)

@@ -1,4 +1,4 @@
-"""Which broker's index a job is about."""
+"""A job chooses the broker whose index it processes."""
 
 from __future__ import annotations
 

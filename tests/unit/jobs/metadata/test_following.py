@@ -1,4 +1,4 @@
-"""The metadata of a reader goes with a tier that grows, expires and is made again."""
+"""The metadata of a reader follows a tier that grows, expires and is recreated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.scan.location import TierLocation, place_tier
 
 
 class CountedProvider(WrapperProvider):
-    """Counts listings and reads; refuses reads while `is_away`."""
+    """Provider that counts listings and reads. It refuses reads while `is_away` is set."""
 
     lists = reads = 0
     is_away = False
@@ -45,7 +45,7 @@ class CountedSegment(WrapperSegment):
 
 
 class Reader:
-    """A follower over a tier, and what its metadata say."""
+    """A follower of a tier, with its metadata."""
 
     def __init__(self, tier: GrowingTier) -> None:
         self.provider = CountedProvider(tier.provider)
@@ -68,7 +68,7 @@ class Reader:
         return store
 
     def size(self, topic: str, queue_id: int) -> int:
-        """Bytes of units that the metadata knows."""
+        """Return the number of unit bytes in the metadata."""
         path = f"{BROKER}/{topic}/{queue_id}"
         return sum(e.size for e in self.metadata().segments(path, FileSegmentType.CONSUME_QUEUE))
 

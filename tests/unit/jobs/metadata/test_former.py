@@ -1,4 +1,4 @@
-"""Metadata that is made anew beside what it was at an earlier time: topic ids, ends of queues."""
+"""Rebuilt metadata is merged with older metadata. Tests of topic ids and of the ends of queues."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.metadata import index
 from tieredstore.jobs.metadata.former import FormerEnds, FormerMetadata
-from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
+from tieredstore.jobs.metadata.job import run_rebuild_metadata
+from tieredstore.jobs.options import RebuildMetadataOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.scan.location import METADATA_FILE, locate
-from tieredstore.scan.segments.topic_ids import read_items
 
 LATE_MS = START_MS + 3_600_000
 
@@ -33,7 +33,7 @@ def load(state: Path) -> DefaultMetadataStore:
 def rebuild(builder: TierBuilder, state: Path, former: FormerMetadata) -> dict[str, Any]:
     run = JobRun("rebuild-metadata", LocalRunner(1), Journal(None, {}))
     location = locate(builder.built.url)
-    return run_rebuild_metadata(run, location, state, RebuildOptions(), former=former)
+    return run_rebuild_metadata(run, location, state, RebuildMetadataOptions(), former=former)
 
 
 def ids_of(state: Path) -> dict[str, int]:
@@ -69,10 +69,11 @@ def test_items_are_read_only_of_index_files_that_end_later(
     builder = make_tier(tmp_path, "orders")
     builder.index()
     read: list[object] = []
+    read_items = index.read_items
 
-    def note(provider: Any, extents: Any) -> Any:
-        read.append(extents)
-        return read_items(provider, extents)
+    def note(*args: Any) -> Any:
+        read.append(args)
+        return read_items(*args)
 
     monkeypatch.setattr(index, "read_items", note)
     former = FormerMetadata.of(load(builder.built.state), BROKER, LATE_MS)

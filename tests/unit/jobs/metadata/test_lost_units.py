@@ -1,4 +1,5 @@
-"""Metadata made anew from a tier that lacks a consume queue segment says so: it is no hole."""
+"""A tier lacks a consume queue segment. A rebuild of its metadata reports lost units, and no
+hole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which messages the index is asked about."""
+"""Tests of the choice of messages whose keys are looked up in the index to find a topic's id."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.kit.tier_builder import START_MS, STORE_HOST, TierBuilder
-from tieredstore.jobs.metadata.ends import BLOCK_BYTES, EndsReader
-from tieredstore.jobs.metadata.probes import probes_of
+from tieredstore.jobs.metadata.ends import BLOCK_BYTES, EndsReader, probes_of
 from tieredstore.message.encoding import Message, encode_record
 
 
 def message_of(record_bytes: int) -> Message:
-    """A message with a key whose record is so long."""
+    """Return a message with a key and a record of the given length."""
 
     def make(body_bytes: int) -> Message:
         return Message.create("orders", bytes(body_bytes), keys=["k"], born_timestamp_ms=START_MS)

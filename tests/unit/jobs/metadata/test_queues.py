@@ -1,4 +1,4 @@
-"""What is told of a queue's segments before they are announced."""
+"""A queue's segments are checked before they are registered."""
 
 from __future__ import annotations
 

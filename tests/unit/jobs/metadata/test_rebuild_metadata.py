@@ -1,4 +1,5 @@
-"""`rebuild metadata` over tiers that the engine wrote, and that crashes and accidents left."""
+"""`rebuild metadata` runs on tiers written by the engine, with the results of crashes and
+accidents."""
 
 from __future__ import annotations
 
@@ -98,7 +99,9 @@ def test_expired_segments_leave_a_first_offset_that_is_not_zero(world: World) ->
 
 
 def test_empty_files_where_everything_expired_go_on_counting(posix: World) -> None:
-    """As Java leaves them: it makes the file when it announces the segment."""
+    """All messages of a queue have expired, and Java has left an empty file, since it creates the
+    file of a segment when it registers the segment. The offsets of the queue continue after this
+    file."""
     write(posix)
     with posix.opened(posix.lost, writing=True) as store:
         file = store.get_or_create("TopicA", 0)
@@ -115,7 +118,8 @@ def test_empty_files_where_everything_expired_go_on_counting(posix: World) -> No
 
 
 def test_units_whose_commit_log_is_gone_do_not_come_to_name_new_messages(world: World) -> None:
-    """As an object store leaves it: an empty segment has no object there."""
+    """Units whose commit log is lost never point to later messages. This holds also on an object
+    store, where an empty segment has no object."""
     write(world)
     with world.opened(world.lost, writing=True) as store:
         for segment in store.get_or_create("TopicA", 0).commit_log.segments:
@@ -155,7 +159,8 @@ def test_units_whose_commit_log_is_gone_do_not_come_to_name_new_messages(world: 
 def test_a_torn_tail_is_not_announced(
     posix: World, type: FileSegmentType, change_bytes: int, count: int
 ) -> None:
-    """What counts is what the engine, with the metadata of before the crash, takes too."""
+    """The rebuilt metadata does not include a torn tail. With it, the same messages are found as
+    with the metadata from before the crash."""
     write(posix, count=count)
     path = posix.last_file(PATH, type)
     data = path.read_bytes()
@@ -180,7 +185,8 @@ def test_a_torn_tail_is_not_announced(
 
 @pytest.mark.parametrize("at", ["first", "rolled"])
 def test_a_commit_that_never_ended_leaves_an_empty_segment(posix: World, at: str) -> None:
-    """The commit log is written first: a crash leaves a segment that no unit names."""
+    """A commit that never ended leaves an empty segment. The commit log is written first, so a
+    crash can leave a segment without units."""
     write(posix, count=0 if at == "first" else 40)
     with posix.opened(posix.lost, writing=True) as store:
         file = store.get_or_create("TopicA", 0)

@@ -1,4 +1,5 @@
-"""Runs of `rebuild metadata`: who may, what is kept, kills, topic ids, the command itself."""
+"""Tests of runs of `rebuild metadata`: permission, kept files, kills, topic ids, and the command
+itself."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.index_chains import put_item
 from tests.kit.jobs.rebuild_metadata import (
     BROKER,
     NOW_MS,
@@ -37,17 +39,19 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.metadata import job
 from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.message.hashes import tiered_key_hash
-from tieredstore.message.index.tiered import IndexHeader, pack_header, put_item, unsealed_size
+from tieredstore.message.index.tiered import IndexHeader, pack_header, unsealed_size
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.scan.location import METADATA_FILE, TierLocation
-from tieredstore.tier.state_lock import LOCK_FILE as STATE_LOCK
+from tieredstore.tier.state_files import LOCK_FILE as STATE_LOCK
 
 LATER_MS = NOW_MS + 60_000
+STATE_MEMORY_NAME = "tieredstoreTier.json"
+"""Name of the file that identifies the state directory's tier."""
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Two queues of 20 messages."""
+    """A tier with two queues of 20 messages each."""
     made = World(tmp_path, monkeypatch)
     with made.opened(made.lost, writing=True) as store:
         for queue_id in (0, 1):
@@ -61,7 +65,7 @@ def files_of(root: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and path.name not in {".writer", STATE_LOCK}
+        if path.is_file() and path.name not in {".writer", STATE_LOCK, STATE_MEMORY_NAME}
     }
 
 
@@ -99,7 +103,7 @@ def test_each_broker_has_a_state_of_its_own(world: World) -> None:
     [cluster] = other.iterdir()
     shutil.copytree(cluster / BROKER, cluster / "broker-b")
     source, world.source = world.source, TierLocation(world.source.url, world.config)
-    with pytest.raises(Invalid, match="broker-a, broker-b; choose one with --broker"):
+    with pytest.raises(Invalid, match=r"broker-a, broker-b\. Choose one with --broker"):
         world.rebuild()
     world.source = source
     assert world.rebuild()["queues"] == 2
@@ -113,7 +117,7 @@ def test_a_broker_that_is_not_there_is_an_error(world: World) -> None:
         world.rebuild()
 
 
-# What is there
+# The existing state
 
 
 def test_metadata_that_is_there_is_replaced_with_force_only_and_kept(world: World) -> None:
@@ -288,7 +292,8 @@ def test_messages_in_the_middle_are_asked_where_the_ends_are_not_in_the_index(
 
 @pytest.mark.parametrize("item_bytes", [0, 1])
 def test_index_files_that_the_state_has_kept_are_asked_too(tmp_path: Path, item_bytes: int) -> None:
-    """item_bytes: how much longer the file is than the configuration says."""
+    """A rebuild of the metadata also looks up keys in the index files of the state directory.
+    `item_bytes` is the number of bytes by which such a file exceeds the configured size."""
     builder = TierBuilder(tmp_path)
     for topic in ("b", "a"):
         builder.queue(topic, 0, [message(topic, 0, n) for n in range(6)])

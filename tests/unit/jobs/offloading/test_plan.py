@@ -1,4 +1,4 @@
-"""The arithmetic of a dry run, against one message at a time."""
+"""The result of a dry run is compared with a loop over single messages."""
 
 from __future__ import annotations
 

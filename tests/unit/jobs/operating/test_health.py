@@ -1,4 +1,4 @@
-"""`tieredstore health`: what a probe is told."""
+"""Tests of the report of `tieredstore health`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit.jobs.operating import leave_stray, make_world, place
 from tests.kit.tiered_local import TieredLocal
 from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.scan.location import METADATA_FILE
-from tieredstore.tier.state_lock import StateLock, is_held
+from tieredstore.tier.state_files import StateLock, is_held
 
 
 @pytest.fixture
@@ -56,7 +56,8 @@ def test_a_good_tier_is_up_and_nothing_is_changed(
 
 
 def test_the_state_of_another_broker_is_refused(world: TieredLocal) -> None:
-    """A probe with a wrong name would be told for ever that all is well."""
+    """The state of another broker is refused. Otherwise a probe with a wrong name would always
+    report a healthy broker."""
     ran = health(world, "--broker", "broker-z")
     assert ran.code == 2
     assert "is that of broker 'broker-a', not of 'broker-z'" in one_line(ran)
@@ -90,7 +91,7 @@ def test_a_writer_that_is_needed(world: TieredLocal, holder: Any) -> None:
 def test_a_lock_of_another_process_is_seen_and_not_disturbed(tmp_path: Path) -> None:
     assert is_held(tmp_path / "nothing") is False
     program = (
-        "import sys; from pathlib import Path; from tieredstore.tier.state_lock import StateLock; "
+        "import sys; from pathlib import Path; from tieredstore.tier.state_files import StateLock; "
         f"lock = StateLock(Path({str(tmp_path)!r})); lock.acquire(); print('held', flush=True); "
         "sys.stdin.read()"
     )
@@ -119,7 +120,7 @@ def test_what_the_tier_lacks_is_damage_where_it_is_listed(world: TieredLocal) ->
 def test_what_the_metadata_does_not_know_is_damage(world: TieredLocal) -> None:
     leave_stray(world)
     report = told(world, "--list", "--max-age", "1h")
-    assert report["status"] == "damaged"  # the worst of what was found
+    assert report["status"] == "damaged"  # the worst of all findings
     assert len(report["reasons"]) == 2
 
 

@@ -1,4 +1,5 @@
-"""`tieredstore tier …`: what the verbs say, what they do, what a broker finds afterwards."""
+"""Tests of the verbs `tieredstore tier …`: their messages, their effects, and the data that a later
+broker finds."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.kit.command_line import files_of, one_line, tieredstore
+from tests.kit.generations import Refused
 from tests.kit.jobs.operating import (
     K,
     T,
@@ -31,7 +33,7 @@ from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.metadata.snapshot_files import SnapshotFiles
 from tieredstore.tier.flat.queue_view import QueueView
 from tieredstore.tier.index.watermarks import load_watermarks
-from tieredstore.tier.state_lock import LOCK_FILE
+from tieredstore.tier.state_files import LOCK_FILE
 
 FOREVER = (0, 2**63 - 1)
 VERBS: tuple[tuple[object, ...], ...] = (
@@ -54,11 +56,11 @@ def test_what_would_go_is_said_and_nothing_is_changed(world: TieredLocal) -> Non
     before = files_of(world.root)
     ran = operate(world, "delete", "T")
     assert (ran.code, ran.record["done"]) == (0, False)
-    assert ran.err == "tieredstore: nothing was changed; --yes does it\n"
+    assert ran.err == "tieredstore: nothing was changed, pass --yes to do it\n"
     assert [(row["queue_id"], row["messages"]) for row in ran.record["queues"]] == [(0, 9), (1, 4)]
     assert ran.record["messages"] == 13
     assert ran.record["objects"] == len(world.tier_files("T"))
-    # A scan may begin an empty one for what another, at the same time, has uploaded meanwhile.
+    # A scan may begin an empty one for data that another scan has uploaded in the meantime.
     assert ran.record["segments"] - ran.record["objects"] in (0, 1)
     assert ran.record["bytes"] == tier_bytes(world, "T")
     assert ran.record["storage_saved_usd_month"] == pytest.approx(
@@ -87,7 +89,7 @@ def test_a_topic_leaves_the_tier(world: TieredLocal) -> None:
 
 
 def lose_topic(world: TieredLocal) -> None:
-    """The local store has the topic no more, or no queues at all where they are in a database."""
+    """Remove the topic from the local store. In a database, remove all queues."""
     queues = world.root / "store" / "consumequeue"
     shutil.rmtree(queues / "T" if STORE_TYPE == "default" else queues)
 
@@ -136,7 +138,8 @@ def test_what_is_older_than_a_time_goes(world: TieredLocal) -> None:
 
 
 def test_messages_that_can_be_read_no_more_are_counted_once(world: TieredLocal) -> None:
-    """They go with their units or with their bytes, whichever segment ends first."""
+    """Unreadable messages are counted once, whether their units or their bytes are lost, and
+    whichever segment ends first."""
     times = [m.store_timestamp_ms for m in stored(world, "T")]
     gone = 0
     for time in [*times, times[-1] + 1]:
@@ -210,11 +213,11 @@ def test_a_tier_that_somebody_writes_is_left_alone(world: TieredLocal, holder: s
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("delete", "TT"), "did you mean T?"),
-        (("reset", "T", "--queue", 7), "it has 0, 1"),
+        (("delete", "TT"), "Did you mean T?"),
+        (("reset", "T", "--queue", 7), "It has 0, 1"),
         (("reset", "T", "--to", 7), "--to is the offset of one queue"),
-        (("skip", "T", "--queue", 0, "--to", 9), "is not behind the queue's end, 9"),
-        (("skip", "T", "--queue", 3, "--to", 9), "it has 0, 1"),
+        (("skip", "T", "--queue", 0, "--to", 9), "is not after the queue's end, 9"),
+        (("skip", "T", "--queue", 3, "--to", 9), "It has 0, 1"),
         (("expire", "--before", "now"), "name the topics, or give --all-topics"),
         (("expire", "T", "--all-topics", "--before", "now"), "name the topics"),
         (("expire", "T", "K", "--queue", 0, "--before", "now"), "--queue needs one TOPIC"),
@@ -241,14 +244,14 @@ def test_the_state_of_another_tier_is_refused(world: TieredLocal, tmp_path: Path
         "--state", tmp_path / "other" / "store",
     )  # fmt: skip
     assert ran.code == 2
-    assert "is it that of another tier" in one_line(ran)
+    assert "s it that of another tier" in one_line(ran)
     assert segments_of(world) == before
 
 
 def segments_of(world: TieredLocal) -> dict[str, tuple[int, int, bytes]]:
-    """All files of the tier but the writer's record."""
+    """Return all files of the tier except the writer epoch objects."""
     found = files_of(world.root / "tier")
-    return {name: file for name, file in found.items() if not name.endswith(".writer")}
+    return {name: file for name, file in found.items() if not name.endswith((".writer", ".tier"))}
 
 
 def test_a_topic_that_is_gone_has_no_marks_in_the_index(world: TieredLocal) -> None:
@@ -330,7 +333,8 @@ def test_messages_are_skipped(world: TieredLocal) -> None:
 
 @pytest.mark.parametrize("to", [None, 2])
 def test_a_topic_whose_segments_are_lost_is_reset(world: TieredLocal, to: int | None) -> None:
-    """Nothing is left to be deleted; the metadata still has all of it, and nobody could write."""
+    """All segments of a topic are lost, but the metadata still lists them, so no writer could
+    continue. The topic is reset, although there is no segment to delete."""
     shutil.rmtree(next((world.root / "tier").rglob("K")))
     ran = operate(world, "skip", "K", "--queue", 0, "--to", 20, "--yes")
     assert (ran.code, "`tieredstore tier reset` empties the queue" in ran.err) == (1, True)
@@ -350,7 +354,8 @@ def test_a_topic_whose_segments_are_lost_is_reset(world: TieredLocal, to: int | 
 def test_a_queue_that_was_emptied_goes_on_at_its_end_after_a_restore(
     world: TieredLocal, verb: tuple[object, ...]
 ) -> None:
-    """What was put and uploaded after the last backup is known by that of the verb alone."""
+    """An operator empties a queue. After a restore, the queue continues at its end. Only the backup
+    that the verb makes has the data that was uploaded after the last regular backup."""
     (world.root / "store" / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
     world.open()
     world.close()
@@ -427,3 +432,17 @@ def test_many_queues_are_announced_with_few_writes(
     monkeypatch.setattr(SnapshotFiles, "replace", count)
     assert done(world, "expire", "M", "--before", "2100-01-01", "--yes")["segments"] == 60
     assert 0 < len(sizes) < 10
+
+
+@pytest.mark.parametrize("verb", ["reset", "expire"])
+def test_w96_a_job_whose_deletions_failed_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    world = make_world(tmp_path)
+    arguments = (verb, "T", *(("--before", "2100-01-01") if verb == "expire" else ()), "--yes")
+    with Refused(monkeypatch):
+        done(world, *arguments)
+    assert tier_bytes(world, "T") > 0
+    done(world, *arguments)
+    assert tier_bytes(world, "T") == 0
+    verified(world)

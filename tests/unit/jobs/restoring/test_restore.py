@@ -1,4 +1,4 @@
-"""`tieredstore restore`: a broker's store from its tier alone."""
+"""`tieredstore restore` recreates a broker's store from its tier alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kit.command_line import Ran, files_of, one_line, tieredstore
 from tests.kit.jobs.operating import K, T, make_world
 from tests.kit.tiered_local import TieredLocal
 from tieredstore.disk.locks import lock_file, unlock_file
-from tieredstore.errors import Invalid
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.operating import adopt as adopting
 from tieredstore.jobs.restoring.target import RESTORING_FILE
 
@@ -24,7 +24,8 @@ TOPICS = '{"topicConfigTable":{}}'
 
 
 def write_config(world: TieredLocal, **offsets: dict[str, int]) -> None:
-    """Topics, and offsets of a group g by topic and queue, each whole at once."""
+    """Write the topic table, and the offsets of group g by topic and queue. Each file is replaced
+    atomically."""
     config = world.root / "store" / "config"
     table = {f"{topic}@g": queues for topic, queues in offsets.items()}
     texts = {"topics.json": TOPICS, "consumerOffset.json": json.dumps({"offsetTable": table})}
@@ -35,7 +36,8 @@ def write_config(world: TieredLocal, **offsets: dict[str, int]) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[TieredLocal]:
-    """Three queues in the tier, some consumed; the store's whole directory is to be lost."""
+    """A tier with three queues, some of whose messages were consumed. The tests delete the store's
+    whole directory."""
     world = make_world(tmp_path)
     world.open()
     write_config(world, T={"0": 5, "1": 4}, K={"0": 2})
@@ -94,7 +96,8 @@ def test_the_store_has_the_shape_that_it_had(world: TieredLocal) -> None:
 
 
 def test_no_consumer_is_behind_the_end_of_its_queue(world: TieredLocal) -> None:
-    """What was consumed and not uploaded is lost, and its offsets are given out again."""
+    """After a restore, no consumer offset is above the end of its queue. Messages that were
+    consumed but not uploaded are lost, and new messages get their offsets."""
     write_config(
         world,
         T={"0": 12, "1": 3},
@@ -122,6 +125,19 @@ def test_h02_a_directory_with_something_in_it_is_refused(world: TieredLocal, nam
     ran = restore(world)
     assert (ran.code, "expected an empty directory" in one_line(ran)) == (2, True)
     assert files_of(world.root) == before
+
+
+def test_h02_files_of_a_start_without_the_disk_are_told_what_to_do_with(
+    world: TieredLocal, tmp_path: Path
+) -> None:
+    lose_all(world)
+    with pytest.raises(Corrupt, match="move its new store directory away and run `tieredstore"):
+        world.open()
+    world.close()
+    store = world.root / "store"
+    assert "move them away" in one_line(restore(world))
+    store.rename(tmp_path / "away")
+    assert restore(world).code == 0
 
 
 def test_h02_a_store_that_was_restored_is_not_restored_again(world: TieredLocal) -> None:
@@ -170,7 +186,8 @@ def test_h02_a_restore_that_was_cut_off_goes_on(
 
 
 def cut_off_behind_the_log(world: TieredLocal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a kill would, between the last step, which begins the log, and the end."""
+    """Truncate the restored store, as a kill between the last step and the end of the restore
+    does."""
 
     def adopt(*args: Any, **keys: Any) -> int:
         ADOPT(*args, **keys)
@@ -324,7 +341,6 @@ def test_a_queue_that_cannot_be_opened_keeps_its_offsets_and_no_other_from_going
 
 def test_a_broker_without_a_message_in_the_tier_gets_its_topics(tmp_path: Path) -> None:
     world = TieredLocal(tmp_path)
-    (tmp_path / "store" / "config").mkdir()
     write_config(world, A={"0": 3})
     lose_all(world)
     ran = restore(world, "--broker", "broker-a")

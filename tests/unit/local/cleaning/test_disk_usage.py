@@ -1,4 +1,4 @@
-"""How full a disk is, and the flags that follow."""
+"""Tests of the disk usage, and of the flags that depend on it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.kit.local_stores import small_config
+from tieredstore.disk.file_operations import measure_used_ratio
 from tieredstore.errors import Unavailable
-from tieredstore.local.cleaning.disk_usage import DiskPressure, DiskWatch, measure_used_ratio
+from tieredstore.local.cleaning.service import DiskPressure, DiskWatch
 from tieredstore.local.running_flags import RunningFlag, RunningFlags
 
 LOG, QUEUES = Path("/log"), Path("/queues")
@@ -105,7 +106,7 @@ def test_the_disk_of_the_queues_counts_when_that_of_the_log_has_room() -> None:
     assert disks.check(0.5, 0.8) is DiskPressure.EXPIRED
     assert disks.raised() == set()
     assert disks.check(0.95, 0.95) is DiskPressure.FULL
-    assert disks.raised() == {RunningFlag.DISK_FULL}  # the dispatch goes on
+    assert disks.raised() == {RunningFlag.DISK_FULL}  # the dispatch continues
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What cleaning deletes, and what it never does."""
+"""Tests of the files that cleaning deletes, and of those that it never deletes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus, GetRequest
 from tieredstore.disk.open_files import FileCalls
 from tieredstore.errors import Unavailable
-from tieredstore.local.cleaning.disk_usage import DiskWatch
 from tieredstore.local.cleaning.service import (
     CLEANED_METRIC,
     HELD_METRIC,
     LOST_METRIC,
     MANUAL_ROUNDS,
     CleaningOutcome,
+    DiskWatch,
     parse_delete_when,
 )
 from tieredstore.local.message_store import DefaultMessageStore
@@ -37,7 +37,8 @@ KEY = QueueKey("T", 0)
 
 
 def at_hour(hour: int) -> int:
-    """A time at which it is that hour here, and not the one at which cleaning happens."""
+    """Return the time `hour`:30 in the local time zone, epoch ms. The tests begin at 12:30, when no
+    cleaning by hour is due."""
     return int(datetime(2026, 3, 4, hour, 30).timestamp() * 1000)  # noqa: DTZ001 - local zone
 
 
@@ -45,8 +46,8 @@ START_MS = at_hour(12)
 
 
 class Rig:
-    """A store whose disk is as full as `used` says; each message is an hour after the one before,
-    and a commit log file takes 9 of them."""
+    """A store on a disk of which the part `used` (0 to 1) is used. Messages are one hour apart, and
+    a commit log file holds 9 messages."""
 
     def __init__(self, store: DefaultMessageStore, clock: ManualClock) -> None:
         self.store = store
@@ -113,7 +114,7 @@ def test_at_the_hour_what_is_older_than_the_retention_goes(tmp_path: Path) -> No
         outcome = it.clean()
         kept = it.names("commitlog")
         assert outcome.log_files == len(files) - len(kept) > 0
-        # The newest message of each file that went is too old; of the first that stays it is not.
+        # The newest message of each deleted file is too old. That of the first kept file is not.
         times = [it.store.get_message_store_timestamp("T", 0, offset) for offset in it.offsets()]
         assert now - times[0] <= 81 * HOUR_MS  # one file more than the retention
         assert now - times[8] < 72 * HOUR_MS
@@ -290,10 +291,10 @@ def test_a_full_disk_takes_what_the_tier_needs_and_says_so(
         outcome = it.clean()
         assert outcome.log_files == 3
         assert outcome.lost_bytes == it.store.metrics.value(LOST_METRIC) > 2 * 4096
-        assert "that the tier has not taken (first T/0 from offset 2 on)" in caplog.text
-        assert [record.levelno for record in caplog.records if "lost" in record.message] == [
-            logging.ERROR
-        ]
+        assert "so the tier loses them (first T/0 from offset 2 on)" in caplog.text
+        assert [
+            record.levelno for record in caplog.records if "the tier loses" in record.message
+        ] == [logging.ERROR]
 
 
 # Clocks
@@ -327,7 +328,8 @@ def test_c02_a_store_opened_with_a_wall_clock_far_ahead_cleans_nothing(tmp_path:
 
 
 def test_c01_messages_of_the_future_do_not_stay_for_ever(tmp_path: Path) -> None:
-    """Stored while the clock was ten years ahead; then it was set right and the store restarted."""
+    """Messages that were stored while the clock was ten years ahead do expire, after the clock was
+    corrected and the store restarted."""
     clock = ManualClock(START_MS)
     with rig(tmp_path / "s", clock) as it:
         it.put(12)
@@ -344,7 +346,8 @@ def test_c01_messages_of_the_future_do_not_stay_for_ever(tmp_path: Path) -> None
 
 
 def test_c01_messages_of_the_past_take_no_others_with_them(tmp_path: Path) -> None:
-    """A restart with a clock ten years back gives messages of that time (E3)."""
+    """Messages that were stored after a restart with a clock ten years behind do not make other
+    messages expire early (E3)."""
     clock = ManualClock(START_MS)
     with rig(tmp_path / "s", clock) as it:
         it.put(20, every_ms=1)

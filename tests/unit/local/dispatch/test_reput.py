@@ -1,4 +1,5 @@
-"""Dispatch: the same consume queues and index, however the messages come to it."""
+"""The dispatch creates the same queues and index from rows and from the log, in one pass or
+many."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import ArrivedRuns, QueueKey
 from tieredstore.errors import Exhausted
 from tieredstore.local.put import rows as put_rows
+from tieredstore.message.encoding import Message
 from tieredstore.message.names import DELETION_TOPIC
-from tieredstore.message.record import Message
 
 
 def _mixed(count: int) -> list[Message]:
-    """Plain, prepared, delayed, light and large-property messages of several queues."""
+    """Put plain, prepared, delayed, light and large-property messages into several queues."""
     messages = []
     for i in range(count):
         more: dict[str, Any] = {}
@@ -52,7 +53,8 @@ def _config(root: Path) -> Any:
 
 
 def _built(root: Path) -> dict[str, bytes]:
-    """What the dispatch wrote; index files by their order, since their names are times."""
+    """Return the content of the files that the dispatch wrote, by path. Index files have the keys
+    `index 0`, `index 1` and so on, because their names are times."""
     found = {
         str(path.relative_to(root)): path.read_bytes()
         for path in (root / "consumequeue").rglob("*")
@@ -65,7 +67,7 @@ def _built(root: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def built_at_once(tmp_path: Path) -> dict[str, bytes]:
-    """One pass for each message."""
+    """Files of a store that dispatched each message in a separate pass."""
     with running(_config(tmp_path / "once"), ManualClock(START_MS)) as store:
         for message in _mixed(220):
             put_all(store, [message])
@@ -97,7 +99,7 @@ def test_rows_past_the_bound_are_dropped_and_the_log_is_read(
         try:
             for message in _mixed(220):
                 assert store.put_message(message).ok
-            assert len(appender._rows) == 0  # nothing is kept any more
+            assert len(appender._rows) == 0  # no rows are kept
             assert len(helped) >= 10
             assert max(helped) <= 22 * put_rows.ROW_FIELDS
         finally:

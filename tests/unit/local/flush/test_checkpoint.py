@@ -1,7 +1,8 @@
-"""The checkpoint moves with the flush, and never says more than is on disk."""
+"""The checkpoint moves with the flush, and never points after the data on disk."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -54,11 +55,15 @@ def test_the_checkpoint_is_written_after_what_it_tells_of(
         told = next(row for row, name in enumerate(names) if name.startswith("/checkpoint"))
         first = {name.split("/")[1] for name in names[:told]}
         assert first == {"commitlog", "consumequeue", "index"}
-        assert set(names[told:]) <= {"/checkpoint.tmp", "/checkpoint", ""}
+        written = {re.sub(r"\.[0-9a-f]{16}\.tmp$", "", name) for name in names[told:]}
+        # Files that are made ahead of the log have no message, and are synced at any time.
+        ahead = {"/commitlog", *(f"/commitlog/{4_096 * number:020d}" for number in (1, 2))}
+        assert written - ahead <= {"/checkpoint", ""}
 
 
 def test_a_flush_beside_puts_and_dispatch_says_what_is_dispatched(tmp_path: Path) -> None:
-    """With messages that are put and not dispatched in the same millisecond."""
+    """A flush during puts records only dispatched messages in the checkpoint, even if other
+    messages of the same millisecond are put and not yet dispatched."""
     root = tmp_path / "s"
     clock = ManualClock(START_MS)
     with running(small_config(root), clock) as store:

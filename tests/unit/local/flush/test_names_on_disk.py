@@ -1,4 +1,4 @@
-"""Names of files are on disk before anything relies on them."""
+"""Names of files are on disk before other data depends on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SYNC_FLUSH: a put is durable when its future says so, and nothing shows before."""
+"""With SYNC_FLUSH, a put is durable once its future is done, and invisible before."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from tests.kit.held_syncs import WAIT_S, HeldSyncs
 from tests.kit.local_stores import FOREVER, plain, running, small_config
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.durability import FlushFuture
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import FlushFuture, PutMessageStatus
 from tieredstore.errors import Unavailable
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.message_store import DefaultMessageStore
@@ -68,7 +67,8 @@ def test_a_put_waits_for_its_flush_and_shows_after_it(tmp_path: Path, syncs: Hel
 
 
 def test_no_read_finds_what_is_not_on_disk(tmp_path: Path, syncs: HeldSyncs) -> None:
-    """By queue, by place or by key, or as the first message of the log."""
+    """Under SYNC_FLUSH, gets by queue, by position and by key return no message that is not on
+    disk."""
     with running(sync_config(tmp_path / "s"), SYSTEM_CLOCK) as store:
         syncs.hold()
         put = store.put_message(plain(number=1))
@@ -99,15 +99,16 @@ def test_one_sync_is_enough_for_all_who_wait(tmp_path: Path, syncs: HeldSyncs) -
         assert {other.durable.result(WAIT_S) for other in others} == {OK}
         assert first.durable.done()
         logs = [path for path in syncs.synced[before:] if "/commitlog/" in path]
-        assert len(logs) <= 4  # the one that was held, theirs, one of the checkpoint
+        assert len(logs) <= 4  # the held one, theirs, one of the checkpoint
         assert len({id(other.durable) for other in others}) <= 3
 
 
 def test_a_round_that_two_threads_begin_at_once_is_not_over_before_its_puts_are_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of them sealed the round of the other, which had no put yet, and its sync ended it: later
-    puts were told at once that they are on disk."""
+    """A flush round that two threads begin at the same time does not end before its puts are on
+    disk. Thread A seals a round that thread B began and that has no put yet. In an earlier version,
+    A's sync ended this round, and later puts of the round were wrongly reported as durable."""
     with running(sync_config(tmp_path / "s"), SYSTEM_CLOCK) as store:
         flush, puts = store._flush._log_flush, store._appender
         assert store.put_message(plain()).durable.result(WAIT_S) is OK
@@ -188,7 +189,7 @@ def test_a_flush_that_takes_too_long_is_told_and_goes_on(tmp_path: Path, syncs: 
         third = store.put_message(plain(number=3))
         assert third.durable.result(WAIT_S) in (OK, LATE)
         store.wait_until_visible(third)
-        assert seen(store) == 4  # they are stored, whatever was said
+        assert seen(store) == 4  # they are stored, whatever the answer was
 
 
 def test_l04_a_failed_sync_tells_those_who_wait_and_stops_puts(
@@ -211,7 +212,7 @@ def test_l04_a_failed_sync_tells_those_who_wait_and_stops_puts(
     refused = store.put_message(plain())
     assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert "a flush failed" in refused.reason
-    # The next sync would work. It is not asked: what was not written may be lost already.
+    # The next sync would work. It is not tried: unwritten data may be lost already.
     with pytest.raises(Unavailable, match="Input/output error"):
         store.flush()
     assert len(store.get_message("g", "T", 0, 0, 9).messages) == 1

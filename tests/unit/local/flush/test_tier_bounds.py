@@ -1,4 +1,4 @@
-"""The tier takes what is on disk, no more: a power cut must not leave it ahead of the log."""
+"""The tier accepts only synced data, so that a power cut cannot leave it ahead of the log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def test_a_flush_for_the_tier_dispatches_what_it_brings_to_disk(tmp_path: Path) 
 
 
 def test_records_that_are_not_on_disk_are_not_read_for_the_tier(tmp_path: Path) -> None:
-    """Whatever range the caller had in mind."""
+    """Records that are not on disk are not read for the tier, whatever range the caller
+    requests."""
     with running(small_config(tmp_path / "s", **QUIET)) as store:
         source, log = store.dispatch_source, store.commit_log
         results = put_all(store, [plain(number=number) for number in range(9)])
@@ -68,7 +69,8 @@ def broker(tmp_path: Path) -> Iterator[MakeBroker]:
 def test_a_scan_uploads_what_is_flushed_and_a_forced_one_flushes_first(
     broker: MakeBroker, tmp_path: Path, tier: str, count: int
 ) -> None:
-    """With batches that are full and ones that are not."""
+    """A scan uploads only flushed messages, in full and partial batches. A forced scan flushes
+    first."""
     clock = ManualClock(T0)
     made = broker(
         clock=clock,

@@ -1,4 +1,4 @@
-"""Index files: rolling, names, queries across files."""
+"""Tests of index files: rolls, names, and queries across files."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_names_grow_when_the_clock_does_not(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_file_that_could_not_be_removed_again_is_passed_over(tmp_path: Path) -> None:
-    """What makes a new file fail may keep it from being removed, too."""
+    """A new index file does not get the name of an existing file. A failed attempt to create a file
+    may leave a file that cannot be removed."""
     _put(_service(tmp_path), 0, 1)
     [path] = (tmp_path / "index").iterdir()
     again = IndexService(tmp_path, SHAPE, PositionalFiles(writable=True), ManualClock(START_MS))
@@ -169,7 +170,7 @@ def test_files_of_expired_messages_are_deleted_the_newest_never(
 ) -> None:
     service = _service(tmp_path)
     _put(service, 1, 60)
-    assert service.delete_expired(min_physical) == 0  # what is full has to be on disk first
+    assert service.delete_expired(min_physical) == 0  # a full file has to be on disk first
     service.sync()
     assert service.delete_expired(min_physical) == 4 - kept
     assert len([*(tmp_path / "index").iterdir()]) == kept

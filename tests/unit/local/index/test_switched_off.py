@@ -1,4 +1,4 @@
-"""An index that was switched off for a while, before a start or at run time."""
+"""An index is disabled for some time, before a start or at run time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig, change_config
 from tieredstore.errors import Exhausted
 from tieredstore.local.index.reader import index_paths
+from tieredstore.local.loading import recover
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import Checkpoint, read_checkpoint
-from tieredstore.local.recovery.opening import recover
 from tieredstore.service_thread import ServiceState
 
 
@@ -80,7 +80,7 @@ def test_switched_at_run_time_it_counts_for_what_is_dispatched_then(
     caplog.clear()
     with running(config) as store:
         assert find_numbers(store) == {*range(8), *range(12, 20)}
-        assert caplog.messages == [], "an index that ends at the last message is said to be whole"
+        assert caplog.messages == [], "an index that ends at the last message needs no warning"
     recover(tmp_path, config, rebuild=True)
     with running(config) as store:
         assert find_numbers(store) == {*range(20)}
@@ -98,7 +98,8 @@ def test_a_store_that_began_without_one_gets_one_at_run_time(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("is_on", [False, True], ids=["the file says no", "the file says yes"])
 def test_a_crash_while_it_is_off_loses_no_entry_that_was_there(tmp_path: Path, is_on: bool) -> None:
-    """With the file's yes, what is behind the last entry gets its entries from the recovery."""
+    """A crash while the index is disabled loses no existing entry. If the file has room, the
+    recovery adds the entries after the last one."""
     config = small_config(tmp_path)
     with running(config) as store:
         put_all(store, [plain(number=number) for number in range(12)])
@@ -116,7 +117,8 @@ def test_a_crash_while_it_is_off_loses_no_entry_that_was_there(tmp_path: Path, i
 
 
 def test_entries_behind_a_cut_log_go_also_while_it_is_off(tmp_path: Path) -> None:
-    """Left there, they would keep what is put in their place from getting its own."""
+    """Index entries after the end of a shortened log are removed even while the index is disabled.
+    Otherwise the messages that replace the removed ones would get no entries."""
     config = small_config(tmp_path)
     with running(config) as store:
         put_all(store, [plain(number=number) for number in range(5)])
@@ -132,7 +134,7 @@ def test_entries_behind_a_cut_log_go_also_while_it_is_off(tmp_path: Path) -> Non
 
 
 def wipe(root: Path, offset: int) -> None:
-    """Take everything from a byte of the log on, which is in its first file."""
+    """Zero the first file of the log from a byte on."""
     [path, *_] = sorted((root / "commitlog").iterdir())
     data = path.read_bytes()
     path.write_bytes(data[:offset] + bytes(len(data) - offset))
@@ -141,7 +143,8 @@ def wipe(root: Path, offset: int) -> None:
 def test_an_index_that_is_behind_holds_nothing_up_once_it_is_switched_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody will put what it misses: the checkpoint and the deletion of files go on without."""
+    """An incomplete index does not delay the checkpoint and the deletion of files once it is
+    disabled, because its missing entries will never be added."""
     config = small_config(tmp_path)
 
     def full(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Commit log files made ahead of their writer."""
+"""Commit log files are created ahead of their writer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tests.kit.waiting import wait_for
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Exhausted, Unavailable
-from tieredstore.local.log.allocation import AllocateMappedFileService
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.log.mapped_file import RESERVE_BYTES, MappedFile
+from tieredstore.local.log.mapped_file_queue import AllocateMappedFileService
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.service_thread import ServiceState
@@ -28,7 +28,7 @@ SIZE = 8192
 
 
 class Maker:
-    """Makes files while `may_go`; the first `failures` times it fails."""
+    """Maker of files that waits for `may_go`. The first `failures` calls fail."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The owned commit log: what can be read of it, and nothing beside that."""
+"""Reads of the owned commit log return its messages, and no other bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ END = FIRST + len(DATA)
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[CommitLog]:
-    """Two files, the second one filled in part."""
+    """A log of two files, the second of which is partly filled."""
     for number in range(2):
         part = DATA[number * FILE_SIZE :][:FILE_SIZE]
         (tmp_path / f"{FIRST + number * FILE_SIZE:020}").write_bytes(part.ljust(FILE_SIZE, b"\0"))
@@ -113,7 +113,7 @@ def test_what_is_flushed_moves_with_the_sync_alone_and_the_dispatch_with_it(
 
 
 def _long_log(folder: Path, files: PositionalFiles, count: int) -> CommitLog:
-    """A log of `count` files, each with its number in its bytes."""
+    """Create a log of `count` files, each filled with its number."""
     log = CommitLog(folder, FILE_SIZE, files)
     log.make_directory()
     for number in range(count):
@@ -136,7 +136,7 @@ def test_old_files_are_deleted_from_the_front_and_never_one_that_is_not_flushed(
         assert log.delete_files_before(FILE_SIZE) == [tmp_path / f"{0:020d}"]
         assert log.min_offset == FILE_SIZE
         assert held is not None
-        assert bytes(held) == bytes(100)  # what was read stays
+        assert bytes(held) == bytes(100)  # read bytes stay
         assert log.get(0, 100) is None
         found = log.get(FILE_SIZE, 100)
         assert found is not None
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_deleted_stays_readable(
 
 
 def test_readers_and_the_deletion_of_files_never_meet(tmp_path: Path) -> None:
-    """What a reader gets is the file's bytes or nothing, whatever is deleted meanwhile."""
+    """A reader gets a file's bytes or nothing, even during the deletion of the file."""
     files = PositionalFiles(writable=True, max_open_files=2)
     count = 40
     with closing(files.open_files), closing(_long_log(tmp_path, files, count)) as log:

@@ -1,4 +1,4 @@
-"""A file that could not begin takes no record at another place."""
+"""A file whose first write failed accepts no record at another position."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FITS = 10_000
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[CommitLog]:
-    """Its next large record begins the second file."""
+    """A log whose next large record begins the second file."""
     files = PositionalFiles(writable=True)
     with closing(files.open_files), closing(CommitLog(tmp_path, FILE_SIZE, files)) as log:
         log.load()
@@ -33,7 +33,7 @@ def log(tmp_path: Path) -> Iterator[CommitLog]:
 
 
 def append(log: CommitLog, data: bytes) -> int:
-    """As a put does it; returns where."""
+    """Append bytes to the log as a put does. Return their physical offset."""
     position = log.max_offset
     if position + len(data) > log.limit:
         position = log.make_room(len(data))
@@ -47,7 +47,8 @@ def append(log: CommitLog, data: bytes) -> int:
 def test_a_file_whose_pages_cannot_be_had_takes_nothing_at_another_place(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record that came next went behind the end of its file, and was acknowledged."""
+    """A file whose pages cannot be allocated accepts no record at another position. In an earlier
+    version, the next record was written after the end of its file, and acknowledged."""
 
     def refuse(*_: object) -> None:
         raise Exhausted("no memory")

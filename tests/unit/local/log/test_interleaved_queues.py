@@ -1,4 +1,4 @@
-"""What an upload reads of a log in which the messages of very many queues lie mixed."""
+"""An upload reads a log in which the messages of very many queues alternate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.log.memory import NEAR_BYTES, join_near
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.positional_files import PositionalFiles
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.tier.store import TieredMessageStore
 
 QUEUES = 1_000
@@ -26,7 +26,8 @@ LOG_BYTES = 1 << 23
 
 @pytest.fixture
 def counted_bytes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Bytes read of the log, by copy and by call, and those of the pages that were asked for."""
+    """Count the bytes that are read from the log by copies and by system calls, and the requested
+    pages."""
     counts = {"read": 0, "asked": 0}
     copy, gather, read = MappedFile.copy, MappedFile.gather, PositionalFiles.read_up_to
     resident = memory.is_resident
@@ -89,7 +90,7 @@ def test_a_log_of_very_many_queues_is_read_once(
     assert sum(outcome.messages for outcome in outcomes) == QUEUES * MESSAGES
     uploaded = sum(outcome.size_bytes for outcome in outcomes)
     assert counted_bytes["read"] <= 1.2 * uploaded
-    # Of the pages of what lies between two messages of a queue none is asked for.
+    # No page between two messages of a queue is requested.
     assert counted_bytes["asked"] <= 2 * uploaded
     store.shutdown()
 

@@ -1,4 +1,4 @@
-"""Records near each other are read in one piece; what cannot be is left to single reads."""
+"""Neighbouring records are read in one piece. Other records are read singly."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.errors import Corrupt
-from tieredstore.local.log import joined_read
-from tieredstore.local.log.joined_read import MAX_JOINED_BYTES, read_joined
+from tieredstore.local.log import gathering as joined_read
+from tieredstore.local.log.gathering import MAX_JOINED_BYTES, read_joined
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.encoding import Message
 

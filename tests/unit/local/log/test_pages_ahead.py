@@ -1,4 +1,4 @@
-"""Pages of the writer's file that are made in front of it, by a thread beside."""
+"""A separate thread allocates pages of the writer's file in advance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that wait in buffers of the transient store pool."""
+"""Messages wait in buffers of the transient store pool."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import pytest
 
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.durability import FlushFuture
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import FlushFuture, PutMessageStatus
 from tieredstore.errors import Exhausted
-from tieredstore.local.flush.log_commit import CommitLogCommit
+from tieredstore.local.flush.log_flush import CommitLogCommit
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.log.transient_pool import TransientStorePool
 from tieredstore.local.message_store import DefaultMessageStore
@@ -204,7 +203,8 @@ def test_a_buffer_is_made_ahead_and_no_more_than_there_may_be(
 def test_what_the_flush_commits_meanwhile_is_dispatched_without_another_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """It was not seen until the next put: the round found nothing to commit, and woke nobody."""
+    """Messages that the flush commits are dispatched without another put. In an earlier version the
+    round found nothing to commit, and woke no thread."""
     files = PositionalFiles(writable=True)
     pool = TransientStorePool(1, SIZE)
     with closing(files), closing(CommitLog(tmp_path, SIZE, files, pool=pool)) as log:

@@ -1,4 +1,4 @@
-"""What results of puts carry: the flush round that they fell in, unless they wait for nothing."""
+"""Results of puts refer to their flush round, unless no flush is awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker adds to a store: hooks in front of puts, a listener behind them."""
+"""A broker adds extensions to a store: hooks before puts, and a listener after them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from tests.kit.local_stores import plain, put_all, running, small_config
-from tieredstore.contracts.message_store import ArrivedMessages, PutMessageResult, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import ArrivedMessages, PutMessageResult
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.local.put.refusals import refuse
+from tieredstore.local.put.general import refuse
+from tieredstore.message.encoding import Message
 from tieredstore.message.properties import find_text
-from tieredstore.message.record import Message
 
 
 def _refuse_flow(message: Message) -> PutMessageResult | None:

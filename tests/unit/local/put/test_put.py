@@ -1,4 +1,4 @@
-"""Putting messages: offsets, statuses, files and what a later open finds."""
+"""Tests of puts: offsets, statuses, files, and the messages that a later start finds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 from tests.kit.local_stores import FOREVER, START_MS, plain, put_all, running, small_config
+from tests.kit.record_forms import check_record
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.message_store import GetMessageStatus, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.errors import Invalid
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message, check_record
+from tieredstore.message.encoding import Message
 
 
 def test_queue_offsets_count_per_queue_and_go_on_after_reopening(tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_a_bad_message_is_refused_says_why_and_takes_no_offset(
 ) -> None:
     config = small_config(tmp_path / "s", max_message_size_bytes=4000)
     with running(config) as store:
-        for _ in range(2):  # a new queue, and one that is known
+        for _ in range(2):  # a new queue, and a known one
             result = store.put_message(message)
             assert result.status is (
                 PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
@@ -212,7 +214,7 @@ def _assert_closed(store: DefaultMessageStore, reason: str) -> None:
 
 def test_what_was_put_is_found_once_it_is_visible(tmp_path: Path) -> None:
     with running(small_config(tmp_path / "s")) as store:
-        store._reput.stop()  # nothing becomes visible by itself any more
+        store._reput.stop()  # from here on nothing becomes visible by itself
         for number in range(3):
             result = store.put_message(plain(number=number))
             store.wait_until_visible(result)

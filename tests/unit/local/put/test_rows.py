@@ -1,4 +1,4 @@
-"""Rows that wait for a flush: handed over once the log is confirmed, never before."""
+"""Rows that wait for a flush are dispatched once the log is confirmed, and never before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tieredstore.local.put import rows as put_rows
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DefaultMessageStore]:
-    """A store whose dispatch ends where `flushed_offset` is; nothing flushes it."""
+    """A store that dispatches only messages before the `flushed_offset` of its log. No thread
+    flushes the log."""
     monkeypatch.setattr(CommitLog, "confirm_offset", property(lambda log: log.flushed_offset))
     store = DefaultMessageStore(small_config(tmp_path / "s"), ManualClock(START_MS))
     store._appender._holds_rows = True
@@ -51,7 +52,9 @@ def test_what_is_not_flushed_is_not_dispatched(store: DefaultMessageStore) -> No
 def test_rows_that_are_confirmed_in_part_are_not_read_in_the_log_too(
     store: DefaultMessageStore,
 ) -> None:
-    """A commit moves file by file, so its end may lie between two rows that were sealed at once."""
+    """Rows that are only partly confirmed wait, and are not read from the log again. The log is
+    committed file by file, so the confirmed offset may lie between two rows that were sealed
+    together."""
     log, appender = store.commit_log, store._appender
     store.put_message(plain(number=0))
     middle = log.max_offset
@@ -79,7 +82,7 @@ def test_rows_that_were_dropped_are_read_in_the_log_up_to_what_is_flushed(
     appender._help()
     log.flushed_offset = first
     assert _seen(store) == [["k0"]]
-    # Rows come again, while what lies between has to be read.
+    # Rows are kept again, but the gap has to be read first.
     store.put_message(plain(number=5))
     assert _seen(store) == [["k0"]]
     middle = appender.seal(DURABLE)[1]

@@ -1,4 +1,4 @@
-"""The put contract: every status of RocketMQ's that this store returns, under its conditions."""
+"""The put contract: this store returns every supported RocketMQ status under its conditions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tests.kit.waiting import wait_for
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.errors import Exhausted
 from tieredstore.local.running_flags import RunningFlag, find_passing
+from tieredstore.message.encoding import Message
 from tieredstore.message.properties import MAX_PROPERTIES_BYTES
-from tieredstore.message.record import Message
 from tieredstore.service_thread import ServiceState
 
 ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
@@ -99,7 +99,7 @@ def test_i05_i06_what_may_be_stored_is_what_java_stores(
             store._appender.register(message.topic, message.queue_id)
         key = message.topic, message.queue_id
         assert store.put_message(message).status is status
-        assert store.next_offset(*key) == (status is OK)  # one that is refused takes no offset
+        assert store.next_offset(*key) == (status is OK)  # a refused one takes no offset
         assert store.put_messages([message]).status is status
         assert store.next_offset(*key) == 2 * (status is OK)
         store.wait_until_dispatched()
@@ -180,7 +180,8 @@ def test_a_raised_flag_refuses_puts_until_it_is_lowered(tmp_path: Path, flag: Ru
         put_all(store, [plain(number=1)])
 
         def is_short_again() -> bool:
-            """Now and then a put is sent the general way, to be measured."""
+            """Return whether the fast path is used again. From time to time a put takes the general
+            path, to be measured."""
             return store.put_message(plain()).ok and ("T", 0) in store._appender._plain
 
         wait_for(is_short_again)

@@ -1,4 +1,4 @@
-"""Queues whose records hold several messages: units, searches, gets."""
+"""Records of a queue hold several messages. Tests of units, searches and gets."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from pathlib import Path
 import pytest
 
 from tests.kit.local_stores import START_MS, copy_store, plain, put_all, running, small_config
+from tests.kit.record_forms import encode_batch
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus, GetRequest
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.positional_files import PositionalFiles
-from tieredstore.local.queues.batch_consume_queue import BatchConsumeQueue
+from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueue
 from tieredstore.local.queues.consume_queue_store import BATCH_DIRECTORY
 from tieredstore.local.read_only import open_read_only
 from tieredstore.local.recovery.checkpoint import read_checkpoint, write_checkpoint
 from tieredstore.local.store_reads import StoreReads
-from tieredstore.message.batch import BatchItem, encode_batch, inner_messages
+from tieredstore.message.batch import BatchItem, inner_messages
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.consume_queue import BatchUnit
-from tieredstore.message.encoding import RecordEncoder
+from tieredstore.message.encoding import Message, RecordEncoder
 from tieredstore.message.hosts import LOCALHOST
-from tieredstore.message.record import Message, StoredMessage
+from tieredstore.message.record import StoredMessage
 from tieredstore.message.sysflag import INNER_BATCH
 from tieredstore.message.tag_filter import TagFilter
 
@@ -39,8 +40,8 @@ def fail_call(*_: object) -> None:
 
 
 def unit(number: int) -> BatchUnit:
-    """Record `number` at 1000 * number of the log, with 10 messages, each 100 ms after the one
-    before."""
+    """Return the unit of record `number`, at log offset 1000 * number. It has 10 messages, 100 ms
+    apart."""
     return BatchUnit(number * 1000, 900, number, START_MS + number * STEP_MS, number * 10, 10)
 
 
@@ -180,7 +181,7 @@ def batch_record(number: int, base: int, physical_offset: int, tags: str) -> byt
 
 @contextmanager
 def stores(root: Path, count: int = 9) -> Iterator[list[StoreReads]]:
-    """The same store with a batch queue, opened by its owner and by a reader."""
+    """A store with a batch queue, opened by its owner and by a reader."""
     config = small_config(root, mapped_file_size_commit_log_bytes=1 << 16)
     with running(config) as store:
         put_all(store, [plain()])
@@ -312,7 +313,8 @@ def test_a_batch_queue_of_java_is_read(golden: Path, tmp_path: Path, name: str) 
 def test_records_that_no_queue_knows_yet_are_put_in_it_at_the_start(
     tmp_path: Path, lost: int
 ) -> None:
-    """As after a broker that was killed before it dispatched them."""
+    """A start adds the units of batch records that the broker did not dispatch before it was
+    killed."""
     with stores(tmp_path / "s") as (_, reader):
         end = reader.get(GetRequest("B", 0, 0, 1)).messages[0].physical_offset
     root = tmp_path / "copy"

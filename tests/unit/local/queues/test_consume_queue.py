@@ -1,4 +1,4 @@
-"""What is particular to consume queues in files; the rest is in their contract."""
+"""Tests that apply only to consume queues in files. `tests/contract` tests all kinds of queues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make(folder: Path, files: PositionalFiles | None = None) -> ConsumeQueue:
 
 
 def units(first: int, count: int, step: int = 100) -> bytes:
-    """Messages of 50 bytes every 100 bytes of the log: unit q at 100 * q."""
+    """Return units of messages of 50 bytes. Unit q has the log offset 100 * q."""
     return b"".join(pack_unit(q * step, 50, q) for q in range(first, first + count))
 
 

@@ -1,4 +1,4 @@
-"""Extended units of consume queues (`enableConsumeQueueExt`)."""
+"""Tests of extended units of consume queues (`enableConsumeQueueExt`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, Exhausted
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.positional_files import PositionalFiles
-from tieredstore.local.queues.extension.consume_queue import ExtendedConsumeQueue
-from tieredstore.local.queues.extension.consume_queue_store import ExtendedConsumeQueueStore
-from tieredstore.local.queues.extension.files import ConsumeQueueExt
+from tieredstore.local.queues.extension_files import (
+    ConsumeQueueExt,
+    ExtendedConsumeQueue,
+    ExtendedConsumeQueueStore,
+)
 from tieredstore.local.queues.interface import QueueUnits
 from tieredstore.local.read_only import open_read_only
 from tieredstore.message.consume_queue import make_units
@@ -126,7 +128,8 @@ def test_what_is_behind_the_last_unit_of_the_queue_is_dropped(tmp_path: Path) ->
 
 
 def test_a_place_that_a_kept_unit_leads_to_is_never_given_out_again(tmp_path: Path) -> None:
-    """Its extended unit is zeros: the write was lost, or the file is."""
+    """The position of an extended unit is not used again if a consume queue unit refers to it. This
+    holds even if the extended unit consists of zeros because its write or its file was lost."""
     extension = make(tmp_path / "a")
     found = put(extension, 1, 2)
     path = tmp_path / "a" / f"{0:020d}"
@@ -190,7 +193,8 @@ def open_queues(root: Path) -> tuple[ExtendedConsumeQueueStore, ExtendedConsumeQ
 
 
 def group(first: int, count: int, key: QueueKey = KEY) -> QueueUnits:
-    """Messages of 50 bytes every 100 bytes of the log, with 1000 + q as tags code."""
+    """Return units of messages of 50 bytes every 100 bytes of the log, with the tags code 1000 +
+    q."""
     offsets = np.arange(first, first + count, dtype=np.int64)
     return QueueUnits(
         key, first, make_units(offsets * 100, np.full(count, 50), offsets + 1000), offsets + 1

@@ -1,8 +1,9 @@
-"""Where queues in files were at a clean stop: the next start takes it, and reads no unit, as long
-as nobody was in the store since."""
+"""A clean stop records the ends of queues in files. The next start uses the record and reads no
+unit, unless the store has changed."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -17,9 +18,8 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import TieredStoreError
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.local.queues.consume_queue import ConsumeQueue
+from tieredstore.local.queues.consume_queue import KEPT_FILE, ConsumeQueue, KeptEnds, find_kept_ends
 from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
-from tieredstore.local.queues.kept_ends import KEPT_FILE, KeptEnds, find_kept_ends
 from tieredstore.local.recovery.store_lock import ABORT_FILE
 
 FILES_STORE: dict[str, Any] = {"store_type": "default"}
@@ -31,8 +31,8 @@ def config(root: Path, **changes: Any) -> Any:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store that was stopped: queues of several files, of one, of a topic that was deleted and
-    made again, and one whose topic has gone."""
+    """A stopped store with queues of several files, a queue of one file, a queue of a recreated
+    topic, and a queue of a deleted topic."""
     root = tmp_path / "store"
     with running(config(root)) as store:
         put_all(store, [plain("long", 0, number) for number in range(35)])
@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A line for each start that reads the queues."""
+    """List that gets a line for each start that reads the queues."""
     found: list[str] = []
     load = ConsumeQueueStore.load
 
@@ -84,6 +84,19 @@ def read_all(store: DefaultMessageStore) -> list[tuple[str, int, int, bytes]]:
 def open_stopped(root: Path, **changes: Any) -> tuple[dict[QueueKey, tuple[int, ...]], list[Any]]:
     with running(config(root, **changes)) as store:
         return read_queues(store), read_all(store)
+
+
+def test_a_store_without_messages_saves_nothing_and_logs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with running(config(tmp_path / "store")):
+        pass
+    assert find_kept_ends(tmp_path / "store") is None
+    assert [one.getMessage() for one in caplog.records if "next start" in one.getMessage()] == []
+    with running(config(tmp_path / "store")) as store:
+        put_all(store, [plain("first", 0, 1)])
+    assert find_kept_ends(tmp_path / "store") is not None
 
 
 def test_a_start_takes_what_a_clean_stop_kept(
@@ -169,7 +182,8 @@ def move_log(root: Path, begin: int, end: int) -> None:
 
 
 def find_outcome(root: Path) -> object:
-    """What a start finds, or the error that it ends with."""
+    """Start and stop a store. Return its queues and messages, or the type and text of the error of
+    the start."""
     try:
         return open_stopped(root)
     except TieredStoreError as error:
@@ -190,7 +204,9 @@ def test_where_anything_has_changed_a_start_is_as_without_it(
 
 
 def test_messages_that_somebody_else_put_since_are_found(root: Path, loads: list[str]) -> None:
-    """As if a broker that keeps nothing had put them, in places that were there."""
+    """A start finds messages that another broker has put since the last clean stop. That broker
+    recorded no new ends of the queues. The messages are in existing queue files, whose times are
+    unchanged."""
     stale = (root / KEPT_FILE).read_bytes()
     stats = {path: path.stat() for path in root.glob("consumequeue/**/*")}
     with running(config(root)) as store:
@@ -206,8 +222,9 @@ def test_messages_that_somebody_else_put_since_are_found(root: Path, loads: list
 
 
 def test_a_backup_that_is_put_back_over_the_store_is_read(root: Path, loads: list[str]) -> None:
-    """`cp -a`, there and back: what it writes over keeps inode, time and size, what came since
-    stays, and is behind the log."""
+    """After a backup is copied over its store with `cp -a`, a start reads the queues, and not their
+    saved ends. The overwritten files have the same inode, time and size as before. Files that are
+    newer than the backup stay, although their messages are after the end of the log."""
     backup = root.with_name("backup")
     shutil.copytree(root, backup)
     with running(config(root)) as store:
@@ -226,7 +243,7 @@ def test_a_backup_that_is_put_back_over_the_store_is_read(root: Path, loads: lis
 
 
 def write_back(backup: Path, root: Path) -> None:
-    for path in sorted(backup.rglob("*"), reverse=True):  # what is in a folder before it
+    for path in sorted(backup.rglob("*"), reverse=True):  # entries of a folder before it
         place = root / path.relative_to(backup)
         if path.is_file():
             place.write_bytes(path.read_bytes())
@@ -264,7 +281,7 @@ def test_a_stop_that_cannot_keep_it_is_clean(
 
     with running(config(root)) as store, monkeypatch.context() as patch:
         put_all(store, [plain("short", 0, 99)])
-        patch.setattr("tieredstore.local.queues.kept_ends.FILES.replace_file", refuse)
+        patch.setattr("tieredstore.local.queues.consume_queue.FILES.replace_file", refuse)
         store.shutdown()
     assert not (root / ABORT_FILE).exists()
     found = read_all_of(root)

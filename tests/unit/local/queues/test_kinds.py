@@ -1,4 +1,4 @@
-"""Which queues a stopped store has, of either kind."""
+"""Tests of the consume queues of a stopped store, in files or in RocksDB."""
 
 from __future__ import annotations
 

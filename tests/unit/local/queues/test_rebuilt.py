@@ -1,4 +1,5 @@
-"""Consume queues made from the commit log: as the owner's, up to what is on disk."""
+"""Consume queues rebuilt from the commit log equal the owner's, up to the end of the data on
+disk."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ from tieredstore.local.queues import rebuilt
 from tieredstore.local.queues.foreign import ClosedDatabaseQueues
 from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.rebuilt import RebuiltQueues
-from tieredstore.message.delay_levels import parse_delay_levels
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
+from tieredstore.timestamps import parse_delay_levels
 
 FOREVER_MS = 2**63 - 1
 KEY = QueueKey("T", 0)
@@ -46,7 +47,7 @@ def make_queues(log: ForeignCommitLog, limit_ms: int = FOREVER_MS) -> RebuiltQue
 
 
 def contents(queue: ConsumeQueueReader) -> list[tuple[int, ...]]:
-    """Offset, unit and store time of each message."""
+    """Return offset, unit and store time of each message."""
     found: list[tuple[int, ...]] = []
     offset = queue.min_offset
     while offset < queue.max_offset:

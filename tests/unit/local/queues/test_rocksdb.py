@@ -1,4 +1,4 @@
-"""Consume queues in RocksDB: what is theirs alone."""
+"""Tests that apply only to consume queues in RocksDB."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from tests.kit.consume_queues import fill, loaded, units_of, walk
 from tests.kit.local_stores import copy_store, plain, put_all, running, small_config
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.errors import Corrupt, Exhausted, Fenced, Invalid, Unavailable
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.queues.interface import ConsumeQueueInterface
 from tieredstore.local.queues.rocksdb import layout
 from tieredstore.local.queues.rocksdb.consume_queue_store import RocksDBConsumeQueueStore
-from tieredstore.local.queues.rocksdb.database import QueueDatabase, ReadOnlyDatabase
-from tieredstore.local.queues.rocksdb.errors import translate_rocksdb_error
+from tieredstore.local.queues.rocksdb.database import (
+    QueueDatabase,
+    ReadOnlyDatabase,
+    translate_rocksdb_error,
+)
+from tieredstore.local.queues.rocksdb.replacing import replace_database
 from tieredstore.local.read_only import open_read_only
 from tieredstore.message.names import DELETION_TOPIC
 
@@ -45,7 +49,8 @@ def store(tmp_path: Path) -> Iterator[RocksDBConsumeQueueStore]:
 
 
 def test_keys_and_values_are_java_s(public_rocksdb: Path, golden: Path) -> None:
-    """The documented example, and each key and value of two databases that Java wrote."""
+    """Keys and values of the database equal Java's: the documented example, and each key and value
+    of two databases that Java wrote."""
     key = QueueKey("TopicTest", 1)
     assert layout.pack_unit_prefix(key) + layout.pack_number(1) == bytes.fromhex(
         "00000009 01 546f70696354657374 01 00000001 01 0000000000000001"
@@ -276,7 +281,7 @@ def test_what_the_library_says_is_passing_or_lasting(
 
 
 class FullDisk:
-    """A database whose writes fail for want of space, until it is opened again."""
+    """A database whose writes fail because the disk is full, until the database is reopened."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
@@ -301,7 +306,7 @@ def test_l05_after_a_full_disk_the_next_write_goes_on(
         fill(store, KEY, 5, 5)
     assert store.dispatch_from == 450
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 30, free=0))
         with pytest.raises(Exhausted, match="free bytes, found 0"):
             fill(store, KEY, 5, 5)
         with pytest.raises(Exhausted, match="free bytes, found 0"):
@@ -354,7 +359,8 @@ def _read_one_by_one(queue: ConsumeQueueInterface) -> list[int]:
 def test_the_database_is_read_while_it_is_replaced(
     golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader keeps what it opened though the next owner deletes it."""
+    """A database is read while it is replaced. A reader keeps its open files even if the next owner
+    deletes them."""
     root = copy_store(golden / "local-rocksdb", tmp_path / "s")
     reader = open_read_only(root)
     wanted = {key: reader.get_max_offset_in_queue(*key) for key in reader.list_queues()}
@@ -372,9 +378,53 @@ def test_the_database_is_read_while_it_is_replaced(
 
 @pytest.mark.parametrize("served", [True, False])
 def test_light_queues_ask_for_one_key_only(tmp_path: Path, served: bool) -> None:
-    """As in Java, which asks for a second one, enableMultiDispatch, where queues are files."""
+    """Light queues in RocksDB need one configuration key only. If queues are in files, Java also
+    needs the key enableMultiDispatch."""
     config = rocksdb_config(tmp_path, enable_lmq=served, enable_multi_dispatch=False)
     with running(config) as store:
         put_all(store, [plain(properties={"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"})])
         for name in ("%LMQ%a", "%LMQ%b"):
             assert store.get_max_offset_in_queue(name, 0) == int(served)
+
+
+def test_j90_a_new_database_knows_where_expired_queues_ended(tmp_path: Path) -> None:
+    """A new database contains the ends of expired queues. Otherwise the next message of such a
+    queue would get a used offset."""
+    directory = tmp_path / "consumequeue"
+    store = RocksDBConsumeQueueStore(directory)
+    store.load()
+    fill(store, QueueKey("Gone", 3), 0, 40)
+    fill(store, QueueKey("There", 3), 100, 40)
+    store.sync()
+    store.close()
+    (next(directory.glob("MANIFEST-*"))).write_bytes(b"")
+    with pytest.raises(Corrupt):
+        RocksDBConsumeQueueStore(directory).load()
+    aside = replace_database(directory, 10_000)
+    assert aside is not None
+    assert aside.name == "consumequeue.damaged-1"
+    found = RocksDBConsumeQueueStore(directory)
+    found.load()
+    try:
+        gone = found.get(QueueKey("Gone", 3))
+        assert gone is not None
+        assert (gone.min_offset, gone.max_offset) == (40, 40)
+        assert found.get(QueueKey("There", 3)) is None
+    finally:
+        found.close()
+
+
+def test_j90_a_replacement_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    directory = tmp_path / "consumequeue"
+    store = RocksDBConsumeQueueStore(directory)
+    store.load()
+    fill(store, QueueKey("Gone", 0), 0, 4)
+    store.sync()
+    store.close()
+    directory.rename(directory.with_name("consumequeue.new"))  # between the two renames
+    found = RocksDBConsumeQueueStore(directory)
+    found.load()
+    try:
+        assert [key.topic for key in found.list_queues()] == ["Gone"]
+    finally:
+        found.close()

@@ -1,4 +1,5 @@
-"""Plans of recoveries: what they say, that they write nothing, and that the repair does it."""
+"""Tests of recovery plans and their texts. A plan writes nothing, and the repair does exactly what
+the plan says."""
 
 from __future__ import annotations
 
@@ -16,20 +17,23 @@ from tests.kit.local_stores import copy_store, plain, put_all, running, small_co
 from tests.kit.recovered import leave_unclean, read_everything, reopen
 from tieredstore.clock import ManualClock
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.local.loading import recover
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import Checkpoint, read_checkpoint
 from tieredstore.local.recovery.inferring import infer_config
 from tieredstore.local.recovery.log_scan import EndCause
-from tieredstore.local.recovery.opening import recover
+from tieredstore.local.recovery.normal import repair
 from tieredstore.local.recovery.plan import RecoveryPlan
 from tieredstore.local.recovery.planning import plan_recovery
-from tieredstore.local.recovery.repair import repair
+from tieredstore.message.encoding import Message, encode_record
+from tieredstore.message.layout import FIXED_SIZE
 
 COUNT = 120
 
 
 def fill(root: Path, count: int = COUNT) -> list[Any]:
-    """Two queues of one topic, one of another, over several files of each kind; stopped."""
+    """Write two queues of one topic and one of another, over several files of each kind. Stop the
+    store."""
     with running(small_config(root)) as store:
         return put_all(
             store, [plain("TU"[i % 3 == 2], i % 2, i, body=b"b" * (i % 50)) for i in range(count)]
@@ -152,7 +156,8 @@ def test_java_s_times_say_with_which_file_it_begins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position", ["known", "unknown"])
 def test_l02_a_torn_last_record_is_cut_in_an_unclean_store(tmp_path: Path, position: str) -> None:
-    """Java's own test: the log and the queue end in front of a last record whose end is zeros."""
+    """A torn last record of an unclean store is cut off, as in Java's own test. The log and the
+    queue then end before this record, whose last bytes are zeros."""
     whole = tmp_path / "s"
     last = fill(whole, 30)[-1]
     wanted = reopen(whole)
@@ -217,8 +222,9 @@ def test_l06_valid_messages_behind_a_damaged_one_are_not_thrown_away(tmp_path: P
 def test_l11_a_batch_that_was_copied_from_its_end_was_not_promised(
     tmp_path: Path, length: int
 ) -> None:
-    """A kill in the middle of the copy: what is in front of the valid messages is not written yet,
-    however short it is."""
+    """A batch is cut off if a kill interrupted its copy into the log, because it was not
+    acknowledged. The batch was copied from its end, so its first bytes are missing before valid
+    messages."""
     root = tmp_path / "s"
     results = fill(root)
     first = results[-4]
@@ -234,8 +240,8 @@ def test_l11_a_batch_that_was_copied_from_its_end_was_not_promised(
 
 
 def test_messages_behind_a_lost_write_were_not_promised(tmp_path: Path) -> None:
-    """A power cut: of what was not synced a sector is missing, what was written behind it is
-    there."""
+    """Messages after a lost write are cut off, because they were not acknowledged. After a power
+    cut a sector of the unsynced data is missing, while later writes exist."""
     root = tmp_path / "s"
     results = fill(root)
     leave_unclean(root, checkpoint=Checkpoint(logics_physical_offset=results[40].physical_offset))
@@ -249,7 +255,7 @@ def test_messages_behind_a_lost_write_were_not_promised(tmp_path: Path) -> None:
     assert "was lost with the power" in found.warnings[0]
     kept = sum(result.physical_offset < found.log_end for result in results)
     assert sum(len(records) for records in reopen(root).values()) == kept > 70
-    # Nothing of what was behind comes back, though new messages are as long as the lost ones.
+    # No later message comes back, though new messages are as long as the lost ones.
     with running(small_config(root)) as store:
         put_all(store, [plain("V", 0, i, body=b"b" * (i % 50)) for i in range(kept, COUNT)])
     leave_unclean(root, checkpoint=Checkpoint())
@@ -266,6 +272,79 @@ def test_a_sector_that_was_flushed_and_is_gone_needs_consent(tmp_path: Path) -> 
     path, inside = log_place(root, sector)
     patch(path, inside, bytes(512))
     assert "valid messages" in plan(root).needs_consent
+
+
+@pytest.mark.parametrize("dispatched", [40, COUNT])
+@pytest.mark.parametrize("torn", ["head", "sector", "end"])
+def test_i82_a_torn_message_with_a_record_in_its_body_is_cut_off(
+    tmp_path: Path, torn: str, dispatched: int
+) -> None:
+    """A torn message is cut off even if its body contains a record. A client chose the position and
+    the store time of this record, and must not be able to stop a start."""
+    root = tmp_path / "s"
+    results = fill(root)
+    with running(small_config(root)) as store:
+        begin = store.commit_log.max_offset
+        if begin % 4096 > 1_000:  # so that the message begins at the start of a file
+            begin += 4096 - begin % 4096
+        assert begin % 4096 == 0 or begin % 4096 <= 1_000
+        before = 700 if torn == "sector" else 0
+        at = begin + FIXED_SIZE + before
+        forged = encode_record(Message("T", b"forged", 0, b"UNIQ_KEY\x01f\x02"), 0, at, 1)
+        body = bytes(before) + bytes(forged) + b"." * (2_900 - before)
+        result = store.put_message(plain("T", 0, 0, body=body))
+        assert result.physical_offset == begin
+    last = results[-1]
+    position = last.physical_offset + last.wrote_bytes
+    if dispatched < COUNT:
+        position = results[dispatched].physical_offset
+    last_ms = last.store_timestamp_ms
+    leave_unclean(root, checkpoint=Checkpoint(last_ms, last_ms, logics_physical_offset=position))
+    path, inside = log_place(root, begin)
+    if torn == "head":
+        patch(path, inside, bytes(64))
+    elif torn == "sector":
+        patch(path, inside + 90, b"x")
+    else:
+        patch(path, inside + 2_000, bytes(result.wrote_bytes - 2_000))
+    found = plan(root)
+    assert found.needs_consent == ""
+    assert found.log_end in (begin, position)
+    assert sum(len(records) for records in reopen(root).values()) == COUNT
+
+
+def test_i82_a_head_in_a_body_hides_no_messages_behind_it(tmp_path: Path) -> None:
+    """The head of a record in the body of a torn message hides no messages after it. The head
+    claims a length that covers the messages of other clients."""
+    root = tmp_path / "s"
+    fill(root)
+    with running(small_config(root)) as store:
+        begin = store.commit_log.max_offset
+        at = begin + FIXED_SIZE
+        forged = encode_record(Message("T", bytes(2_000), 0, b""), 0, at, 1)
+        torn = store.put_message(plain("T", 0, 0, body=bytes(forged)[:100]))
+        assert torn.physical_offset == begin
+        behind = put_all(store, [plain("T", 0, number) for number in range(5)])
+    end_ms = behind[-1].store_timestamp_ms
+    leave_unclean(root, checkpoint=Checkpoint(end_ms + 1, end_ms + 1))
+    path, inside = log_place(root, begin)
+    patch(path, inside, bytes(64))
+    found = plan(root)
+    assert found.log_end == begin
+    assert "5 valid messages" in found.needs_consent
+
+
+def test_i82_real_messages_behind_a_damaged_head_still_need_consent(tmp_path: Path) -> None:
+    """Recovery asks for consent before it cuts off valid messages after a damaged record head. The
+    record's size or body length is wrong, and covers these messages."""
+    for position in (0, 84):
+        root = tmp_path / str(position)
+        results = fill(root)
+        leave_unclean(root, checkpoint=Checkpoint())
+        path, inside = log_place(root, results[80].physical_offset)
+        length = int.from_bytes(path.read_bytes()[inside + position : inside + position + 4], "big")
+        patch(path, inside + position, (length + 1_000).to_bytes(4, "big"))
+        assert f"{COUNT - 81} valid messages" in plan(root).needs_consent
 
 
 @pytest.mark.parametrize("interrupt_at", range(0, 40, 3))
@@ -356,7 +435,8 @@ def test_queues_that_are_gone_are_built_from_the_log(root: Path) -> None:
 
 
 def test_a_hole_in_front_of_a_queue_s_next_message_is_found(tmp_path: Path) -> None:
-    """The kept position lies behind units that are not there: the dispatch begins earlier."""
+    """Missing units before a queue's last recorded position are found, and the dispatch begins
+    before them."""
     root = tmp_path / "s"
     results = fill(root)
     wanted = reopen(root)
@@ -386,14 +466,16 @@ def test_a_queue_file_that_is_missing_between_others_is_built_again(
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_queue_file_that_was_cut_off_is_made_anew_when_asked(root: Path, number: int) -> None:
+@pytest.mark.parametrize("asks", [False, True])
+def test_j51_a_queue_file_that_was_cut_off_is_made_anew(
+    root: Path, number: int, asks: bool
+) -> None:
     wanted = reopen(root)
     os.truncate(root / "consumequeue" / "T" / "0" / f"{number * 200:020d}", 40)
-    with pytest.raises(Corrupt, match=r"expected a file of 200 bytes, found 40"):
-        DefaultMessageStore(small_config(root)).load()
     config = infer_config(root)  # as the command does without a broker.conf
     assert config.mapped_file_size_consume_queue_bytes == 200
-    recover(root, config, rebuild=True)
+    if asks:
+        recover(root, config, rebuild=True)
     assert reopen(root) == wanted
 
 
@@ -515,7 +597,7 @@ def test_forced_crcs_of_whole_records_end_the_log_at_one_without(tmp_path: Path)
     assert (found.behind.first_offset, found.behind.records) == (end, 1)
     assert "forceVerifyPropCRC" in found.needs_consent
     assert plan(root).records == 10
-    # One that is there is checked in any case.
+    # An existing one is checked in any case.
     path, _ = log_place(root, 0)
     at = path.read_bytes().index(b"k3")
     patch(path, at, b"k4")
@@ -539,7 +621,9 @@ def test_an_empty_store_that_was_killed_opens(tmp_path: Path) -> None:
 
 
 def test_a_queue_whose_offsets_begin_anew_is_the_later_one(tmp_path: Path) -> None:
-    """A Java broker deletes a topic by its files alone; the log still has the old messages."""
+    """If the offsets of a queue begin at 0 again in the log, the later messages belong to the
+    recreated topic. A Java broker deletes only the files of a topic, so the log still has the old
+    messages."""
     root = tmp_path / "s"
     with running(small_config(root)) as store:
         put_all(store, [plain(number=i) for i in range(30)] + [plain("U")])

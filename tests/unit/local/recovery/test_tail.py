@@ -1,4 +1,4 @@
-"""Where a cleanly stopped log ends, in the shapes in which stores are found."""
+"""The end of a cleanly stopped log is found, whatever follows its last message."""
 
 from __future__ import annotations
 

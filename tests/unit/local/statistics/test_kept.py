@@ -1,4 +1,4 @@
-"""What the owner of a store leaves of its statistics in the store's folder."""
+"""The owner of a store saves statistics in the store's folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from tests.kit.local_stores import START_MS, plain, put_all, running, small_config
 from tests.kit.waiting import wait_for
 from tieredstore.disk.file_operations import FILES
+from tieredstore.local import statistics as kept
 from tieredstore.local.recovery.store_lock import has_abort_file
-from tieredstore.local.statistics import kept
-from tieredstore.local.statistics.kept import STATISTICS_FILE, read_statistics
+from tieredstore.local.statistics import STATISTICS_FILE, read_statistics
 
 
 def _has_refused(root: Path, count: int) -> bool:

@@ -1,4 +1,5 @@
-"""A put that has the lock for long is logged by its place meanwhile, by its size afterwards."""
+"""A put that holds the lock for long is logged twice: with its code location during the put, and
+with its size afterwards."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ from tests.kit.local_stores import START_MS, plain, put_all, running, small_conf
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.message_store import PutMessageResult
 from tieredstore.local import assembly
+from tieredstore.local import statistics as put_statistics
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.compiled import CompiledAppender
 from tieredstore.local.put.watch import PutWatch
-from tieredstore.local.statistics import put_statistics
 from tieredstore.message.core import IS_COMPILED
 
 Put = Callable[[DefaultMessageStore], PutMessageResult]
 
 
 class HeldClock(ManualClock):
-    """Holds the next one who asks for the time, once `is_armed`."""
+    """Blocks the next thread that reads the time, once `is_armed` is set."""
 
     def __init__(self) -> None:
         super().__init__(START_MS)
@@ -43,7 +44,7 @@ class HeldClock(ManualClock):
 
 @pytest.fixture(params=[MessageAppender, CompiledAppender] if IS_COMPILED else [MessageAppender])
 def clock(request: Any, monkeypatch: pytest.MonkeyPatch) -> HeldClock:
-    """The clock of a store that puts in Python, or by the compiled core where it is there."""
+    """The clock of a store whose puts run in Python, or in the compiled core if it exists."""
     monkeypatch.setattr(assembly, "find_appender_class", lambda: request.param)
     return HeldClock()
 
@@ -59,7 +60,7 @@ def watched(root: Path, clock: HeldClock, **changes: Any) -> Iterator[DefaultMes
 def put_while_watched(
     store: DefaultMessageStore, clock: HeldClock, put: Put
 ) -> tuple[PutMessageResult, PutWatch]:
-    """A put that has the lock for 600 ms of the watch's time, and then ends."""
+    """Run a put that holds the lock for 600 ms of the watch's time."""
     now_ms = 0
     watch = PutWatch(store._appender, lambda: 0, now_ms=lambda: now_ms)
     results: list[PutMessageResult] = []

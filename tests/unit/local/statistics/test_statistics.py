@@ -1,4 +1,4 @@
-"""What a store counts and measures, and what it says of puts that are refused or slow."""
+"""Tests of a store's counters and timings, and of its log lines about refused or slow puts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import pytest
 
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tests.kit.waiting import wait_for
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.errors import Exhausted
+from tieredstore.local import statistics as topic_counts
 from tieredstore.local.put.watch import PutWatch
 from tieredstore.local.running_flags import RunningFlag
-from tieredstore.local.statistics import topic_counts
-from tieredstore.local.statistics.put_statistics import (
+from tieredstore.local.statistics import (
     MAX_REASONS,
+    OTHER_TOPICS,
     PutStatistics,
     TimeDistribution,
+    TopicCounts,
 )
-from tieredstore.local.statistics.topic_counts import OTHER_TOPICS, TopicCounts
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.metrics import Histogram, Metrics
 
 _LOCAL = {"storage_type": "local", "storage_medium": "disk"}
@@ -155,7 +156,7 @@ def test_a_refusal_is_logged_once_with_its_reason_and_then_counted(
         store.running_flags.set(RunningFlag.DISK_FULL, "no space left")
         store.put_message(plain())
         said = [r.getMessage() for r in caplog.records if "no space left" in r.getMessage()]
-        assert len(said) == 2  # it was right again meanwhile
+        assert len(said) == 2  # it was right again in between
         assert store._appender.statistics.refused == {
             PutMessageStatus.MESSAGE_ILLEGAL: 1,
             PutMessageStatus.SERVICE_NOT_AVAILABLE: 20,
@@ -234,7 +235,7 @@ def test_l08_puts_are_refused_while_one_has_the_lock_for_too_long(
             watch.look()
             return store.put_message(plain()).ok
 
-        # The dispatch may have the lock at a look, and gets no further while looks do not sleep.
+        # The dispatch may have the lock at a check, and gets no further unless checks sleep.
         wait_for(put_after_a_look)
 
 

@@ -1,11 +1,12 @@
-"""Bounds of columns are the same whether they are of few rows or of many."""
+"""Tests of the sum, the least and the greatest value of a column, which are computed in one way for
+few rows and in another for many."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tieredstore.message.columns.bounds import add_up, find_greatest, find_least
+from tieredstore.message.buffers import add_up, find_greatest, find_least
 
 
 @pytest.mark.parametrize("dtype", [">i4", ">i8", np.int32, np.int64])

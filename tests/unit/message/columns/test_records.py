@@ -1,4 +1,4 @@
-"""Many records at once (`docs/formats/record.md`)."""
+"""Tests of decoding many records at once (`docs/formats/record.md`)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import struct
 import numpy as np
 import pytest
 
+from tests.kit.record_forms import record_positions
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.columns import records as columns
 from tieredstore.message.columns.records import (
-    Stop,
     check_bodies,
     gather_headers,
     index_keys,
     keys_to_index,
     record_columns,
-    record_positions,
     rewrite_physical_offsets,
     store_timestamps,
-    walk_records,
 )
+from tieredstore.message.columns.walk import SCALAR_LIMIT, Stop, walk_records
+from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.layout import MAGIC_V1
-from tieredstore.message.record import Message, blank_record, decode_record, encode_record
+from tieredstore.message.record import blank_record, decode_record
 
 
 def log(sizes: list[int]) -> tuple[bytes, list[int]]:
-    """Records with bodies of those sizes, and their positions."""
+    """Return records with bodies of the given sizes, and their positions."""
     records: list[bytes] = []
     positions: list[int] = []
     at = 0
@@ -136,7 +136,7 @@ def test_headers_are_the_first_88_bytes() -> None:
     assert headers.tobytes() == b"".join(data[at : at + 88] for at in positions)
 
 
-@pytest.mark.parametrize("count", [1, columns.SCALAR_LIMIT - 1, columns.SCALAR_LIMIT, 100])
+@pytest.mark.parametrize("count", [1, SCALAR_LIMIT - 1, SCALAR_LIMIT, 100])
 def test_rewriting_touches_eight_bytes_of_each_record(count: int) -> None:
     data, positions = log([5] * count)
     offsets = [2**63 - 1 - number for number in range(count)]

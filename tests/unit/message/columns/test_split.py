@@ -1,4 +1,4 @@
-"""Units and commit log bytes into messages (`docs/formats/consume-queue.md`)."""
+"""Units and commit log bytes are split into messages (`docs/formats/consume-queue.md`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from tieredstore.message.columns.split import split_messages
 from tieredstore.message.consume_queue import make_units
-from tieredstore.message.record import MAGIC_BLANK, Message, encode_record
+from tieredstore.message.encoding import Message, encode_record
+from tieredstore.message.layout import MAGIC_BLANK
 
 COUNT = 10
 BASE = 5000

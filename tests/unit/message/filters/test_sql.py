@@ -1,13 +1,13 @@
-"""SQL92 filters: grammar, types, unknown values, limits."""
+"""Tests of SQL92 filters: grammar, types, unknown values, limits."""
 
 from __future__ import annotations
 
 import pytest
 
 from tieredstore.errors import Invalid
-from tieredstore.message.encoding import encode_record
-from tieredstore.message.filters.sql import SqlFilter
-from tieredstore.message.record import Message, StoredMessage, decode_record
+from tieredstore.message.encoding import Message, encode_record
+from tieredstore.message.filters.parser import SqlFilter
+from tieredstore.message.record import StoredMessage, decode_record
 
 PROPERTIES = {
     "a": "5",

@@ -1,4 +1,4 @@
-"""Tiered index files (`docs/formats/tiered-index.md`)."""
+"""Tests of tiered index files (`docs/formats/tiered-index.md`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import mmap
 import numpy as np
 import pytest
 
+from tests.kit.index_chains import put_item, walk_tiered_chain
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.index import tiered as ti
+from tieredstore.message.index.chains import link_previous
 
 SLOTS, MAX_ITEMS, BEGIN = 7, 50, 1_700_000_000_000
 
@@ -41,7 +43,7 @@ def test_a_file_takes_one_item_less_than_it_has_room_for() -> None:
     with pytest.raises(Invalid, match="expected room for 1 items, found 0"):
         put(data, [3])
     with pytest.raises(Invalid, match="expected room for 1 items, found 0"):
-        ti.put_item(data, SLOTS, 3, 1, 2, 0, 100, BEGIN)
+        put_item(data, SLOTS, 3, 1, 2, 0, 100, BEGIN)
     assert data == before
 
 
@@ -59,29 +61,31 @@ def test_equal_slots_in_one_batch_are_chained_in_order() -> None:
     header = put(data, [7, 0, 8, 7, 14, 0, 7])
     assert header.slots_used == 2
     assert header.end_timestamp_ms == BEGIN + 5000
-    assert [item.offset for item in ti.walk_chain(data, SLOTS, 7)] == [600, 300, 0]
-    assert [item.offset for item in ti.walk_chain(data, SLOTS, 0)] == [500, 100]
-    assert [item.offset for item in ti.walk_chain(data, SLOTS, 14)] == [400]
-    assert list(ti.walk_chain(data, SLOTS, 21)) == []
+    assert [item.offset for item in walk_tiered_chain(data, SLOTS, 7)] == [600, 300, 0]
+    assert [item.offset for item in walk_tiered_chain(data, SLOTS, 0)] == [500, 100]
+    assert [item.offset for item in walk_tiered_chain(data, SLOTS, 14)] == [400]
+    assert list(walk_tiered_chain(data, SLOTS, 21)) == []
 
 
 def test_defect_d13_hash_zero_has_a_slot_like_any_other() -> None:
     data = new_file()
     put(data, [0])
-    [item] = ti.walk_chain(data, SLOTS, 0)
+    [item] = walk_tiered_chain(data, SLOTS, 0)
     assert item.size == 100
 
 
 def test_a_slot_that_a_crash_left_ahead_of_the_header_counts_as_empty() -> None:
-    """Killed between slot and header: the next item gets the same number again."""
+    """A slot that refers to an item above the header's count, after a crash, counts as empty. A
+    process was killed after it wrote the slot and before it wrote the header. The next item gets
+    the same number."""
     for one_by_one in (True, False):
         data = new_file()
         ti.slots_view(data, SLOTS)[3] = 1
         if one_by_one:
-            ti.put_item(data, SLOTS, 3, 1, 2, 0, 100, BEGIN)
+            put_item(data, SLOTS, 3, 1, 2, 0, 100, BEGIN)
         else:
             put(data, [3])
-        [item] = ti.walk_chain(data, SLOTS, 3)
+        [item] = walk_tiered_chain(data, SLOTS, 3)
         assert item.previous == 0
 
 
@@ -90,9 +94,9 @@ def test_a_damaged_chain_ends() -> None:
     put(data, [3, 3, 3])
     for link in (3, 2, 40, -1, 2**31 - 1):
         ti.items_view(data, SLOTS, 4)["previous"][2] = link
-        assert len(list(ti.walk_chain(data, SLOTS, 3))) == 2
+        assert len(list(walk_tiered_chain(data, SLOTS, 3))) == 2
     ti.slots_view(data, SLOTS)[3] = 4
-    assert list(ti.walk_chain(data, SLOTS, 3)) == []
+    assert list(walk_tiered_chain(data, SLOTS, 3)) == []
 
 
 @pytest.mark.parametrize(
@@ -112,7 +116,7 @@ def test_a_damaged_chain_ends() -> None:
 def test_times_are_whole_seconds_cut_toward_zero(millis: int, seconds: int) -> None:
     assert ti.time_diff_seconds(BEGIN + millis, BEGIN).tolist() == [seconds]
     data = new_file()
-    ti.put_item(data, SLOTS, 3, 1, 2, 0, 100, BEGIN + millis)
+    put_item(data, SLOTS, 3, 1, 2, 0, 100, BEGIN + millis)
     assert ti.unpack_item(data, SLOTS, 1).time_diff_seconds == seconds
 
 
@@ -174,12 +178,12 @@ def test_slots_and_items_outside_the_buffer_are_corrupt() -> None:
         with pytest.raises(Corrupt, match=f"index item {number}"):
             ti.unpack_item(data, SLOTS, number)
     with pytest.raises(Corrupt, match="slots"):
-        list(ti.walk_chain(data[:40], SLOTS, 6))
+        list(walk_tiered_chain(data[:40], SLOTS, 6))
 
 
 def test_values_that_do_not_fit_are_invalid() -> None:
     with pytest.raises(Invalid, match="index item 1"):
-        ti.put_item(new_file(), SLOTS, 3, 1, 2, 2**63, 100, BEGIN)
+        put_item(new_file(), SLOTS, 3, 1, 2, 2**63, 100, BEGIN)
 
 
 def test_no_view_outlives_a_call_so_mapped_files_can_be_closed() -> None:
@@ -188,8 +192,8 @@ def test_no_view_outlives_a_call_so_mapped_files_can_be_closed() -> None:
     view = memoryview(mapped)
     view[:] = data
     put(view, [1, 2, 3] * 10)
-    ti.put_item(view, SLOTS, 1, 1, 1, 1, 100, BEGIN)
-    assert len(list(ti.walk_chain(view, SLOTS, 1))) == 11
+    put_item(view, SLOTS, 1, 1, 1, 1, 100, BEGIN)
+    assert len(list(walk_tiered_chain(view, SLOTS, 1))) == 11
     assert len(b"".join(ti.compact(view, SLOTS))) == ti.compacted_size(SLOTS, 31)
     view.release()
     mapped.close()
@@ -202,6 +206,6 @@ def test_link_previous_gives_what_put_wrote() -> None:
     heads = ti.slots_view(data, SLOTS).copy()
     put(data, hashes[3:])
     slot_ids = np.array(hashes[3:], dtype=np.int64) % SLOTS
-    previous = ti.link_previous(heads, slot_ids, np.arange(4, 9, dtype=np.int32))
+    previous = link_previous(heads, slot_ids, np.arange(4, 9, dtype=np.int32))
     assert previous.tolist() == ti.items_view(data, SLOTS, 9)["previous"][4:].tolist()
-    assert ti.link_previous(heads, slot_ids[:0], np.zeros(0, np.int32)).tolist() == []
+    assert link_previous(heads, slot_ids[:0], np.zeros(0, np.int32)).tolist() == []

@@ -1,4 +1,5 @@
-"""`doctor`'s probes of an object store, on stores that break one promise each."""
+"""The probes of `tieredstore doctor`, which test whether a backend keeps its promises, run on
+object stores. Each of these breaks one promise."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from typing import Any
 import pytest
 
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.objects import ClientLimits, ObjectInfo, Part
 from tieredstore.contracts.probing import Probed, ProbeOptions, ProbeResult, Verdict
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, TieredStoreError
-from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo, Part
 from tieredstore.providers.chunks.epochs.fencing import ABANDONED_MS
 from tieredstore.providers.chunks.probes import probe_objects
 from tieredstore.providers.chunks.provider import ChunkProvider
@@ -26,7 +27,7 @@ SMALL_PARTS = ClientLimits(min_part_bytes=1024)
 
 
 class Client(MemoryObjectClient):
-    """An object store whose parts may be small."""
+    """An object store that accepts small parts."""
 
     def __init__(self) -> None:
         super().__init__(limits=SMALL_PARTS)
@@ -115,7 +116,7 @@ def test_a_writer_checks_the_endpoint_once_and_leaves_nothing_of_it() -> None:
 
 def test_o11_conditions_that_are_not_atomic_are_unsafe() -> None:
     class TwoWin(Client):
-        """Each of two racing writers is told that it won."""
+        """An object store that reports success to both of two racing writers."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -237,7 +238,7 @@ def probe_in_vain(client: FaultyObjectClient) -> None:
 
 @pytest.mark.parametrize("fault", [ObjectFault.FAIL, ObjectFault.LOSE_REPLY])
 def test_nothing_is_left_whichever_request_fails(fault: ObjectFault) -> None:
-    """A second doctor is not needed to clean up after the first."""
+    """The probes of `tieredstore doctor` leave no objects, whichever request fails."""
     first = FaultyObjectClient(limits=SMALL_PARTS)
     probe_in_vain(first)
     assert len(first.requests) > 40

@@ -1,4 +1,4 @@
-"""What the chunk log takes for granted of its settings."""
+"""Tests of the assumptions that the chunk log makes about its settings."""
 
 from __future__ import annotations
 

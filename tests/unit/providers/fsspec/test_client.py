@@ -1,4 +1,4 @@
-"""FsspecClient on local files, in memory and, through s3fs, on an S3 server."""
+"""Tests of FsspecClient on local files, in memory and, through s3fs, on an S3 server."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import boto3
 import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
 
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.objects import CopiedPart, Part
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.providers.chunks.client import CopiedPart, Part
 from tieredstore.providers.fsspec import client as fsspec_objects
 from tieredstore.providers.fsspec import writes as fsspec_writes
 from tieredstore.providers.fsspec.client import FsspecClient
@@ -207,7 +208,7 @@ class TestComposing:
 
 
 class TestLocalFiles:
-    """A write that is cut short never looks like an object."""
+    """A write that was interrupted never looks like an object."""
 
     @pytest.fixture
     def client(self, tmp_path: Path) -> FsspecClient:
@@ -282,6 +283,30 @@ class TestLocalFiles:
         assert len(found) == 1
         with pytest.raises(Unavailable, match="Input/output error"):
             list(client.list(""))
+
+
+def test_o07_a_file_that_is_added_during_a_listing_in_memory_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = FsspecClient("memory", uuid.uuid4().hex)
+    assert client.put_if_absent("t/c.0", [b"abc"], STAMP)
+
+    class Growing(dict[str, Any]):
+        """A dictionary of files to which another thread adds a file during the first copy."""
+
+        copies = 0
+
+        def items(self) -> Any:
+            for number, item in enumerate(list(super().items())):
+                if not self.copies and number == 0:
+                    self.copies += 1
+                    raise RuntimeError("dictionary changed size during iteration")
+                yield item
+
+    store = Growing(MemoryFileSystem.store)
+    monkeypatch.setattr(MemoryFileSystem, "store", store)
+    assert [info.key for info in client.list("")] == ["t/c.0"]
+    assert store.copies == 1
 
 
 class TestS3:

@@ -1,4 +1,4 @@
-"""Where a tier on fsspec is and how it is opened: URLs, keys, secrets."""
+"""Tests of how a tier on fsspec is located and opened: URLs, keys, secrets."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from tieredstore.config import StoreConfig, config_from_properties
 from tieredstore.contracts.segment import Written
 from tieredstore.errors import Invalid
 from tieredstore.properties import PluginProperties, read_settings
-from tieredstore.providers.fsspec.provider import FsspecProvider
-from tieredstore.providers.fsspec.settings import FsspecSettings
+from tieredstore.providers.fsspec.provider import FsspecProvider, FsspecSettings
 from tieredstore.testing.provider.samples import segment_id
 
 SECRET = "hunter-2-secret"
@@ -48,11 +47,11 @@ def test_s3_and_file_are_other_providers() -> None:
 def test_parameters_are_keys_and_options_of_the_filesystem() -> None:
     known = '{"endpoint_url": "http://old", "secret": "hunter-2-secret"}'
     settings = settings_at(
-        "fsspec+s3://b/p?fencing=none&atomic_writes=true&grace_ms=50000"
+        "fsspec+s3://b/p?fencing=none&atomic_writes=true"
         "&option.endpoint_url=http://127.0.0.1:9000&option.anon=true&option.max_concurrency=4",
         tieredStoreFsspecOptions=known,
     )
-    assert (settings.fencing, settings.atomic_writes, settings.grace_ms) == ("none", True, 50_000)
+    assert (settings.fencing, settings.atomic_writes) == ("none", True)
     assert settings.storage_options() == {
         "endpoint_url": "http://127.0.0.1:9000",
         "secret": SECRET,

@@ -1,4 +1,5 @@
-"""MemoryObjectClient is an object store: atomic creates, ordered listings, uploads that stay."""
+"""MemoryObjectClient behaves like an object store: creates are atomic, listings are ordered, and
+unfinished uploads stay."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.objects import ClientLimits, CopiedPart, ObjectClient, Part
 from tieredstore.errors import Busy, Invalid, Unavailable
-from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, ObjectClient, Part
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault

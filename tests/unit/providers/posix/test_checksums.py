@@ -1,5 +1,5 @@
-"""Checksums of blocks beside the segments of a Posix tier: what is damaged is found, and nothing
-that a crash, a power loss or a Java broker leaves makes good bytes unreadable."""
+"""Tests of the checksums of blocks, which are stored beside the segments of a Posix tier. Damage is
+found. No crash, power cut or Java broker makes undamaged bytes unreadable."""
 
 from __future__ import annotations
 
@@ -53,11 +53,12 @@ UNITS = SegmentId("broker-a/TopicA/0", CONSUME_QUEUE, 0)
 KEYS = SegmentId("broker-a/rmq_sys_INDEX/0", INDEX, 0)
 
 
-def log_bytes(size: int, *, life: int = 0, first: int = 0) -> bytes:
-    """Records of a topic, or of one that was made again later; of about `size` bytes."""
+def log_bytes(size: int, *, generation: int = 0, first: int = 0) -> bytes:
+    """Return about `size` bytes of records of a topic. `generation`: number of times that the topic
+    was recreated."""
     found, offset = b"", first
     while len(found) < size:
-        time_ms = 1_700_000_000_000 + life * 86_412_345 + offset
+        time_ms = 1_700_000_000_000 + generation * 86_412_345 + offset
         data = bytearray(record(offset, timestamp_ms=time_ms, body_size=900)[0])
         data[BORN_TIMESTAMP_POSITION : BORN_TIMESTAMP_POSITION + 8] = (time_ms - 5).to_bytes(
             8, "big"
@@ -67,27 +68,27 @@ def log_bytes(size: int, *, life: int = 0, first: int = 0) -> bytes:
     return found
 
 
-def unit_bytes(count: int, *, life: int = 0) -> bytes:
-    """Units whose first ones are the same in every life."""
-    return b"".join(pack_unit(n * 200, 200, 0 if n < 3 else life) for n in range(count))
+def unit_bytes(count: int, *, generation: int = 0) -> bytes:
+    """Return units. The first three are the same for every generation of the topic."""
+    return b"".join(pack_unit(n * 200, 200, 0 if n < 3 else generation) for n in range(count))
 
 
-def index_bytes(size: int, *, life: int = 0) -> bytes:
-    begin = 1_700_000_000_123 + life * 3_600_517
-    header = pack_header(IndexHeader(begin, begin + 250 + life * 1_301, 3, 9 + life))
+def index_bytes(size: int, *, generation: int = 0) -> bytes:
+    begin = 1_700_000_000_123 + generation * 3_600_517
+    header = pack_header(IndexHeader(begin, begin + 250 + generation * 1_301, 3, 9 + generation))
     return header + bytes(range(256)) * (size // 256)
 
 
 CONTENT: dict[SegmentId, Callable[..., bytes]] = {
-    LOG: lambda life=0: log_bytes(3 * BLOCK_BYTES, life=life),
-    UNITS: lambda life=0: unit_bytes(7_000, life=life),
-    KEYS: lambda life=0: index_bytes(2 * BLOCK_BYTES, life=life),
+    LOG: lambda generation=0: log_bytes(3 * BLOCK_BYTES, generation=generation),
+    UNITS: lambda generation=0: unit_bytes(7_000, generation=generation),
+    KEYS: lambda generation=0: index_bytes(2 * BLOCK_BYTES, generation=generation),
 }
 SEGMENTS = pytest.mark.parametrize("id", CONTENT, ids=lambda segment: segment.type.name)
 
 
 class Tier:
-    """A tier that is opened again and again, as other processes do."""
+    """A Posix tier. Each call opens the tier anew, as another process would."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -111,14 +112,15 @@ class Tier:
             return bytes(segment.read(position, length))
 
     def covered(self, id: SegmentId) -> tuple[int, int]:
-        """Bytes that have checksums, and bytes."""
+        """Return the number of bytes with checksums, and the number of all bytes."""
         with closing(self.open()) as provider:
             found = provider.check_blocks(id)
             assert not found.damaged
             return found.covered_bytes, found.size_bytes
 
     def flip(self, id: SegmentId, position: int, *, keeps_time: bool = True) -> None:
-        """Damage a byte as a disk does, or as a program that writes."""
+        """Change a byte. `keeps_time`: leave the file's modification time, as a failing disk does.
+        Otherwise change it, like a program that writes the byte."""
         path = self.path(id)
         before = path.stat()
         with path.open("r+b") as file:
@@ -271,7 +273,8 @@ class TestSums:
 
 
 class TestPieces:
-    """Small reads of a block that was checked whole read no more than the pieces they touch."""
+    """A small read of a block that was verified as a whole reads only the pieces that it
+    touches."""
 
     class Calls(PosixCalls):
         def __init__(self) -> None:
@@ -324,7 +327,7 @@ class TestPieces:
                 assert segment.read(position, 1) == content[position : position + 1]
 
     def test_a_block_that_grows_or_is_written_anew_is_known_again(self, tier: Tier) -> None:
-        content, other = CONTENT[LOG](), CONTENT[LOG](life=1)
+        content, other = CONTENT[LOG](), CONTENT[LOG](generation=1)
         with closing(tier.open()) as provider:
             segment = provider.open(LOG)
             for size in (1_000, 1_500, 9_000, 70_000):
@@ -350,7 +353,8 @@ class TestPieces:
 
 
 class TestOthersWrite:
-    """Java knows nothing of these files: it appends, deletes and makes again beside them."""
+    """Java does not know the checksum files. It appends to segments, deletes them and recreates
+    them."""
 
     @SEGMENTS
     def test_bytes_that_java_appended_are_uncovered_and_never_an_error(
@@ -366,7 +370,7 @@ class TestOthersWrite:
         tier.write(id, javas, content[javas:])
         assert tier.read(id) == content
         covered, size = tier.covered(id)
-        assert covered == size  # what was left of the last block counts as it was found
+        assert covered == size  # the rest of the last block counts as it was found
 
     @SEGMENTS
     def test_blocks_that_java_wrote_stay_uncovered_until_they_are_sealed(
@@ -395,7 +399,7 @@ class TestOthersWrite:
         self, tier: Tier, id: SegmentId, size: int
     ) -> None:
         tier.write(id, 0, CONTENT[id]())
-        again = CONTENT[id](life=1)[: max(size, 100)]
+        again = CONTENT[id](generation=1)[: max(size, 100)]
         tier.path(id).unlink()
         tier.path(id).write_bytes(again)
         assert tier.read(id) == again
@@ -470,7 +474,8 @@ class TestDamageStays:
 
 
 class StoppingCalls(PosixCalls):
-    """Stops the process before or after call number `at` of those that change something."""
+    """Stops the process before or after the call number `at`. Only calls that change files are
+    counted."""
 
     def __init__(self, at: int, *, before: bool) -> None:
         super().__init__()
@@ -506,8 +511,8 @@ class StoppingCalls(PosixCalls):
 
 
 def live(segments: PosixProvider, id: SegmentId) -> Iterator[None]:
-    """The life of a segment, by the steps of `contents`."""
-    first, second = CONTENT[id](), CONTENT[id](life=1)
+    """Write, delete and recreate a segment. Yields after each step of `contents`."""
+    first, second = CONTENT[id](), CONTENT[id](generation=1)
     segment = segments.open(id)
     yield
     for position, end in ((0, 500), (500, 70_000), (70_000, 70_020), (70_020, 135_000)):
@@ -526,8 +531,8 @@ def live(segments: PosixProvider, id: SegmentId) -> Iterator[None]:
 
 
 def contents(id: SegmentId) -> list[bytes]:
-    """What the segment holds at each step of its life."""
-    first, second = CONTENT[id](), CONTENT[id](life=1)
+    """Return the segment's content at each step of its life cycle."""
+    first, second = CONTENT[id](), CONTENT[id](generation=1)
     grown = [first[:end] for end in (0, 500, 70_000, 70_020, 135_000)]
     return [*grown, first[:66_000] + second[66_000:90_000], b"", second[:300], second[:80_000]]
 
@@ -563,7 +568,7 @@ def test_l01_a_stop_at_any_call_leaves_what_counts_readable(
 
 
 class FailingCalls(PosixCalls):
-    """Calls for checksums fail."""
+    """Calls for checksum files fail while `fails` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -653,7 +658,7 @@ class TestUnreadable:
 
 
 class ReadOnlyFile(PosixCalls):
-    """One file is another user's, in a folder that is ours."""
+    """One file belongs to another user, in a folder that is ours."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -684,7 +689,7 @@ class CountingCalls(PosixCalls):
 
 
 class TestCost:
-    """A commit reads no segment again, however long that is."""
+    """A commit does not read the segment again, however long the segment is."""
 
     content = unit_bytes(20_000)
 
@@ -708,7 +713,7 @@ class TestCost:
 
 
 class WatchedCalls(PosixCalls):
-    """Notes what is asked by path, and fails a write to a segment."""
+    """Records calls by path, and fails one write to a segment."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A listing that knows which queues are probably there reads fewer folders, and shows the same."""
+"""A listing with a list of expected queues reads fewer folders, and has the same result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOPICS = ("TopicA", "TopicB")
 QUEUES = (0, 3)
 PATHS = [f"broker-a/{topic}/{queue_id}" for topic in TOPICS for queue_id in QUEUES]
 FOLDERS = len(TOPICS) * (1 + len(QUEUES))
-"""That need not be read: of topics and queues."""
+"""Number of folders of topics and queues. A listing with expected queues does not read them."""
 
 
 class CountingCalls(PosixCalls):
@@ -34,7 +34,7 @@ class CountingCalls(PosixCalls):
 
 
 class UncountedCalls(CountingCalls):
-    """A file system that counts no folders."""
+    """A file system whose folders report no number of subfolders."""
 
     def stat(self, path: str) -> os.stat_result:
         found = list(super().stat(path))

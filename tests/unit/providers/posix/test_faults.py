@@ -1,4 +1,5 @@
-"""Each system call of the Posix provider failing: what is said, and what is left."""
+"""Each system call of the Posix provider fails in turn. Tests of the error, and of the remaining
+files."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ ID = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 
 
 class FaultyCalls(PosixCalls):
-    """Each call takes the next step of its list in `plan`: an errno, a callable, None (works).
-    Those for the checksums beside a segment always work, and are not logged."""
+    """System calls with planned results. Each call takes the next step from the list of its name in
+    `plan`: an errno to fail with, a callable, or None, with which the call succeeds. Calls for
+    checksum files always succeed, and are not logged."""
 
     def __init__(self) -> None:
         super().__init__(portable=False)
@@ -99,7 +101,7 @@ class FaultyCalls(PosixCalls):
 
 
 def short(count: int) -> Callable[[Callable[..., Any], int, Any, int], Any]:
-    """At most `count` bytes at once."""
+    """Write at most `count` bytes per call."""
 
     def call(real: Callable[..., Any], fd: int, what: Any, position: int) -> Any:
         if isinstance(what, int):
@@ -146,7 +148,7 @@ class TestReads:
     def test_defect_d16_a_short_file_is_not_zeros(
         self, segment: PosixFileSegment, calls: FaultyCalls
     ) -> None:
-        # without the checksums of what is missing it is looked at again
+        # without the checksums of the missing bytes it is examined again
         calls.plan["read"] = [short(3), lambda *_: b""] * 3
         with pytest.raises(Corrupt, match="expected 10 bytes at position 0, found 3"):
             segment.read(0, 10)
@@ -301,7 +303,8 @@ class TestWrites:
     def test_a_file_that_came_meanwhile_is_no_new_one(
         self, provider: PosixProvider, calls: FaultyCalls, tmp_path: Path
     ) -> None:
-        """Nobody takes it for empty: what it holds goes before other bytes come."""
+        """A file that another process created in the meantime is not treated as a new empty file.
+        Its content is deleted before other bytes are written."""
         provider.open(ID).write(0, [b"0123456789"])
         calls.log.clear()
         assert provider.open(ID).write(0, [b"abc"]) == Written(3)
@@ -332,7 +335,8 @@ BATCHES = (b"first batch ", b"second", b"third, which is longer than the others"
 
 
 class CrashingCalls(FaultyCalls):
-    """SimulatedCrash before the n-th changing call, or half-way in it when it is a write."""
+    """Raises SimulatedCrash before the n-th call that changes a file, or in the middle of a
+    write."""
 
     def __init__(self, crash_at: int = 0) -> None:
         super().__init__()

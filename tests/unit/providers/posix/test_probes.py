@@ -1,4 +1,5 @@
-"""`doctor`'s probes of a file system, on ones that break one promise each."""
+"""The probes of `tieredstore doctor`, which test whether a backend keeps its promises, run on file
+systems. Each of these breaks one promise."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Tests of PosixProvider: its files, listings, open files, and reads."""
+
 from __future__ import annotations
 
 import errno
@@ -279,7 +281,8 @@ class TestReadNowait:
         assert segment.read_nowait(0, 3) is None
 
     def test_bytes_of_a_file_that_was_closed_meanwhile_do_not_count(self, tmp_path: Path) -> None:
-        """The number of a closed descriptor is the next file's."""
+        """Bytes that are read while the file is closed do not count, because the descriptor is
+        reused for the next file, which has other bytes."""
         (tmp_path / "other").write_bytes(b"xyz")
 
         class Closing(PosixCalls):
@@ -461,9 +464,7 @@ class TestConfiguration:
     def test_the_keys_of_a_broker_conf_are_used(self, tmp_path: Path) -> None:
         from tieredstore.config import StoreConfig
 
-        config = StoreConfig(
-            tier_file_path=str(tmp_path), broker_cluster_name="C", posix_max_open_files=4
-        )
+        config = StoreConfig(tier_file_path=str(tmp_path), broker_cluster_name="C")
         with closing(PosixProvider.from_config(config)) as provider:
             provider.open(segment_id()).write(0, [b"x"])
             assert provider.url == f"file://{tmp_path}"

@@ -1,4 +1,5 @@
-"""moto for what an endpoint should do, and a scripted one for what it should not."""
+"""Endpoints for the tests of S3: moto for correct behaviour, and a scripted server for faulty
+behaviour."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(autouse=True)
 def no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the environment has a say, and nothing leaves the machine."""
+    """Isolate tests from the environment and the network."""
     for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "AWS_ENDPOINT_URL"):
@@ -42,7 +43,7 @@ def moto_endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(moto_endpoint: str) -> str:
-    """A new one."""
+    """Return the name of a new bucket."""
     name = f"tier-{next(_NUMBERS)}"
     client = boto3.client(
         "s3",

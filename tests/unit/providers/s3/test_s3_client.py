@@ -1,4 +1,4 @@
-"""S3Client on moto: what an ObjectClient promises."""
+"""S3Client keeps the promises of an ObjectClient on moto."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from moto.s3.models import s3_backends
 
 from tests.kit.s3.scripted_server import s3_client
+from tieredstore.contracts.objects import CopiedPart, Part
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.providers.chunks.client import CopiedPart, Part
 from tieredstore.providers.s3.client import S3Client
 
 FIVE_MIB = 5 << 20
@@ -24,7 +24,7 @@ def client(moto_endpoint: str, bucket: str) -> Iterator[S3Client]:
 
 
 def fill(bucket: str, keys: list[str]) -> None:
-    """Put empty objects without the way over HTTP."""
+    """Create empty objects directly in moto, without HTTP requests."""
     backend: Any = s3_backends["123456789012"]["aws"]
     for key in keys:
         backend.put_object(bucket, key, b"")

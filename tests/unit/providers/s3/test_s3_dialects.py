@@ -1,5 +1,5 @@
-"""Which dialect is spoken, and its words. The dialects as a whole, in front of a real server, are
-tested in `tests/integration/object_store/test_dialects.py`."""
+"""Tests of the choice of an S3 dialect, and of its headers.
+`tests/integration/object_store/test_dialects.py` tests the dialects over a real server."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from http.client import HTTPMessage
 import pytest
 
 from tests.kit.s3.scripted_server import Reply, ScriptedServer, ranged, refusal, s3_client
+from tieredstore.contracts.objects import CopiedPart
 from tieredstore.errors import Busy, Invalid, Unavailable
-from tieredstore.providers.chunks.client import CopiedPart
 from tieredstore.providers.s3.dialects.dialect import DIALECTS, choose_dialect
 from tieredstore.providers.s3.errors import Answer
 
@@ -112,7 +112,8 @@ def test_requests_to_google_have_headers_of_one_family_and_its_signature(
 
 @pytest.mark.parametrize("name", ["oss", "cos", "obs", "google"])
 def test_bodies_go_with_their_md5(server: ScriptedServer, name: str) -> None:
-    """These vendors check it, and some want it with a request that deletes many."""
+    """Bodies are sent with their MD5 to the vendors that check it. Some of them demand it in a
+    request that deletes many objects."""
     server.otherwise = lambda _: Reply(body=b"<DeleteResult/>")
     with s3_client(server.url, tieredStoreS3Dialect=name) as client:
         client.put_if_absent("k", [b"data"], {})
@@ -148,7 +149,8 @@ def test_an_upload_whose_key_is_taken_may_end_at_its_beginning(
 def test_nothing_is_composed_of_a_source_that_is_not_whole(
     server: ScriptedServer, source: Reply, found: str
 ) -> None:
-    """Where the server cannot copy parts, they are read, and put as one object."""
+    """No object is composed of a truncated source. The dialect has no copies of parts, so the
+    client reads the source and puts it as one object."""
     server.otherwise = lambda request: source if request.method == "GET" else Reply()
     with (
         s3_client(server.url, tieredStoreS3Dialect="google") as client,

@@ -1,4 +1,4 @@
-"""What S3Client makes of answers that are wrong, late, or not there."""
+"""Tests of how S3Client handles wrong, late or missing replies."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.kit.s3.scripted_server import (
     refusal,
     s3_client,
 )
+from tieredstore.contracts.objects import CopiedPart
 from tieredstore.errors import Busy, Corrupt, Invalid, TieredStoreError, Unavailable
-from tieredstore.providers.chunks.client import CopiedPart
 from tieredstore.providers.s3.client import S3Client
 from tieredstore.providers.s3.reading import RangeReader
 
@@ -140,7 +140,7 @@ def test_o03_a_write_whose_reply_was_lost_finds_its_key_taken(
     server: ScriptedServer, client: S3Client
 ) -> None:
     server.script = [Reply(drop=True), refusal(412, "PreconditionFailed")]
-    assert put(client) is False  # the caller compares what is there
+    assert put(client) is False  # the caller compares the stored object
 
 
 def test_o03_a_refusal_after_a_lost_reply_does_not_count_as_surely_not_written(
@@ -358,7 +358,7 @@ def test_o10_expired_credentials_are_looked_up_again_when_a_head_cannot_say_so(
 
 
 def without(field: str, *elements: str) -> Reply:
-    """A listing with a size, a date and so on, without `field`."""
+    """Return a reply with a listing whose elements lack `field`."""
     fields = {"Key": "p/k", "Size": "1", "LastModified": TIME, "UploadId": "u", "Initiated": TIME}
     texts = [f"<{name}>{text}</{name}>" for name, text in fields.items() if name != field]
     body = "".join(f"<{e}>{''.join(texts)}</{e}>" for e in elements)
@@ -502,7 +502,7 @@ def test_the_servers_clock_is_that_of_its_answers(server: ScriptedServer, client
 
 
 def test_an_endpoint_that_cannot_be_reached_is_one_clear_line(server: ScriptedServer) -> None:
-    with socket.socket() as held:  # nobody listens there, nor can others meanwhile
+    with socket.socket() as held:  # no server listens there, and the port stays taken
         held.bind(("127.0.0.1", 0))
         closed = f"http://127.0.0.1:{held.getsockname()[1]}"
         with s3_client(closed) as client, pytest.raises(Unavailable) as caught:
@@ -517,9 +517,7 @@ def test_a_body_that_comes_too_slowly_is_given_up(server: ScriptedServer, size_b
     server.otherwise = lambda _: ranged(body, 0, len(body))
     ticks = iter(range(0, 10_000, 100))
     with s3_client(server.url) as client:
-        reader = RangeReader(
-            client._lane, client._place, 1, 10_000, 5_000_000, monotonic=lambda: next(ticks)
-        )
+        reader = RangeReader(client._lane, client._place, 1, 10_000, monotonic=lambda: next(ticks))
         with pytest.raises(Unavailable, match="too slowly"):
             reader.read("k", 0, len(body))
 
@@ -535,7 +533,7 @@ def test_what_came_of_a_slow_body_is_not_asked_for_again(server: ScriptedServer)
     ticks = iter([0, 0])
     with s3_client(server.url) as client:
         reader = RangeReader(
-            client._lane, client._place, 2, 10_000, 5_000_000, monotonic=lambda: next(ticks, 100)
+            client._lane, client._place, 2, 10_000, monotonic=lambda: next(ticks, 100)
         )
         assert reader.read("k", 0, len(body)) == body
     asked = [request.headers["range"] for request in server.requests]

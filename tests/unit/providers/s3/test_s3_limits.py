@@ -1,4 +1,4 @@
-"""Rates and requests at once."""
+"""Tests of the limit of concurrent requests."""
 
 from __future__ import annotations
 
@@ -6,53 +6,9 @@ import threading
 
 import pytest
 
-from tieredstore.clock import ManualClock
 from tieredstore.contracts.usage import Prices
-from tieredstore.providers.s3.limits import Gate, RetryQuota, TokenBucket
+from tieredstore.providers.s3.lane import Gate, RetryQuota
 from tieredstore.providers.s3.meter import Meter, find_file_type
-
-
-def bucket(rate: int) -> tuple[TokenBucket, ManualClock]:
-    clock = ManualClock(0)
-    return TokenBucket(rate, clock, clock.now_ms), clock
-
-
-def test_a_second_s_worth_is_free_and_more_than_that_waits() -> None:
-    limit, clock = bucket(10)
-    assert [limit.take(1) for _ in range(10)] == [0] * 10
-    assert limit.take(1) == pytest.approx(100)
-    assert clock.now_ms() >= 100
-
-
-def test_over_a_long_time_the_rate_is_kept() -> None:
-    limit, clock = bucket(10)
-    for _ in range(1000):
-        limit.take(1)
-    assert 98_000 < clock.now_ms() < 101_000
-
-
-def test_what_is_larger_than_a_second_s_worth_passes_in_debt() -> None:
-    limit, clock = bucket(10)
-    limit.take(100)
-    assert clock.now_ms() == pytest.approx(9000, abs=2)
-    clock.advance(60_000)
-    assert limit.take(10) == 0  # no more than a second's worth is saved up
-    assert limit.take(1) > 0
-
-
-def test_no_rate_is_no_limit() -> None:
-    limit, clock = bucket(0)
-    assert limit.take(1 << 60) == 0
-    assert clock.now_ms() == 0
-
-
-def test_what_is_urgent_does_not_wait_for_the_rest() -> None:
-    limit, clock = bucket(10)
-    limit.take(100)  # a long read
-    assert limit.take(10, urgent=True) == 0
-    assert limit.take(10, urgent=True) == pytest.approx(1000)
-    assert clock.now_ms() == pytest.approx(9000 + 1000, abs=3)
-    assert limit.take(1) > 1000  # a read waits for both
 
 
 def test_few_requests_are_repeated_while_most_fail() -> None:
@@ -126,6 +82,8 @@ def test_each_operation_has_the_price_of_its_class(operation: str, price: float)
         ("x_C/broker/T/0/COMMIT_LOG/abc/", "COMMIT_LOG"),
         ("x_C/broker/rmq_sys_INDEX/0/INDEX/abc/s", "INDEX"),
         ("x_C/broker/.writer/00000000000000000001", "EPOCH"),
+        ("x_C/broker/.times/COMMIT_LOG/0/00000000000000000000.00000000000000000001", "TIMES"),
+        ("x_C/broker/.times/T/0/", "TIMES"),
         ("x_C/broker/", "OTHER"),
         ("", "OTHER"),
     ],

@@ -1,4 +1,4 @@
-"""What lifecycle rules mean for a tier."""
+"""Tests of the probe that finds lifecycle rules which would affect a tier."""
 
 from __future__ import annotations
 

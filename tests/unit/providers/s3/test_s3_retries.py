@@ -1,5 +1,5 @@
-"""What a steady failure costs: one owner of the retries, one budget for each operation, and commits
-that wait for no read."""
+"""Tests of the cost of a permanent failure: only one layer retries, each operation has one budget
+of attempts, and no commit waits for a read."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ from tests.kit.s3.scripted_server import (
 )
 from tests.kit.waiting import wait_for
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing, UnknownWrite
-from tieredstore.errors import TieredStoreError, Unavailable
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.extents import Extent
-from tieredstore.providers.chunks.lives.names import Life, chunk_name
+from tieredstore.errors import Unavailable
+from tieredstore.providers.chunks.manifests.extents import Extent
+from tieredstore.providers.chunks.manifests.names import Generation, chunk_name
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
 from tieredstore.providers.chunks.retries import carry_budget, limit_retries, take_retry
 from tieredstore.providers.chunks.segment import ChunkFileSegment
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.s3.client import S3Client
 from tieredstore.providers.s3.provider import S3Provider
-from tieredstore.providers.s3.settings import S3Settings
 
 LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 FAILURES = [
@@ -46,7 +45,7 @@ FAILURES = [
 
 @contextmanager
 def provider(server: ScriptedServer, **properties: object) -> Iterator[S3Provider]:
-    """With the attempts that are the default."""
+    """A provider with the default number of attempts."""
     settings = s3_settings(
         server.url, **{"tieredStoreS3MaxAttempts": 4, "tieredStoreS3FastReads": True, **properties}
     )
@@ -56,11 +55,11 @@ def provider(server: ScriptedServer, **properties: object) -> Iterator[S3Provide
 
 
 LOOK = 1
-"""The first write without an epoch looks whether there ever was one."""
+"""Number of requests by which a first write without an epoch checks whether any epoch exists."""
 
 
 def read(request: Request) -> Reply:
-    """Answer a request for what is not there."""
+    """Answer any request as if no object existed."""
     return listing([]) if request.method == "GET" else Reply(404)
 
 
@@ -69,8 +68,8 @@ def write(tier: S3Provider) -> object:
 
 
 def whole(tier: S3Provider, size: int) -> ChunkFileSegment:
-    chain = Chain((Extent(0, size, Life(1, 1).name(chunk_name(0))),))
-    return tier.open(LOG, SegmentListing(LOG, size, False, chain, 1))
+    manifest = SegmentManifest((Extent(0, size, Generation(1, 1).name(chunk_name(0))),))
+    return tier.open(LOG, SegmentListing(LOG, size, False, manifest, 1))
 
 
 OPERATIONS: dict[str, tuple[Callable[[S3Provider], object], int]] = {
@@ -86,7 +85,8 @@ OPERATIONS: dict[str, tuple[Callable[[S3Provider], object], int]] = {
 def test_o01_a_steady_failure_costs_an_operation_few_requests(
     server: ScriptedServer, operation: str, failure: Reply
 ) -> None:
-    """The attempts of the library, of the log and of the fast path were multiplied."""
+    """A permanent failure costs an operation few requests. In an earlier version, the attempts of
+    the library, of the chunk log and of the fast path were multiplied."""
     act, most = OPERATIONS[operation]
     server.otherwise = lambda _: failure
     with provider(server) as tier, suppress(Unavailable):
@@ -142,7 +142,9 @@ def test_o01_a_part_of_an_object_has_the_budget_of_the_whole(server: ScriptedSer
 
 @pytest.mark.parametrize("failure", [refusal(400, "ExpiredToken"), Reply(503), Reply(drop=True)])
 def test_a_body_from_a_file_is_sent_whole_each_time(server: ScriptedServer, failure: Reply) -> None:
-    """Where the endpoint copies no parts; it was sent from where the attempt before had ended."""
+    """The whole body from a file is sent in each attempt. This endpoint has no copies of parts, so
+    the client puts the whole body. In an earlier version, a retry continued at the end of the
+    previous attempt."""
     server.script = [failure]
     with s3_client(server.url, tieredStoreS3Dialect="google") as client:
         assert client.compose("k", [[b"data"]], {})
@@ -163,7 +165,7 @@ def test_one_budget_counts_for_all_that_is_done_inside() -> None:
 
 
 class Held:
-    """Replies to reads when the test says so."""
+    """Server that holds replies to reads until the test releases them."""
 
     def __init__(self, server: ScriptedServer) -> None:
         self.go_on = threading.Event()
@@ -182,7 +184,8 @@ class Held:
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_commit_does_not_wait_for_reads_that_hang(server: ScriptedServer, fast: bool) -> None:
-    """32 of them took all places, and the look at the epoch waited too."""
+    """A commit does not wait for hanging reads. In an earlier version, 32 hanging reads took all
+    connections, and the fence check also waited for one."""
     most = 4
     held = Held(server)
     with (
@@ -207,7 +210,8 @@ def test_a_commit_does_not_wait_for_reads_that_hang(server: ScriptedServer, fast
 
 
 def test_o02_slow_down_reaches_the_fast_path(server: ScriptedServer) -> None:
-    """It was taken for an endpoint that obstore cannot talk to, and asked again at once."""
+    """A SlowDown reply slows down the fast path too. In an earlier version, the reply marked the
+    endpoint as incompatible with obstore, and the request was repeated at once."""
     with s3_client(
         server.url,
         tieredStoreS3FastReads=True,
@@ -241,13 +245,3 @@ def test_o02_the_fast_path_spends_the_budget_of_its_read(server: ScriptedServer)
     ):
         client.get_range("k", 0, 4)
     assert len(server.requests) == 1
-
-
-def test_an_upload_under_way_is_not_taken_for_nobodys() -> None:
-    """Its parts may take as long as all attempts together."""
-    with pytest.raises(TieredStoreError, match=r"tieredStoreChunkUploadAge.*480000.*found 479999"):
-        s3_settings("http://x", tieredStoreS3MaxAttempts=4, tieredStoreChunkUploadAge=479_999)
-    found: S3Settings = s3_settings(
-        "http://x", tieredStoreS3MaxAttempts=4, tieredStoreChunkUploadAge=480_000
-    )
-    assert found.upload_age_ms == 480_000

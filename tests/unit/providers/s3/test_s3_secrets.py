@@ -1,4 +1,4 @@
-"""S01: no secret in a repr, an error, a traceback, a log, a metric or a URL."""
+"""Fault S01: no secret appears in a repr, an error, a traceback, a log, a metric or a URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every key of an S3 tier has a test in which changing it changes what is asked or done."""
+"""Every key of an S3 tier has a test in which a change of the key changes requests or results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from tests.kit.certificates import self_signed
 from tests.kit.s3.scripted_server import (
@@ -20,7 +21,6 @@ from tests.kit.s3.scripted_server import (
     s3_client,
     s3_settings,
 )
-from tieredstore.clock import ManualClock
 from tieredstore.config import config_from_properties
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.properties import fields_by_key
@@ -29,7 +29,7 @@ from tieredstore.providers.chunks.shared_settings import SharedSettings
 from tieredstore.providers.s3.client import S3Client
 from tieredstore.providers.s3.lane import Lane
 from tieredstore.providers.s3.provider import S3Provider
-from tieredstore.providers.s3.session import open_session
+from tieredstore.providers.s3.session import make_client, open_session
 from tieredstore.providers.s3.settings import S3Settings
 
 UPLOAD = Reply(
@@ -38,7 +38,8 @@ UPLOAD = Reply(
 
 
 class Setting:
-    """An endpoint, and what one test of a key needs of it."""
+    """What the test of one configuration key needs: a scripted server, a folder and a
+    monkeypatch."""
 
     def __init__(self, server: ScriptedServer, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.server = server
@@ -46,13 +47,14 @@ class Setting:
         self.patch = patch
 
     def put(self, key: str = "k", **properties: object) -> Request:
-        """The request that puts an object."""
+        """Put an object with a client that has these configuration keys. Return the request."""
         with s3_client(self.server.url, **properties) as client:
             client.put_if_absent(key, [b"data"], {})
         return self.server.requests[-1]
 
     def upload(self, key: str = "k", **properties: object) -> list[Request]:
-        """The requests that compose an object."""
+        """Compose an object with a client that has these configuration keys. Return the
+        requests."""
         self.server.requests.clear()
         self.server.script = [UPLOAD, Reply(headers={"ETag": '"p"'})]
         self.server.otherwise = lambda _: Reply(body=b"<CompleteMultipartUploadResult/>")
@@ -60,21 +62,9 @@ class Setting:
             client.compose(key, [[b"data"]], {})
         return self.server.requests
 
-    def waited_ms(self, call: Callable[[S3Client], object], **properties: object) -> int:
-        """What the limits make calls wait."""
-        clock = ManualClock(0)
-        with closing(S3Client(s3_settings(self.server.url, **properties), clock=clock)) as client:
-            for _ in range(4):
-                call(client)
-        return clock.now_ms()
-
 
 def put(client: S3Client) -> object:
     return client.put_if_absent("k", [b"data"], {})
-
-
-def bulk_put(client: S3Client) -> object:
-    return put(client.bulk)
 
 
 def endpoint(setting: Setting) -> None:
@@ -241,26 +231,10 @@ def boto_config(lane: Lane) -> Any:
     return lane._open_client().meta.config
 
 
-def connect_timeout(setting: Setting) -> None:
-    with s3_client(setting.server.url, tieredStoreS3ConnectTimeout=1234) as client:
-        assert boto_config(client._lane).connect_timeout == 1.234
-
-
 def read_timeout(setting: Setting) -> None:
     with s3_client(setting.server.url, tieredStoreS3ReadTimeout=1234) as client:
         assert boto_config(client._lane).read_timeout == 1.234
         assert client._reader.read_timeout_ms == 1234
-
-
-def bulk_read_timeout(setting: Setting) -> None:
-    with s3_client(setting.server.url, tieredStoreS3BulkReadTimeout=1234) as client:
-        assert boto_config(client._bulk_lane).read_timeout == 1.234
-        assert client.bulk._reader.read_timeout_ms == 1234
-
-
-def minimum_rate(setting: Setting) -> None:
-    with s3_client(setting.server.url, tieredStoreS3MinimumRate=1234) as client:
-        assert client._reader.minimum_bytes_per_second == 1234
 
 
 def max_attempts(setting: Setting) -> None:
@@ -275,12 +249,6 @@ def max_connections(setting: Setting) -> None:
         assert client._lane.gate.limit == 7
         assert client._lane.find_gate(is_read=True).limit == 7
         assert boto_config(client._lane).max_pool_connections == 14
-
-
-def bulk_connections(setting: Setting) -> None:
-    with s3_client(setting.server.url, tieredStoreS3BulkConnections=7) as client:
-        assert client._bulk_lane.gate.limit == 7
-        assert boto_config(client._bulk_lane).max_pool_connections == 7
 
 
 def proxy(setting: Setting) -> None:
@@ -309,26 +277,6 @@ def verify_tls(setting: Setting) -> None:
     over_tls(setting, tieredStoreS3VerifyTls=False)
 
 
-def bytes_per_second(setting: Setting) -> None:
-    assert setting.waited_ms(put, tieredStoreS3BytesPerSecond=4) > 1000
-    assert setting.waited_ms(put, tieredStoreS3BulkBytesPerSecond=4) == 0
-
-
-def requests_per_second(setting: Setting) -> None:
-    assert setting.waited_ms(put, tieredStoreS3RequestsPerSecond=1) > 1000
-    assert setting.waited_ms(put, tieredStoreS3BulkRequestsPerSecond=1) == 0
-
-
-def bulk_bytes_per_second(setting: Setting) -> None:
-    assert setting.waited_ms(bulk_put, tieredStoreS3BulkBytesPerSecond=4) > 1000
-    assert setting.waited_ms(bulk_put, tieredStoreS3BytesPerSecond=4) == 0
-
-
-def bulk_requests_per_second(setting: Setting) -> None:
-    assert setting.waited_ms(bulk_put, tieredStoreS3BulkRequestsPerSecond=1) > 1000
-    assert setting.waited_ms(bulk_put, tieredStoreS3RequestsPerSecond=1) == 0
-
-
 def cost(setting: Setting, call: Callable[[S3Client], object], **properties: object) -> float:
     with s3_client(setting.server.url, **properties) as client:
         call(client)
@@ -339,28 +287,16 @@ def write_price(setting: Setting) -> None:
     assert cost(setting, put, tieredStoreS3WritePrice=7) == pytest.approx(7e-6)
 
 
-def list_price(setting: Setting) -> None:
-    setting.server.otherwise = lambda _: listing([])
-    found = cost(setting, lambda client: list(client.list("")), tieredStoreS3ListPrice=7)
-    assert found == pytest.approx(7e-6)
-
-
 def read_price(setting: Setting) -> None:
     setting.server.otherwise = lambda _: Reply(404)
     found = cost(setting, lambda client: client.head("k"), tieredStoreS3ReadPrice=7)
     assert found == pytest.approx(7e-6)
 
 
-def delete_price(setting: Setting) -> None:
-    setting.server.otherwise = lambda _: Reply(body=b"<DeleteResult/>")
-    found = cost(setting, lambda client: client.delete(["k"]), tieredStoreS3DeletePrice=7)
-    assert found == pytest.approx(7e-6)
-
-
 def transfer_price(setting: Setting) -> None:
     body = listing([])
     setting.server.otherwise = lambda _: body
-    keys = {"tieredStoreS3ListPrice": 0, "tieredStoreS3TransferPrice": 1024}
+    keys = {"tieredStoreS3WritePrice": 0, "tieredStoreS3TransferPrice": 1024}
     found = cost(setting, lambda client: list(client.list("")), **keys)
     assert found == pytest.approx(len(body.body) / (1 << 20))
 
@@ -390,24 +326,14 @@ CHECKS: dict[str, Callable[[Setting], None]] = {
     "tieredStoreS3SseBucketKey": sse_bucket_key,
     "tieredStoreS3StorageClass": storage_class,
     "tieredStoreS3Checksums": checksums,
-    "tieredStoreS3ConnectTimeout": connect_timeout,
     "tieredStoreS3ReadTimeout": read_timeout,
-    "tieredStoreS3BulkReadTimeout": bulk_read_timeout,
-    "tieredStoreS3MinimumRate": minimum_rate,
     "tieredStoreS3MaxAttempts": max_attempts,
     "tieredStoreS3MaxConnections": max_connections,
-    "tieredStoreS3BulkConnections": bulk_connections,
     "tieredStoreS3Proxy": proxy,
     "tieredStoreS3CaBundle": ca_bundle,
     "tieredStoreS3VerifyTls": verify_tls,
-    "tieredStoreS3BytesPerSecond": bytes_per_second,
-    "tieredStoreS3RequestsPerSecond": requests_per_second,
-    "tieredStoreS3BulkBytesPerSecond": bulk_bytes_per_second,
-    "tieredStoreS3BulkRequestsPerSecond": bulk_requests_per_second,
     "tieredStoreS3WritePrice": write_price,
-    "tieredStoreS3ListPrice": list_price,
     "tieredStoreS3ReadPrice": read_price,
-    "tieredStoreS3DeletePrice": delete_price,
     "tieredStoreS3TransferPrice": transfer_price,
     "tieredStoreS3FastReads": fast_reads,
 }
@@ -417,19 +343,9 @@ CHUNKS: dict[str, tuple[str, Callable[[ChunkSettings], object], object]] = {
     "tieredStoreChunkTakeOverEpoch": ("77", lambda found: found.take_over_epoch, 77),
     "tieredStoreChunkTakeOverAfter": ("77", lambda found: found.take_over_after_ms, 77),
     "tieredStoreChunkStopTimeout": ("777", lambda found: found.close_timeout_ms, 777),
-    "tieredStoreChunkGraceTime": ("10000", lambda found: found.grace_ms, 10_000),
-    "tieredStoreChunkUploadAge": ("777777", lambda found: found.upload_age_ms, 777_777),
-    "tieredStoreChunkBatchSize": ("77", lambda found: found.preferred_batch_bytes, 77),
     "tieredStoreChunkGroupSize": ("777777", lambda found: found.group_bytes, 777_777),
     "tieredStoreChunkMergeCount": ("77", lambda found: found.policy.fan_in, 77),
-    "tieredStoreChunkMergeSize": ("7777777", lambda found: found.policy.target_bytes, 7_777_777),
-    "tieredStoreChunkReadSize": ("77777", lambda found: found.read_part_bytes, 77777),
-    "tieredStoreChunkReadThreads": ("77", lambda found: found.read_threads, 77),
-    "tieredStoreChunkBlockCacheSize": ("77", lambda found: found.block_cache_bytes, 77),
-    "tieredStoreChunkWriteCacheSize": ("77", lambda found: found.write_cache_bytes, 77),
-    "tieredStoreChunkMaintenanceThreads": ("77", lambda found: found.maintenance_threads, 77),
     "tieredStoreChunkHedge": ("true", lambda found: found.hedge, True),
-    "tieredStoreChunkHedgeShare": ("0.7", lambda found: found.hedge_share, 0.7),
 }
 
 
@@ -460,10 +376,20 @@ def test_the_key_reaches_the_chunk_log(key: str, server: ScriptedServer) -> None
         assert found(ChunkSettings()) != expected
 
 
-def test_a_grace_time_is_not_needed() -> None:
-    """A reader that meets what was deleted lists again."""
-    assert s3_settings("http://x", tieredStoreChunkGraceTime=0).chunk_settings().grace_ms == 0
-
-
 def test_the_secret_of_these_tests_is_not_in_their_repr() -> None:
     assert SECRET_KEY not in repr(s3_settings("http://x"))
+
+
+def test_a_process_reads_the_descriptions_of_services_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = s3_settings("http://x")
+    make_client(settings, bulk=False).close()
+    read: list[str] = []
+
+    def load_file(_: object, path: str) -> None:
+        read.append(path)
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", load_file)
+    make_client(settings, bulk=True).close()
+    assert read == []

@@ -1,4 +1,4 @@
-"""A client or a provider that is closed asks for nothing more, and what is under way ends."""
+"""A closed client or provider sends no further requests, and ends the requests in flight."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from tests.kit.s3.scripted_server import Reply, Request, ScriptedServer, s3_clie
 from tests.kit.waiting import LONGEST_S, wait_for
 from tieredstore.contracts.segment import SegmentListing
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.providers.chunks.lives.chain import Chain
-from tieredstore.providers.chunks.lives.extents import Extent
-from tieredstore.providers.chunks.lives.names import Life
+from tieredstore.providers.chunks.manifests.extents import Extent
+from tieredstore.providers.chunks.manifests.names import Generation
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
 from tieredstore.providers.s3.client import S3Client
 from tieredstore.providers.s3.provider import S3Provider
 from tieredstore.testing.provider.samples import segment_id
 
 AN_HOUR_MS = 3_600_000
-SLOW = {"tieredStoreS3ReadTimeout": AN_HOUR_MS, "tieredStoreS3BulkReadTimeout": AN_HOUR_MS}
-"""The tests wait for less than that: what ends, ends because it was closed."""
+SLOW = {"tieredStoreS3ReadTimeout": AN_HOUR_MS}
+"""Keys with a read time-out of an hour. The tests wait less, so a request that ends was ended by
+the close."""
 
 CALLS: dict[str, Callable[[S3Client], object]] = {
     "put": lambda client: client.put_if_absent("k", [b"data"], {}),
@@ -39,7 +40,8 @@ CALLS: dict[str, Callable[[S3Client], object]] = {
 
 @contextmanager
 def hanging(server: ScriptedServer) -> Iterator[threading.Event]:
-    """Requests are answered only after the block; the event is set once one is there."""
+    """Answer requests only after the block. The yielded event is set when the first request has
+    arrived."""
     reached, go_on = threading.Event(), threading.Event()
 
     def answer(_: Request) -> Reply:
@@ -105,14 +107,13 @@ def test_close_ends_a_body_that_stands_still(server: ScriptedServer) -> None:
 
 
 def test_close_ends_what_waits_for_its_turn(server: ScriptedServer) -> None:
-    """For a connection, and for bytes that a limit allows later."""
-    limits = {"tieredStoreS3MaxConnections": 1, "tieredStoreS3BytesPerSecond": 1, **SLOW}
+    limits = {"tieredStoreS3MaxConnections": 1, **SLOW}
     with ThreadPoolExecutor(3) as pool, s3_client(server.url, **limits) as client:
         with hanging(server) as reached:
             calls: list[Future[object]] = [pool.submit(client.head, "k")]
             assert reached.wait(LONGEST_S)
             calls.append(pool.submit(client.head, "k"))
-            calls.append(pool.submit(client.put_if_absent, "k", [b"x" * 1_000_000], {}))
+            calls.append(pool.submit(client.put_if_absent, "k", [b"x"], {}))
             client.close()
             for waiting in calls:
                 with pytest.raises(Unavailable):
@@ -123,7 +124,8 @@ def test_close_ends_what_waits_for_its_turn(server: ScriptedServer) -> None:
 def test_a_client_that_is_made_while_it_is_closed_sends_nothing(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look-up of credentials may take long."""
+    """A client that is created while the provider is closed sends no request. The creation may take
+    long, because it loads the credentials."""
     with s3_client(server.url) as client:
         make = client._lane.make
         making, go_on = threading.Event(), threading.Event()
@@ -144,20 +146,23 @@ def test_a_client_that_is_made_while_it_is_closed_sends_nothing(
         assert server.requests == []
 
 
-def make_provider(server: ScriptedServer, **keys: object) -> S3Provider:
+def make_provider(
+    server: ScriptedServer, *, read_part_bytes: int = 8 << 20, **keys: object
+) -> S3Provider:
     settings = s3_settings(server.url, tieredStoreChunkStopTimeout=200, **SLOW, **keys)
-    return S3Provider(S3Client(settings), settings=settings.chunk_settings())
+    chunk_settings = settings.chunk_settings(read_part_bytes=read_part_bytes)
+    return S3Provider(S3Client(settings), settings=chunk_settings)
 
 
 def stuck_reader(provider: S3Provider) -> Callable[[], object]:
-    chain = Chain((Extent(0, 1 << 20, Life(1, 1).name("s")),), sealed=True)
-    segment = provider.open(segment_id(), SegmentListing(segment_id(), 1 << 20, False, chain))
+    manifest = SegmentManifest((Extent(0, 1 << 20, Generation(1, 1).name("s")),), sealed=True)
+    segment = provider.open(segment_id(), SegmentListing(segment_id(), 1 << 20, False, manifest))
     return lambda: segment.read(0, 1 << 20)
 
 
 def test_a_provider_closes_although_its_reads_hang(server: ScriptedServer) -> None:
     before = set(threading.enumerate())
-    provider = make_provider(server, tieredStoreChunkReadSize=1 << 16)
+    provider = make_provider(server, read_part_bytes=1 << 16)
     with ThreadPoolExecutor(1) as pool, hanging(server) as reached:
         waiting: Future[object] = pool.submit(stuck_reader(provider))
         assert reached.wait(LONGEST_S)
@@ -172,13 +177,14 @@ def test_a_provider_closes_although_its_reads_hang(server: ScriptedServer) -> No
             return thread not in before and thread.name.startswith("tiered-")
 
         wait_for(lambda: not any(map(is_ours, threading.enumerate())))
-    # The server may see one of these only now; none is asked for anew.
+    # The server may see one of these only now. None is requested again.
     asked = [request.headers["range"] for request in list(server.requests)]
     assert len(set(asked)) == len(asked)
 
 
 def test_a_stop_that_began_ends_what_is_under_way_before_close(server: ScriptedServer) -> None:
-    """Uploads at a stop come before the provider is closed."""
+    """The beginning of a stop ends requests in flight before the provider is closed, because the
+    last uploads of a stop happen before the close."""
     provider = make_provider(server, tieredStoreChunkFencing="none")
     # An epoch is taken: the listing is empty, then it is the new epoch's.
     folder = f"{provider._cluster_folder}/broker-a/.writer"

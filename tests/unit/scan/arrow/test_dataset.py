@@ -1,4 +1,4 @@
-"""A scan as a dataset: what is read of it, and that all that is wanted is there."""
+"""A scan is used as a dataset. It reads only the needed parts, and returns all wanted rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record batches become records and units; what cannot be one is refused."""
+"""Record batches are encoded as records and units. Rows that cannot be a message are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every format that a tier may hold, read as record batches: each row is what was written."""
+"""Tiers in every supported format are read as record batches. Each row equals the written
+message."""
 
 from __future__ import annotations
 
@@ -10,24 +11,23 @@ import pyarrow as pa
 import pytest
 
 from tests.kit.arrow_rows import rows_of, stored_row
+from tests.kit.record_forms import compress
 from tests.kit.tier_builder import BROKER, CODA, BuiltTier, Stored, TierBuilder, message
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.errors import Corrupt
-from tieredstore.message.compression import compress
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.encoding import Message
 from tieredstore.message.record import decode_record
 from tieredstore.message.sysflag import CompressionType, set_compression
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.arrow.schema import TYPES, UNIT_COLUMNS
-from tieredstore.scan.findings import Finding
 from tieredstore.scan.plan import ScanBounds, plan
 from tieredstore.scan.read.options import ReadOptions
 
 LONG_TOPIC = "topic-of-more-than-127-bytes-" + "x" * 110
 V2_MAGIC = bytes.fromhex("daa320ab")
 SHAPES = list(itertools.product([1, 700, 1 << 22], [1, 900, 1 << 27], [False, True]))
-"""Bytes of a batch and of a range, and whether ranges know only the segments that they need."""
+"""Combinations of: bytes of a batch, bytes of a range, and whether a range contains only the
+segments that it needs."""
 
 
 def read(
@@ -128,7 +128,7 @@ def test_a_unit_may_name_the_coda_at_the_end_of_the_segment_before(
     builder = TierBuilder(tmp_path, messages_per_segment=3)
     items = builder.queue("t", 0, [message("t", 0, n) for n in range(6)])
     tier = builder.built
-    # The first segment ends with a coda; the second one begins behind it.
+    # The first segment ends with a coda. The second one begins after it.
     end = items[3].offset
     first = tier.path(place(FileSegmentType.COMMIT_LOG, 0))
     first.write_bytes(first.read_bytes() + CODA)
@@ -168,29 +168,20 @@ def test_a_hole_between_segments_parts_ranges_and_is_no_damage(
     assert [row["queue_offset"] for row in rows] == [50, 51, 52, 56, 57, 58]
 
 
-def test_a_body_that_inflates_beyond_its_cap_is_named_with_segment_and_byte(
-    tmp_path: Path,
-) -> None:
+def test_a_body_that_inflates_beyond_its_cap_is_null_with_the_reason(tmp_path: Path) -> None:
     builder = TierBuilder(tmp_path, messages_per_segment=2)
     bomb = message("t", 0, 3)
     bomb.body = compress(bytes(1 << 20), CompressionType.ZLIB)
     bomb.sys_flag = set_compression(bomb.sys_flag, CompressionType.ZLIB)
     messages = [message("t", 0, n) for n in range(5)]
     messages[3] = bomb
-    items = builder.queue("t", 0, messages, first_offset=9)
+    builder.queue("t", 0, messages, first_offset=9)
     [found] = plan(builder.built.provider, builder.built.catalogue().queues)
     options = ReadOptions(body_limit_bytes=1 << 16)
-    segment = place(FileSegmentType.COMMIT_LOG, items[2].offset)
-    body = items[3].offset - items[2].offset + decode_record(items[3].record).sections.body_offset
-
-    with pytest.raises(Corrupt) as raised:
-        list(arrow_batches(builder.built.provider, found, ["body"], options))
-    assert str(segment) in str(raised.value)
-    assert str(body) in str(raised.value)
-
-    findings: list[Finding] = []
-    batches = arrow_batches(
-        builder.built.provider, found, ["queue_offset", "body"], options, on_finding=findings.append
-    )
-    assert pa.Table.from_batches(batches)["queue_offset"].to_pylist() == [9, 10, 11, 13]
-    assert [(f.segment, f.position, f.queue_offset) for f in findings] == [(segment, body, 12)]
+    columns = ["queue_offset", "body", "body_length", "body_error"]
+    batches = arrow_batches(builder.built.provider, found, columns, options)
+    rows = pa.Table.from_batches(batches).to_pylist()
+    assert [row["queue_offset"] for row in rows] == [9, 10, 11, 12, 13]
+    assert [row["body_error"] is None for row in rows] == [True, True, True, False, True]
+    assert (rows[3]["body"], rows[3]["body_length"]) == (None, None)
+    assert "expected at most 65536 bytes inflated" in rows[3]["body_error"]

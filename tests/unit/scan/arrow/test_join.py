@@ -1,4 +1,4 @@
-"""Small batches share one, and no row is lost or moved."""
+"""Small batches are joined into one. No row is lost or moved."""
 
 from __future__ import annotations
 

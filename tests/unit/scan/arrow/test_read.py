@@ -1,4 +1,5 @@
-"""Ranges read as record batches: what is left out, what is refused, and what is not read at all."""
+"""Ranges are read as record batches. Tests of omitted rows, refused options, and bytes that are not
+read."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.kit.record_forms import compress
 from tests.kit.tier_builder import (
     BROKER,
     BuiltTier,
@@ -21,7 +23,6 @@ from tests.kit.tier_builder import (
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message.compression import compress
 from tieredstore.message.encoding import Message
 from tieredstore.message.sysflag import CompressionType, set_compression
 from tieredstore.scan.arrow import read as arrow_read
@@ -171,7 +172,8 @@ def test_a_corrupt_field_names_segment_and_byte_or_is_counted(
 
 
 def test_no_byte_of_a_record_breaks_more_than_its_message(tmp_path: Path) -> None:
-    """Each byte in turn: columns stay valid, and a message is there or reported."""
+    """A changed byte in a record affects only its message. Each byte is changed in turn. Columns
+    stay valid, and each message is returned or reported."""
     tier = small_tier(tmp_path)
     item = tier.stored["over6", 0][1]
     path = tier.path(SegmentId(f"{BROKER}/over6/0", FileSegmentType.COMMIT_LOG, 0))
@@ -235,25 +237,25 @@ def test_i04_a_body_inflates_under_a_cap_and_a_batch_too(
     messages[4:4] = [Message.create("z", b"plain"), packed(bytes(1 << 20))]
     builder.queue("z", 0, messages)
     [scan_range] = plan(builder.built.provider, builder.built.catalogue().queues)
-    findings: list[Finding] = []
 
     found = list(
         arrow_batches(
             builder.built.provider,
             scan_range,
-            ["queue_offset", "body", "body_length", "stored_length"],
+            ["queue_offset", "body", "body_length", "stored_length", "body_error"],
             ReadOptions(body_limit_bytes=40_000),
-            on_finding=findings.append,
         )
     )
 
     assert [body for batch in found for body in batch["body"].to_pylist()] == [
-        *bodies[:4], b"plain", *bodies[4:],
+        *bodies[:4], b"plain", None, *bodies[4:],
     ]  # fmt: skip
-    assert all(sum(batch["body_length"].to_pylist()) <= 100_000 for batch in found)
+    lengths = [[n or 0 for n in batch["body_length"].to_pylist()] for batch in found]
+    assert all(sum(of_batch) <= 100_000 for of_batch in lengths)
     assert len(found) > 2
-    assert [(f.kind, f.queue_offset) for f in findings] == [("record-sys-flag", 5)]
-    assert max(length for batch in found for length in batch["stored_length"].to_pylist()) < 1_000
+    errors = [error for batch in found for error in batch["body_error"].to_pylist()]
+    assert [row for row, error in enumerate(errors) if error is not None] == [5]
+    assert max(length for batch in found for length in batch["stored_length"].to_pylist()) < 1_100
     # What needs no body inflates none.
     columns = ["queue_offset", "stored_length"]
     [whole] = arrow_batches(builder.built.provider, scan_range, columns)
@@ -264,18 +266,19 @@ def test_i04_a_body_inflates_under_a_cap_and_a_batch_too(
 def test_a_body_of_one_byte_is_no_compressed_one_and_an_empty_body_is_what_it_is(
     tmp_path: Path, kind: CompressionType
 ) -> None:
-    """Where the flag says that they are compressed."""
+    """A compressed body of one byte is reported, and an empty body is returned as it is. The flags
+    of these messages mark their bodies as compressed."""
     flag = set_compression(0, kind)
     builder = TierBuilder(tmp_path)
     bodies = [b"", b"x"]
     builder.queue("z", 0, [Message.create("z", body, sys_flag=flag) for body in bodies])
     columns = ["queue_offset", "body", "body_length"]
-    findings: list[Finding] = []
-    found = table(builder.built, columns, on_finding=findings.append)
-    assert found.to_pylist() == [{"queue_offset": 0, "body": b"", "body_length": 0}]
-    assert [(f.kind, f.queue_offset) for f in findings] == [("record-sys-flag", 1)]
-    with pytest.raises(Corrupt, match="queue offset 1"):
-        table(builder.built, columns)
+    assert table(builder.built, columns).to_pylist() == [
+        {"queue_offset": 0, "body": b"", "body_length": 0},
+        {"queue_offset": 1, "body": None, "body_length": None},
+    ]
+    errors = table(builder.built, ["body_error"])["body_error"].to_pylist()
+    assert [error is None for error in errors] == [True, False]
 
 
 def test_a_lost_segment_is_named(tmp_path: Path) -> None:

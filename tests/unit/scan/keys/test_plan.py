@@ -1,4 +1,4 @@
-"""`keys=` finds what index files name, and what none of them does."""
+"""`keys=` finds messages that index files contain, and messages that no index file contains."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import tieredstore
+from tests.kit.command_line import tieredstore as command
+from tests.kit.index_chains import put_item
 from tests.kit.tier_builder import (
     BROKER,
     START_MS,
@@ -23,13 +25,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.hashes import tiered_key_hash
-from tieredstore.message.index.tiered import (
-    IndexHeader,
-    compact,
-    pack_header,
-    put_item,
-    unsealed_size,
-)
+from tieredstore.message.index.tiered import IndexHeader, compact, pack_header, unsealed_size
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys import plan as keys_plan
 from tieredstore.scan.tasks import ScanTask
@@ -48,7 +44,7 @@ def _ask_the_index_of_small_queues(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class IndexedTier:
-    """A tier whose messages are indexed as a test says."""
+    """A tier in which only the messages that a test names are in index files."""
 
     def __init__(self, root: Path, times: Iterable[int] | None = None) -> None:
         self.builder = TierBuilder(root)
@@ -58,7 +54,8 @@ class IndexedTier:
         self._index_end = 0
 
     def index(self, *runs: tuple[str, int, int, int]) -> Path:
-        """One index file of the messages [from, until) of (topic, queue id, from, until)."""
+        """Create one index file of the messages of `runs`: (topic, queue id, first offset, end
+        offset)."""
         chosen = [
             (topic, queue_id, item)
             for topic, queue_id, start, end in runs
@@ -88,7 +85,8 @@ class IndexedTier:
         return tieredstore.open(self.built.url)
 
     def find(self, *keys: str, **chosen: Any) -> list[Row]:
-        """What is found with the index, which is what is found without it."""
+        """Return the messages with these keys. Asserts that a scan with the index and a scan
+        without it find the same messages."""
         found, expected = (
             sorted(
                 (row["topic"], row["queue_id"], row["queue_offset"])
@@ -133,7 +131,8 @@ def test_messages_that_the_index_names_are_read_alone(tmp_path: Path) -> None:
 def test_messages_from_before_the_index_are_found(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An index that was switched on later; the source says so."""
+    """The index was enabled after the first messages of queue 0. Messages that no index file has
+    are searched without the index, and a log line counts them."""
     world = IndexedTier(
         tmp_path,
         [START_MS + n for n in range(10)] + [START_MS + 10 * HOUR_MS + n for n in range(10)],
@@ -184,7 +183,7 @@ def test_a_queue_that_no_index_file_names_is_looked_at_whole(
 
 
 def test_messages_of_hours_without_an_index_file_are_found(tmp_path: Path) -> None:
-    """The index was switched off, and on again."""
+    """Messages of some hours in which the index was disabled are found."""
     world = IndexedTier(tmp_path, itertools.count(START_MS, HOUR_MS // 2))
     world.builder.queue("orders", 0, messages("orders", 0, 30))
     world.index(("orders", 0, 0, 10))
@@ -193,10 +192,11 @@ def test_messages_of_hours_without_an_index_file_are_found(tmp_path: Path) -> No
         assert world.find(f"orders-0-{number}") == [("orders", 0, number)]
 
 
-def test_messages_of_hours_without_an_index_file_are_found_where_no_sample_shows_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_j83_messages_of_hours_without_an_index_file_are_found_where_no_sample_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(time_search, "READ_WHOLE_BYTES", 0)
+    monkeypatch.setattr(time_search, "TOLD_BYTES", 1)
     times = [START_MS + n * 1000 + (10 * HOUR_MS if n >= 400 else 0) for n in range(600)]
     odd = 203  # no multiple of the distance of samples
     times[odd] += 5 * HOUR_MS
@@ -205,11 +205,16 @@ def test_messages_of_hours_without_an_index_file_are_found_where_no_sample_shows
     world.index(("orders", 0, 0, odd), ("orders", 0, odd + 1, 400))
     world.index(("orders", 0, 400, 600))
     key = f"orders-0-{odd}"
-    assert world.tier.scan(keys=key).to_arrow().num_rows == 0
-    assert world.find(key, search_times=False) == [("orders", 0, odd)]
+    assert world.tier.scan(keys=key).to_arrow().num_rows == 1
+    told = [one for one in caplog.messages if "no times are recorded of 600 messages" in one]
+    assert len(told) == 1
+    caplog.clear()
+    assert world.tier.scan(keys=key, search_times="sampled").to_arrow().num_rows == 0
+    assert "no times are recorded" not in caplog.text
     since = START_MS + HOUR_MS
-    assert world.find(key, search_times=False, since=since) == [("orders", 0, odd)]
-    assert world.find(key, search_times=False, until=since) == []
+    for since_ms, until_ms, rows in ((None, None, 1), (since, None, 1), (None, since, 0)):
+        found = world.tier.scan(keys=key, use_index=False, since=since_ms, until=until_ms)
+        assert found.to_arrow().num_rows == rows
 
 
 def test_messages_of_an_index_file_that_is_gone_are_found(tmp_path: Path) -> None:
@@ -221,6 +226,31 @@ def test_messages_of_an_index_file_that_is_gone_are_found(tmp_path: Path) -> Non
     lost.unlink()
     for number in range(30):
         assert world.find(f"orders-0-{number}") == [("orders", 0, number)]
+
+
+@pytest.mark.parametrize("lost", [(1,), (2,), (1, 2), (1, 3)])
+def test_j45_messages_of_a_lost_index_file_are_found_though_other_files_cover_its_times(
+    tmp_path: Path, lost: tuple[int, ...]
+) -> None:
+    """Messages of a lost index file are found, even if another file covers its times. Such a file
+    has messages of a queue that is uploaded late and newer messages of other queues."""
+    world = IndexedTier(tmp_path)
+    world.builder.queue("orders", 0, messages("orders", 0, 50))
+    world.builder.queue("newer", 0, messages("newer", 0, 4))
+    files = [
+        world.index(("orders", 0, 10 * part, 10 * part + 10), *extra)
+        for part, extra in enumerate([[("newer", 0, 0, 4)], [], [], [], []])
+    ]
+    for number in lost:
+        files[number].unlink()
+    for number in range(50):
+        key = f"orders-0-{number}"
+        assert world.find(key) == [("orders", 0, number)]
+        ran = command("query", "--tier", world.built.url, "--topic", "orders", "--key", key)
+        assert ran.code == 0, ran.err
+    assert [world.find(f"newer-0-{number}") for number in range(4)] == [
+        [("newer", 0, number)] for number in range(4)
+    ]
 
 
 def test_an_index_that_is_damaged_is_said_and_all_is_read(
@@ -301,7 +331,8 @@ def test_messages_without_keys_do_not_make_an_index_incomplete(
 def test_keys_that_java_leaves_out_of_its_index_are_looked_for_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one hash of which it cannot make a slot, and blank ones."""
+    """Two kinds of keys that Java omits from its index are searched in all messages: blank keys,
+    and keys with the one hash that has no slot."""
     world = IndexedTier(tmp_path)
     world.builder.queue("orders", 0, messages("orders", 0, 8))
     world.index(("orders", 0, 0, 8))

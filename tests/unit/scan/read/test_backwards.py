@@ -1,4 +1,4 @@
-"""Reading a range from its end."""
+"""A range is read from its end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from tests.kit.growing_tier import START_MS, GrowingTier
 from tieredstore.errors import Corrupt
 from tieredstore.message.hashes import tags_code
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.plan import ALL, ScanBounds, ScanRange, plan
 from tieredstore.scan.read import batches
 from tieredstore.scan.read.batch import UnitRun
@@ -20,7 +20,7 @@ from tieredstore.scan.read.batches import read_batches, read_batches_backwards
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """One queue of 300 messages in three segments."""
+    """A tier with one queue of 300 messages in three segments."""
     tier = GrowingTier(tmp_path)
     for _ in range(3):
         tier.append("orders", 0, 100)

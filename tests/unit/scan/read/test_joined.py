@@ -1,4 +1,5 @@
-"""Small ranges that are read together give what each gives alone, or are not called sound."""
+"""Small ranges that are read together give the same rows as single reads. Some ranges are left to
+single reads."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ DAMAGED = "orders"
 
 @pytest.fixture(params=[False, True], ids=["plain", "checksums"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> BuiltTier:
-    """Queues of one segment each: names of several lengths, IPv6, a compressed body, and one that
-    begins behind expired ones."""
+    """A tier of queues with one segment each. They have names of several lengths, IPv6 hosts, a
+    compressed body, and expired first messages."""
     builder = TierBuilder(tmp_path, messages_per_segment=100, checksums=request.param)
     builder.queue("a", 0, [message("a", 0, n) for n in range(3)])
     builder.queue(DAMAGED, 0, [message(DAMAGED, 0, n) for n in range(2)], first_offset=7)
@@ -46,7 +47,7 @@ def ranges_of(tier: BuiltTier) -> list[ScanRange]:
 
 
 def read_alone(tier: BuiltTier, one: ScanRange) -> pa.Table | None:
-    """None for damage."""
+    """Return the rows of a range. None for a damaged range."""
     try:
         return pa.Table.from_batches(arrow_batches(tier.provider, one, COLUMNS))
     except Corrupt:

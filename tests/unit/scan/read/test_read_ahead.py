@@ -1,4 +1,4 @@
-"""Runs are read ahead, and come as if they were not."""
+"""Read-ahead does not change the result of a scan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small ranges are read several at once over a network, and come in their order."""
+"""Over a network, several small ranges are read concurrently and yielded in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THREADS = chunk_provider().capabilities.concurrent_reads
 
 
 def read_thrice(item: int, tell: OnFinding) -> Generator[tuple[int, int]]:
-    """Three batches of each; a finding behind each."""
+    """Yield three batches of an item, with a finding after each batch."""
     for number in range(3):
         yield item, number
         tell(note("seen", f"{item} {number}"))

@@ -1,5 +1,5 @@
-"""The last message of a queue counts where its unit names the coda that an old writer left in front
-of it."""
+"""The last message of a queue is found, even if its unit points to the coda that an old writer put
+before the message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import tieredstore
 from tests.kit.histories import QueuePlan, build
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.segments.tail import Proof, find_tail
+from tieredstore.scan.read.tail import Proof, find_tail
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -25,7 +25,7 @@ def test_a_queue_ends_behind_a_message_with_a_coda_in_front(tmp_path: Path, coun
             assert find_tail(reader, proof) == (count, queue.commit_log_max_offset)
     provider.close()
     assert tier.export(tmp_path / "out")["rows"] == count
-    assert tier.export(tmp_path / "out")["rows"] == 0  # the same queue, not one made again
+    assert tier.export(tmp_path / "out")["rows"] == 0  # the same queue, not a recreated one
 
 
 @pytest.mark.parametrize("coda", [1, 2, 3])

@@ -1,4 +1,5 @@
-"""Store times from the heads of records: how many reads they take, and of how many bytes."""
+"""Store times are read from the heads of records. Tests of the number of reads, and of their
+bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which segments a piece of damage takes the times from."""
+"""Tests of `find_touched_segments`: the segments whose times are incomplete because of a damage."""
 
 from __future__ import annotations
 

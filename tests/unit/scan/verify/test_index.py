@@ -1,4 +1,4 @@
-"""Slots of an index file: damage is told where it is, and once."""
+"""The slots of an index file are verified. Damage is reported once, at its location."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def change_slots(tier: BuiltTier, field: str, slots: list[int], by_bytes: int) -
 
 
 def told_of_slots(tier: BuiltTier) -> list[tuple[str, int | None]]:
-    """What verify says of the slots, and of which byte of the file."""
+    """Return the findings of `verify` about slots: text, and byte position in the file."""
     found = [finding for finding in tier.damage() if finding.kind == "index-slot"]
     assert {finding.segment for finding in found} <= {INDEX_ID}
     return [(finding.message, finding.position) for finding in found]
@@ -48,7 +48,8 @@ def wrong_position(slot: int) -> tuple[str, int]:
 def test_a_wrong_length_is_told_once_however_many_slots_follow(
     tier: BuiltTier, slot: int, by_bytes: int
 ) -> None:
-    """By the slot behind it, whose items begin elsewhere than it says; all that follow agree."""
+    """A wrong length in an index slot is reported once. The items of the next slot do not begin
+    where the wrong length ends, and all later slots are consistent."""
     change_slots(tier, "length", [slot], by_bytes)
     assert told_of_slots(tier) == [
         wrong_position(slot + 1),

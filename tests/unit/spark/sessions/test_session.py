@@ -1,4 +1,4 @@
-"""What a session says where it cannot be."""
+"""Tests of the errors of a session that cannot start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zip that executors get."""
+"""Tests of the zip file that executors get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets how much of a micro-batch."""
+"""Tests of each queue's share of a micro-batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_is_larger_than_the_limit_goes_alone_when_it_comes_first() -> None:
 
 @pytest.fixture
 def views(tmp_path: Path) -> dict[QueueKey, Backlog]:
-    """Eleven queues with six messages each."""
+    """Return the views of eleven queues with six messages each."""
     tier = GrowingTier(tmp_path)
     for topic in ("busy", "large", "quiet"):
         for queue_id in range(3 if topic == "busy" else 4):
@@ -48,7 +48,7 @@ def views(tmp_path: Path) -> dict[QueueKey, Backlog]:
 def batches(
     views: dict[QueueKey, Backlog], order: Iterable[QueueKey], **limits: int | None
 ) -> list[set[QueueKey]]:
-    """The queues that each batch serves, until all is read."""
+    """Return the queues of each batch, until all messages are read."""
     starts = dict.fromkeys(order, 0)
     place: QueueKey | None = None
     found: list[set[QueueKey]] = []

@@ -1,4 +1,4 @@
-"""Offsets as a checkpoint has them."""
+"""Offsets are encoded in the form of a checkpoint and decoded again."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ OLD: dict[str, Any] = {
     },
     "@begins": {"orders": {"b": {"1": 2}}},
 }
-"""An offset of an older version."""
+"""An offset in the form of an older version."""
 
 
 def test_a_checkpoint_of_an_older_version_is_read() -> None:

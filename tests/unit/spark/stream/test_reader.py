@@ -1,4 +1,5 @@
-"""What the stream reader tells Spark, without Spark: offsets, limits, and what it refuses."""
+"""Tests of the stream reader's answers to Spark: offsets, limits, and refusals. They run without
+Spark."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ from pyspark.sql.streaming.datasource import (
 from tests.kit.growing_tier import BROKER, GrowingTier
 from tests.kit.spark.stream_reader import COLUMNS, latest, offsets, reader_of, rows, through_json
 from tests.kit.tier_builder import START_MS, TierBuilder, message
+from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.scan.time_search import search as time_search
 from tieredstore.spark.options import parse_options
 from tieredstore.spark.schema import Shape, spark_schema
@@ -65,7 +67,7 @@ def test_a_stream_starts_at_a_message_that_no_sample_shows_if_asked_to(
         "startingTimestamp": str(START_MS + 9_000_000),
     }
     shape = Shape.of(spark_schema(COLUMNS), None)
-    for search, first in (("true", 600), ("false", 203)):
+    for search, first in (("sampled", 600), ("exact", 203)):
         reader = TieredStreamReader(parse_options({**given, "searchTimes": search}), shape)
         assert offsets(reader.initialOffset()) == {("orders", 0): first}
 
@@ -179,7 +181,7 @@ def test_older_sparks_give_no_start_and_take_no_limit(
         reader_of(tier, maxOffsetsPerTrigger="3")
 
 
-# What is committed
+# Commits
 
 
 def test_a_commit_log_without_units_is_not_committed(tier: GrowingTier) -> None:
@@ -233,6 +235,24 @@ def test_a_last_body_with_another_crc_counts_where_bodies_are_not_checked(
         assert len(rows(reader, start, end)) == expected
 
 
+def test_j60_a_damaged_head_of_the_last_record_ends_a_stream(tier: GrowingTier) -> None:
+    tier.append("orders", 0, 3)
+    path = tier.segments("orders", 0, LOG)[0]
+    data = bytearray(path.read_bytes())
+    data[2 * 258 + 5] ^= 1  # a byte of the last magic
+    path.write_bytes(data)
+    shape = Shape.of(spark_schema((*COLUMNS, "body")), None)
+    given = {"path": tier.url, "subscribe": "orders", "startingOffsets": "earliest"}
+    reader = TieredStreamReader(parse_options(given), shape)
+    start = through_json(reader.initialOffset())
+    end = latest(reader, start)
+    assert offsets(end) == {("orders", 0): 3}
+    with pytest.raises(Corrupt, match="magic"):
+        rows(reader, start, end)
+    reader = TieredStreamReader(parse_options({**given, "onDamage": "skip"}), shape)
+    assert len(rows(reader, start, end)) == 2
+
+
 def test_a_queue_of_which_nothing_is_proven_is_not_begun(tier: GrowingTier) -> None:
     tier.append("orders", 0, 2, with_units=False)
     reader = reader_of(tier)
@@ -274,7 +294,7 @@ def test_metadata_behind_the_listing_hold_a_stream_back(
 
 
 def bare_metadata_of(bare: GrowingTier) -> bytes:
-    """The metadata of the first tier with the segments that were added beside it."""
+    """Return the metadata of the first tier, with the segments of a second tier added."""
     tier = GrowingTier(bare.root.parent, bare.provider)
     for entry in bare.metadata.segments():
         tier.metadata.put_segment(entry)
@@ -282,7 +302,7 @@ def bare_metadata_of(bare: GrowingTier) -> bytes:
     return tier.metadata.path.read_bytes()
 
 
-# A topic made again
+# A recreated topic
 
 
 @pytest.mark.parametrize("count", [3, 5, 9])
@@ -307,6 +327,19 @@ def test_a_topic_that_was_made_again_fails_and_both_are_named(
         reader.partitions(start, end)
 
 
+def test_j46_a_topic_that_was_made_again_with_the_same_sizes_fails_a_running_stream(
+    tier: GrowingTier,
+) -> None:
+    tier.append("orders", 0, 5)
+    reader = reader_of(tier)
+    end = latest(reader, through_json(reader.initialOffset()))
+    assert latest(reader, end) == end
+    tier.make_again("orders")
+    tier.append("orders", 0, 5)
+    with pytest.raises(Invalid, match="orders/0: the topic was made again"):
+        reader.latestOffset(end, ReadAllAvailable())
+
+
 @pytest.mark.parametrize("damaged", [1, 2, 5])
 def test_a_topic_that_was_made_again_is_told_though_the_messages_at_the_offset_are_damaged(
     tier: GrowingTier, damaged: int
@@ -322,7 +355,7 @@ def test_a_topic_that_was_made_again_is_told_though_the_messages_at_the_offset_a
     end = latest(reader, start)
     assert offsets(end) == {("orders", 0): 10}
     assert end["orders"].startswith("10-")
-    assert latest(reader_of(tier), end) != end  # it goes on
+    assert latest(reader_of(tier), end) != end  # it continues
     tier.make_again("orders")
     tier.append("orders", 0, 12, body_bytes=101)
     with pytest.raises(Invalid, match="orders/0: the topic was made again"):
@@ -393,6 +426,40 @@ def test_expired_messages_are_an_error_or_a_counted_warning(
     assert "5 messages expired before they were read, 0 to 4" in caplog.text
 
 
+@pytest.mark.parametrize("limit", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_j72_messages_that_expire_between_two_listings_of_a_running_stream_are_lost_data(
+    tier: GrowingTier, caplog: pytest.LogCaptureFixture, limit: str, is_whole: bool
+) -> None:
+    """Messages that expire between two listings of a running stream are reported as lost. The
+    driver reads a view of the queue that is some seconds old."""
+    tier.append("orders", 0, 5)
+    tier.roll("orders", 0)
+    tier.append("orders", 0, 5)
+    tier.append("other", 0, 1)
+    options = {limit: "700" if "Bytes" in limit else "3", "listInterval": "10s"}
+    readers = [
+        reader_of(tier, ManualClock(), failOnDataLoss=fails, **options)
+        for fails in ("true", "false")
+    ]
+    starts = [through_json(reader.initialOffset()) for reader in readers]
+    ends = [latest(*one) for one in zip(readers, starts, strict=True)]
+    for _ in range(1 + is_whole):
+        tier.expire("orders", 0)
+    message = r"orders/0: .*(expired before they were read|the queue is gone from the tier)"
+    with pytest.raises(Invalid, match=message):
+        rows(readers[0], ends[0], latest(readers[0], ends[0]))
+    offset = ends[1]
+    found = []
+    with caplog.at_level(logging.WARNING):
+        while (end := latest(readers[1], offset)) != offset:
+            found += rows(readers[1], offset, end)
+            offset = end
+    expected = [] if is_whole else [("orders", 0, number) for number in range(5, 10)]
+    assert sorted(set(found) - {("other", 0, 0)}) == expected
+    assert re.search(message, caplog.text)
+
+
 @pytest.mark.parametrize("first", [0, 3])
 def test_a_batch_of_which_nothing_is_lost_warns_of_nothing(
     tier: GrowingTier, caplog: pytest.LogCaptureFixture, first: int
@@ -443,9 +510,9 @@ def test_an_unknown_topic_is_an_error_where_a_stream_begins(tier: GrowingTier) -
     tier.append("orders", 0, 5)
     given = {"path": tier.url, "subscribe": "order,orders"}
     reader = TieredStreamReader(parse_options(given), Shape.of(spark_schema(COLUMNS), None))
-    with pytest.raises(Invalid, match="no topic 'order' in the tier; did you mean orders"):
+    with pytest.raises(Invalid, match=r"no topic 'order' in the tier\. Did you mean orders"):
         reader.initialOffset()
-    # A query that goes on waits for it.
+    # A running query waits for it.
     start = through_json(reader_of(tier).initialOffset())
     assert offsets(latest(reader, start)) == {("orders", 0): 5}
 

@@ -1,5 +1,5 @@
-"""What a trigger of a stream takes and waits for, how often it asks the tier, and what it says of
-topics that are gone."""
+"""Tests of a stream's triggers: the messages that they take, their waits, their requests to the
+tier, and warnings about deleted topics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def test_a_quiet_topic_beside_a_busy_one_has_its_turn(tier: GrowingTier, restart
 
 
 def hole(tier: GrowingTier) -> None:
-    """Messages 5 to 8 of ten have no unit, as where its tail lagged behind retention."""
+    """Write messages 0 to 4 and 9. Messages 5 to 8 are a hole, as if they had expired before their
+    upload."""
     tier.append("orders", 0, 5)
     queue = tier._queues["orders", 0]
     tier.roll("orders", 0)
@@ -122,7 +123,7 @@ def test_a_trigger_waits_for_its_least_messages_or_its_longest_time(tier: Growin
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The prefixes that are listed, in order."""
+    """The prefixes that listings of the tier asked for, in order."""
     found: list[str] = []
     really = PosixProvider.list
 
@@ -157,7 +158,8 @@ def test_an_idle_stream_lists_the_tier_once_in_its_interval(
 def test_a_look_that_took_long_is_not_made_again_at_once(
     tier: GrowingTier, listed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark asks where the stream begins, then for the end of its first batch."""
+    """A slow listing is not repeated at once. Spark asks for the beginning of the stream, and right
+    afterwards for the end of its first batch."""
     tier.append("orders", 0, 5)
     clock = ManualClock()
     listing = PosixProvider.list
@@ -273,7 +275,7 @@ def test_a_topic_that_was_read_to_its_end_or_that_the_metadata_have_may_go(
     tier.metadata.add_topic("orders")
     tier.metadata.flush()
     assert latest(reader_of(tier, state=str(tier.root / "state")), start) == start
-    assert latest(reader_of(tier, subscribe="other"), start) == start  # it is not read any more
+    assert latest(reader_of(tier, subscribe="other"), start) == start  # it is no longer read
     with pytest.raises(Invalid, match="orders/0: wanted offset 5, but the queue is gone"):
         latest(reader_of(tier), start)
 
@@ -305,7 +307,7 @@ def test_no_partition_has_more_records_than_it_may(tier: GrowingTier) -> None:
 
 
 def lose_units(tier: GrowingTier, index: int) -> None:
-    """Fifteen messages, five a segment; the consume queue segment `index` is gone."""
+    """Write fifteen messages, five per segment. Delete the consume queue segment number `index`."""
     for _ in range(3):
         tier.append("orders", 0, 5)
         tier.roll("orders", 0)
@@ -339,7 +341,7 @@ def test_a_lost_segment_ends_a_stream_and_is_passed_only_when_told(
         with pytest.raises(Corrupt, match=f"queue segment has the units of messages {5 * index} "):
             read(start)
         kept = [n for n in range(15) if n // 5 != index]
-        assert read(start, corruptRecords="skip") == kept
+        assert read(start, onDamage="skip") == kept
 
 
 def test_a_topic_that_grows_alone_says_nothing_of_others_in_the_metadata(

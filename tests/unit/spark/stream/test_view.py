@@ -1,4 +1,4 @@
-"""How far a batch goes in a queue within so many bytes."""
+"""Tests of `end_within`: the queue offset at which a batch with a limit of bytes ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tieredstore.contracts.segment import FileSegmentType
 
 @pytest.fixture
 def tier(tmp_path: Path) -> GrowingTier:
-    """Messages 0 to 3 and, behind a hole, 6 to 9, all of one size."""
+    """A queue with messages 0 to 3 and 6 to 9, all of one size. Messages 4 and 5 are a hole."""
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, 4)
     tier.skip("orders", 0, 2)
@@ -44,14 +44,16 @@ def test_as_many_messages_as_fit_are_within(tier: GrowingTier) -> None:
 def test_one_message_is_always_within(
     tier: GrowingTier, start: int, expected: int, size_bytes: int
 ) -> None:
-    """A stream would stand still before a message that is larger than its limit."""
+    """One message is always within the limit of a batch. Otherwise a stream would stop at a message
+    that is larger than the limit."""
     [view] = reader_of(tier)._look().values()
     assert view.log_bytes(start, expected) > 100
     assert view.end_within(start, 10, size_bytes) == expected
 
 
 def test_one_message_of_those_whose_units_are_lost_is_always_within(tmp_path: Path) -> None:
-    """A batch comes to them, and fails."""
+    """One of the messages whose units are lost is always within the limit of a batch, so the batch
+    reaches these messages and fails."""
     tier = GrowingTier(tmp_path)
     for number in range(3):
         if number:

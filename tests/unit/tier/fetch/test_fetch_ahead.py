@@ -1,8 +1,8 @@
-"""What is read for whom: a random reader pays for what it asked for, a sequential one waits for a
-round trip now and then, and no message is read twice.
+"""Cost of reads. A random reader pays only for its own requests. A sequential reader rarely waits
+for a round trip. No message is read twice.
 
-Requests, bytes and round trips are counted; latency is simulated: `RoundTrips` lets one pass
-whenever a reader has to wait, and then everything that is on its way is there.
+Requests, bytes and round trips are counted. Latency is simulated: `RoundTrips` completes one round
+trip whenever a reader has to wait, and then all fetches in flight arrive.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tieredstore.contracts.message_store import GetMessageResult, GetMessageStat
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.tag_filter import TagFilter
-from tieredstore.tier.fetch import block_fetcher, trail
+from tieredstore.tier.fetch import block_fetcher, read_ahead_stream
 from tieredstore.tier.fetch.block_reading import read_named
-from tieredstore.tier.fetch.flights import Fetch, Flight
+from tieredstore.tier.fetch.in_flight import Fetch, Flight
 from tieredstore.tier.fetch.read_ahead import Block
 from tieredstore.tier.reading import Reading, Wait
 
@@ -40,7 +40,7 @@ def make_tier(path: Path, count: int, ahead: Executor | None = None, **config: A
 
 
 def size_of(tier: Tier) -> int:
-    """Bytes of the commit log of queue 0."""
+    """Return the number of bytes of the commit log of queue 0."""
     return tier.file().commit_log_commit_offset
 
 
@@ -49,7 +49,7 @@ def size_of_all(result: GetMessageResult) -> int:
 
 
 def read_all(tier: Tier, pull: int = 32, tags: str | None = None) -> list[int]:
-    """The queue offsets of all messages, pull after pull."""
+    """Return the queue offsets of all messages, read in gets of `pull` messages."""
     found: list[int] = []
     offset, end = 0, tier.file().consume_queue_commit_offset
     while offset < end:
@@ -74,7 +74,7 @@ def test_a_random_reader_is_given_what_it_asked_for_and_pays_for_no_more(
         served += size_of_all(tier.get(offset, pull))
     assert tier.provider.read_bytes[LOG] == served
     assert tier.provider.reads_of(LOG) == tier.provider.reads_of(QUEUE) == len(offsets)
-    most_units = len(offsets) * (pull + trail.FIRST_SURPLUS)
+    most_units = len(offsets) * (pull + read_ahead_stream.FIRST_SURPLUS)
     assert tier.provider.read_bytes[QUEUE] == most_units * UNIT_SIZE
 
 
@@ -98,7 +98,7 @@ def test_a_reader_of_single_messages_is_not_run_ahead_of(tmp_path: Path) -> None
 
 
 def blocks_of(tier: Tier, first: int = 0) -> list[int]:
-    """How many messages each cached block has, from an offset on."""
+    """Return the number of messages in each cached block, from message `first` on."""
     counts = []
     while (block := tier.fetcher.cache.find(tier.file_key, first, tier.file())) is not None:
         counts.append(block.end - block.start)
@@ -119,7 +119,7 @@ def test_blocks_end_where_they_would_pass_their_bytes(
 ) -> None:
     tier = make_tier(tmp_path, 2000)
     size = tier.get(0, 1).messages[0].size
-    monkeypatch.setattr("tieredstore.tier.fetch.planning.BLOCK_BYTES", 200 * size)
+    monkeypatch.setattr("tieredstore.tier.fetch.read_ahead_stream.BLOCK_BYTES", 200 * size)
     tier.new_fetcher(ahead=AtOnce())
     assert read_all(tier) == list(range(2000))
     assert max(blocks_of(tier)) <= 201
@@ -160,9 +160,9 @@ def test_what_is_fetched_ahead_is_bounded_in_blocks(tmp_path: Path) -> None:
     while offset < 3000:
         offset = tier.get(offset, 32).next_begin_offset
         most = max(most, len(later.kept))
-        if len(later.kept) == trail.BLOCKS_AHEAD:
+        if len(later.kept) == read_ahead_stream.BLOCKS_AHEAD:
             later.do_all()
-    assert most == trail.BLOCKS_AHEAD
+    assert most == read_ahead_stream.BLOCKS_AHEAD
 
 
 def test_what_is_on_its_way_counts_against_the_room_in_the_cache(tmp_path: Path) -> None:
@@ -269,7 +269,8 @@ def test_the_work_on_a_block_at_hand_is_no_wait(
 
 
 class RoundTrips:
-    """Drives gets, and counts how often they had to wait; what is on its way comes meanwhile."""
+    """Makes gets and counts their round trips. Whenever a get has to wait, all fetches in flight
+    complete, which counts as one round trip."""
 
     def __init__(self, tier: Tier, later: Later) -> None:
         self._tier = tier
@@ -336,8 +337,9 @@ def test_a_miss_of_a_sequential_reader_costs_one_round_trip_after_the_first(
 
 
 def test_a_sequential_reader_waits_for_few_round_trips(tmp_path: Path, later: Later) -> None:
-    """20 blocks of 1,000 messages: two trips for the first one, then each brings more than the
-    ones before together, and at full speed up to eight blocks."""
+    """A sequential reader waits for few round trips. There are 20 blocks of 1,000 messages. The
+    first block needs two round trips. Each later trip brings more blocks than all earlier trips
+    together, up to eight."""
     tier = make_tier(tmp_path, 20_000, later, read_ahead_message_count_threshold=1000)
     trips = RoundTrips(tier, later)
     offset = 0
@@ -352,7 +354,7 @@ def test_a_reader_does_not_wait_behind_others_for_what_nobody_has_begun(tmp_path
     tier = make_tier(tmp_path, 2000, later)
     tier.get(0)
     tier.get(32)
-    assert later.kept  # 96 on: planned, and nobody does it
+    assert later.kept  # 96 on: planned, and not executed
     assert offsets_of(tier.get(96)) == list(range(96, 128))
     reads = tier.provider.reads_of(LOG)
     later.do_all()
@@ -424,7 +426,7 @@ def test_what_lands_between_two_looks_of_a_plan_is_not_planned_again(
     for look in ("_find_end", "_skip_taken"):
         tier = make_tier(tmp_path / look, 100)
         file, key, cache = tier.file(), tier.file_key, tier.fetcher.cache
-        planner, flights = tier.fetcher._planner, tier.fetcher._blocks.flights
+        planner, flights = tier.fetcher._blocks.planner, tier.fetcher._blocks.flights
         flight = flights.join(Fetch(file, key, 40, 20, size_bytes=1 << 20, room_bytes=1 << 20))
         block = Block(file, key, 40, 60, [], [], [], 0)
 

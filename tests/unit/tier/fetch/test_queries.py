@@ -1,4 +1,5 @@
-"""Promises of key queries over the tier: each answer has the key, none is hidden by another."""
+"""Tests of key queries to the tier: each returned message has the key, and no message hides
+another."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tieredstore.tier.reading import run
 LOG = FileSegmentType.COMMIT_LOG
 FAR_MS = 2**62
 SAME_HASH = ("Aa", "BB")
-"""Two keys that Java's String.hashCode cannot tell apart, in any topic."""
+"""Two keys that have the same hash in Java (String.hashCode) for any topic."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Promises of the read-ahead cache: what it keeps, for how long, and what a block answers."""
+"""Tests of the read-ahead cache: what it keeps, for how long, and what a cached block returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
-from tieredstore.tier.fetch.flights import Fetch, SingleFlight
+from tieredstore.tier.fetch.in_flight import Fetch, SingleFlight
 from tieredstore.tier.fetch.read_ahead import (
     MESSAGE_OVERHEAD_BYTES,
     Block,
@@ -32,7 +32,7 @@ OWNER = object()
 
 @dataclass
 class Sized:
-    """All that a block asks of a message, and its place."""
+    """A stand-in for a message, with only the fields that a block uses."""
 
     queue_offset: int
     size: int
@@ -125,7 +125,7 @@ def test_take_agrees_with_a_walk_over_single_messages(
     message_filter = None if codes is None else TagFilter(codes)
     taken = block.take(offset, max_count, max_bytes, message_filter)
     assert offsets_of(taken) == found
-    # Holes behind the last message may be passed or not; nothing that holds a message is.
+    # Holes after the last message may be skipped or not. No range with a message is skipped.
     assert following <= taken.next_offset
     assert set(range(following, taken.next_offset)) <= holes
     assert taken.size_bytes == 100 * len(found)
@@ -259,7 +259,7 @@ def test_one_fetch_at_a_time_for_an_offset() -> None:
     assert not flight.lead()
     assert flights.join(fetch_of(50, 150)) is flight
     assert flights.find(KEY, 99, OWNER) is flight
-    assert flights.find(KEY, 99, object()) is None  # a queue that was made again
+    assert flights.find(KEY, 99, object()) is None  # a recreated queue
     beyond = flights.join(fetch_of(100, 200))
     assert beyond is not flight
     assert flights.find_next_start(KEY, 50) == 100

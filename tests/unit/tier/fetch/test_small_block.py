@@ -1,4 +1,4 @@
-"""The block of few messages is read in a way of its own, to the same result."""
+"""A block of few messages is read by separate code, with the same result as by the general code."""
 
 from __future__ import annotations
 
@@ -76,4 +76,4 @@ def test_both_ways_agree_on_damage(
         content[position] = before
         assert small == general, position
         damaged += isinstance(small[0], list) and len(small[0]) < COUNT
-    assert damaged > 20, "the damage must reach what is checked"
+    assert damaged > 20, "the damage must reach the checked bytes"

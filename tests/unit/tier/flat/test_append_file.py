@@ -1,4 +1,4 @@
-"""The append file: when bytes behind the committed ones may make room, and when they may not."""
+"""Tests of the append file: when bytes after the commit position may be replaced, and when not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ FIRST = SegmentId(PATH, LOG, 0)
 
 
 class World:
-    """A chunk log, its metadata, and another process that writes without asking."""
+    """An append file on a chunk log, and its metadata. `other`: the same tier as another process
+    opens it."""
 
     def __init__(self) -> None:
         client = MemoryObjectClient()
@@ -46,7 +47,8 @@ class World:
         return file
 
     def leave_behind(self, position: int, data: bytes) -> None:
-        """Of a run of this process that ended before its metadata had it."""
+        """Write bytes, as if an earlier run had written them and ended before its metadata recorded
+        them."""
         self.provider.open(FIRST).write(position, [data])
 
 
@@ -84,7 +86,8 @@ def test_bytes_that_come_after_a_clean_opening_are_of_a_writer_that_has_the_righ
 
 
 def test_once_bytes_made_room_others_do_not(world: World) -> None:
-    """What was behind is forgotten with the object that held it."""
+    """After the object with the torn bytes was replaced, bytes at a later position of that object
+    do not count, because they no longer exist."""
     world.make().close()
     world.leave_behind(0, b"torn")
     file = world.open()

@@ -1,4 +1,5 @@
-"""The appender alone: what it takes, what it writes, what it believes."""
+"""Tests of the segment appender alone: its buffers, its writes, and its comparison of stored
+bytes."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ Reply: TypeAlias = "Callable[[Segment, int, bytes], WriteResult]"
 
 
 class Segment:
-    """What an appender uses of a segment, with scripted replies: each is a function of (segment,
-    position, data)."""
+    """A segment with only the methods that an appender uses. Its replies to writes are scripted:
+    each is a function of (segment, position, data)."""
 
     id = ID
 
@@ -233,7 +234,8 @@ def test_a_size_that_cannot_be_found_out_changes_nothing() -> None:
 
 
 def taken_by(writer: str, *, stale: bool = False, data: bytes | None = None) -> Reply:
-    """The position is taken: by the bytes themselves, or by others."""
+    """Return a reply for a position that already has bytes: those of this write, or other bytes
+    (`data`)."""
 
     def reply(segment: Segment, position: int, written: bytes) -> WriteResult:
         if len(segment.data) == position:

@@ -1,5 +1,5 @@
-"""What a broker asks of an object store when it starts again: after a clean stop no more for many
-queues than for one, after a crash one read a queue at most."""
+"""Tests of a restarting broker's requests to an object store. After a clean stop, many queues need
+no more requests than one queue. After a crash there is at most one read per queue."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Fenced
 from tieredstore.metadata.json_store import DefaultMetadataStore
-from tieredstore.providers.chunks.lives import ranges
+from tieredstore.providers.chunks.manifests import listing
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
-from tieredstore.tier.clean_ends import ENDS_FILE, QueueEnds, find_clean_ends, keep_clean_ends
+from tieredstore.tier.deleted.records import QueueEnds
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.state_files import ENDS_FILE, find_clean_ends, keep_clean_ends
 from tieredstore.tier.writing import TierWriter
 
 QUEUES = 60
@@ -36,7 +37,7 @@ GROUPED: dict[str, Any] = {"group_bytes": 1 << 20, "regroup_interval_ms": 0}
 
 
 class Broker:
-    """A process that writes a tier, from its start on. asked: what the start asked for."""
+    """A process that writes a tier. `asked`: numbers of requests that its start made."""
 
     def __init__(
         self, store: MemoryObjectClient, state: Path, *, take_over: bool = False, **settings: Any
@@ -56,7 +57,8 @@ class Broker:
         self.asked = Counter(self.client.requests)
 
     def write(self, count: int) -> Broker:
-        """Append to each queue, and commit: one look for all, as the dispatcher does."""
+        """Append to each queue, and commit with one fence check for all queues, as the dispatcher
+        does."""
         stored = []
         for queue_id in range(QUEUES):
             file = self.queue(queue_id)
@@ -91,7 +93,8 @@ def store() -> MemoryObjectClient:
 
 
 def crash(broker: Broker, state: Path) -> Path:
-    """What a process that is killed leaves, in another folder: this one goes on being locked."""
+    """Copy the state directory of a killed process into another folder. The original stays
+    locked."""
     broker.close()
     copy = state.with_name(f"{state.name}-after")
     shutil.copytree(state, copy)
@@ -105,7 +108,7 @@ def assert_whole(broker: Broker, count: int) -> None:
 
 
 def assert_goes_on(broker: Broker, count: int) -> None:
-    """What is written next is read back behind what was there."""
+    """Write once more, and assert that the existing content and the new message are read back."""
     broker.write(1)
     assert_whole(broker, count + 1)
     assert len(bodies(broker.queue(7))) == count + 1
@@ -175,9 +178,10 @@ def test_d15_a_queue_that_ends_with_messages_alone_is_looked_at_after_a_crash(
 def test_after_the_crash_of_a_first_writer_the_queues_of_the_metadata_divide_the_listing(
     store: MemoryObjectClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No inheritance names them yet."""
+    """After the crash of a tier's first writer, a listing is divided at the queues in the metadata,
+    because the writer wrote no epoch manifest."""
     state = crash(Broker(store, tmp_path / "state").write(3), tmp_path / "state")
-    monkeypatch.setattr(ranges, "LEAST_QUEUES", 5)
+    monkeypatch.setattr(listing, "LEAST_QUEUES", 5)
     again = Broker(store, state, take_over=True)
     assert_whole(again, 3)
     assert QUEUES // 5 <= again.asked["LIST"] <= QUEUES // 5 + 10
@@ -186,7 +190,8 @@ def test_after_the_crash_of_a_first_writer_the_queues_of_the_metadata_divide_the
 def test_after_a_crash_behind_a_clean_stop_units_are_looked_at(
     store: MemoryObjectClient, tmp_path: Path
 ) -> None:
-    """What the stop said is not what the next epoch left."""
+    """After a crash that follows a clean stop, units are read from the tier, because a merge has
+    changed the tier since the shutdown snapshot."""
     Broker(store, tmp_path / "state").write(3).stop()
     second = Broker(store, tmp_path / "state", policy=MergePolicy(fan_in=2)).write(1)
     second.provider.run_maintenance(sweep=False)
@@ -198,8 +203,9 @@ def test_after_a_crash_behind_a_clean_stop_units_are_looked_at(
 def test_d15_a_queue_that_was_stopped_between_its_two_files_is_looked_at(
     store: MemoryObjectClient, tmp_path: Path
 ) -> None:
-    """Its commit log has messages that no unit names: what is written next goes on behind the last
-    that one does."""
+    """A queue that was stopped between the writes of its two files is read from the tier. The
+    commit log has messages without units, and the next write continues after the last message with
+    a unit."""
     first = Broker(store, tmp_path).write(3)
     end = first.queue(7).commit_log_commit_offset
     log = SegmentId(f"{BROKER}/orders/7", FileSegmentType.COMMIT_LOG, 0)
@@ -291,7 +297,7 @@ def test_after_a_clean_stop_a_start_reads_nothing_of_a_tier_on_disk(tmp_path: Pa
     writer, files = open_on_disk(tmp_path, calls)
     assert calls.reads == 0
     assert all(file.consume_queue_max_offset == 3 for file in files.files())
-    writer.release()  # as a killed process does: nothing of where the queues end
+    writer.release()  # as a killed process does: without the ends of the queues
     calls.reads = 0
     writer, _ = open_on_disk(tmp_path, calls)
     assert calls.reads >= QUEUES

@@ -1,4 +1,4 @@
-"""One queue: append, commit, read, roll, reopen."""
+"""Tests of one queue: append, commit, read, roll, reopen."""
 
 from __future__ import annotations
 

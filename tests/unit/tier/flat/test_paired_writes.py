@@ -1,4 +1,5 @@
-"""Messages and units in one request, as the commit of a queue: when, and what failures leave."""
+"""A commit writes messages and units in one request. Tests of the conditions, and of the state
+after failures."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ LOG, UNITS = "commit_log", "consume_queue"
 
 @dataclass
 class ObjectTier:
-    """A queue on an object store whose requests can be counted and can fail."""
+    """A queue on an object store. Its requests can be counted, and can fail."""
 
     clock: ManualClock = field(default_factory=lambda: ManualClock(0))
     owners: int = 0
@@ -51,7 +52,7 @@ class ObjectTier:
         self.tier = Tier()
 
     def take_over(self, **settings: Any) -> FlatMessageFile:
-        """The queue, as the next writer has it."""
+        """Open the queue as the next writer."""
         self.owners += 1
         self.provider = chunk_provider(
             self.client,
@@ -67,7 +68,7 @@ class ObjectTier:
         return self.tier.queue()
 
     def puts(self) -> list[str]:
-        """The kinds of the objects of segments that were asked for since the last look."""
+        """Return the kinds of the segments' objects that were put since the last call."""
         names = [
             request.rpartition("/")[2]
             for request in self.client.requests
@@ -101,7 +102,8 @@ def test_the_units_of_several_writes_go_with_the_last() -> None:
 def test_what_is_appended_beside_a_write_goes_with_the_next(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Units that were appended meanwhile counted as stored."""
+    """Units that are appended during a write are written by the next write. In an earlier version,
+    they counted as stored."""
     tier = ObjectTier()
     file = tier.take_over()
     fill(file, 0, 1)
@@ -182,9 +184,10 @@ def test_both_are_measured() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_fails_every_message_is_there_once(seed: int) -> None:
-    """Requests fail, lose their replies or come to nothing; writers take over; objects are merged
-    and deleted. What was committed is there, in order, and at most what was given up behind it: a
-    successor that finds it whole takes it, since the local store has the same messages."""
+    """Each message is stored once, whatever fails. Requests fail, lose their replies or have no
+    effect. Writers take over. Objects are merged and deleted. All committed messages are there, in
+    order. They may be followed by the next uncommitted messages only: a successor that finds these
+    complete adopts them, since the local store has the same messages."""
     choose = random.Random(seed)
     tier = ObjectTier()
     file = tier.take_over(max_tries=2)
@@ -236,7 +239,7 @@ def _retry(action: Callable[[], object]) -> None:
 
 
 class _Scripted(WrapperSegment):
-    """A paired segment whose next results are told."""
+    """A segment for paired writes with scripted results."""
 
     def __init__(self, wrapped: FileSegment, provider: _ScriptedProvider) -> None:
         super().__init__(wrapped)
@@ -341,7 +344,8 @@ def test_a_refused_write_goes_on_in_a_new_segment_with_its_units() -> None:
 
 
 def test_what_was_written_is_told_as_written() -> None:
-    """The contract, at the provider's own segments."""
+    """The provider's own segments keep the contract of paired writes: both results report the bytes
+    that were written."""
     tier = ObjectTier()
     file = tier.take_over()
     log, units = (part.segments[0].file for part in (file.commit_log, file.consume_queue))

@@ -1,4 +1,4 @@
-"""Queues that an operator deletes or begins anew, also those that cannot be opened."""
+"""An operator deletes or resets queues, including queues that cannot be opened."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Tier:
 
 @pytest.fixture
 def store(tier: Tier) -> Iterator[FlatFileStore]:
-    """Queue 0 of TopicA with the offsets 0 to 7, in several segments, under the right to write."""
+    """A store that owns the writer epoch. Queue 0 of TopicA has the offsets 0 to 7 in several
+    segments."""
     store = FlatFileStore(tier.store().config, tier.provider, tier.metadata, tier.clock)
     writer = become_writer(store)
     store.load()
@@ -106,7 +107,7 @@ def test_what_is_not_committed_is_not_taken_away(store: FlatFileStore) -> None:
 
 def test_only_an_empty_file_begins_somewhere_else(store: FlatFileStore) -> None:
     file = existing(store)
-    with pytest.raises(Invalid, match="of what is there"):
+    with pytest.raises(Invalid, match="of the stored bytes"):
         file.consume_queue.rebase(0)
     assert offsets(file) == list(range(8))
 

@@ -1,4 +1,4 @@
-"""What opening the queues of a tier asks of an object store."""
+"""Tests of the requests to an object store when the queues of a tier are opened."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def test_queues_are_opened_together_from_one_listing_with_one_read_each(tmp_path
     files.load()
     assert len(list(files.files())) == QUEUES
     assert not files.broken_queues
-    assert tier.reads == QUEUES  # the last unit; the message that it names ends where the log does
-    assert tier.client.requests["LIST"] == 3  # between two looks at what is inherited
+    assert tier.reads == QUEUES  # the last unit, whose message ends at the end of the log
+    assert tier.client.requests["LIST"] == 3  # one between two for the epoch manifest
     files.close()

@@ -1,4 +1,5 @@
-"""Uploads to a backend that can only append: what is there is compared, never sent twice."""
+"""Index files are uploaded to a backend that can only append. Existing bytes are compared, and
+never sent twice."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def test_an_upload_goes_on_after_a_restart(node: Node) -> None:
 
 
 def test_a_part_of_another_state_of_the_file_is_removed(node: Node) -> None:
-    """A forced upload broke off, and the file got more keys after the restart."""
+    """An incomplete upload of another state of an index file is removed. A forced upload was
+    interrupted, and the file got more keys after the restart."""
     plain = node.provider
     node.provider = FaultyProvider(plain, Faults({3: Fault.FAIL}))
     service = node.open()
@@ -90,7 +92,7 @@ def test_w02_pieces_of_a_writer_that_lost_the_right_are_ours_or_go(node: Node, s
     node.provider.open = with_the_other  # type: ignore[method-assign]
     service = node.open()
     if not same:
-        with pytest.raises(Unavailable, match="another, which has no right"):
+        with pytest.raises(Unavailable, match="another, which was fenced"):
             service.seal_and_upload()
     service.seal_and_upload()
     assert node.local_names() == []

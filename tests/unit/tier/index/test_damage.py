@@ -1,4 +1,5 @@
-"""Damaged index files: found out, named, never followed for ever, never in the way of others."""
+"""Damaged index files are found and named. They are never followed forever, and never hide other
+files."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def write(path: Path, position: int, *numbers: int) -> None:
 
 
 def two_files(node: Node) -> tuple[IndexStoreService, Path]:
-    """Both hold `same`: the first file at offset 0, the second at 50,000."""
+    """Return an index with two files. Both contain the key `same`: the first at offset 0, the
+    second at 50,000."""
     service = node.open()
     put(service, ["same", *[f"other-{number}" for number in range(18)]])
     put(service, ["same"], first_offset=50_000)
@@ -103,7 +105,7 @@ def test_l06_an_item_of_no_size_is_no_result(node: Node) -> None:
 
 
 def uploaded(node: Node) -> Path:
-    """The first of two uploaded files, each holding `same`."""
+    """Return the path of the first of two uploaded files. Both contain the key `same`."""
     service, _ = two_files(node)
     service.stop()
     forget_checksums(node.root)
@@ -168,7 +170,7 @@ def test_the_error_names_segment_and_position(node: Node) -> None:
     write(path, SLOT, 700, 28)
     service = node.open()
     [first, _] = service._uploaded
-    from tieredstore.tier.index.matching import Wanted
+    from tieredstore.tier.index.index_file import Wanted
 
     wanted = Wanted((tiered_key_hash("T", "same"),), 5, 0, 2 * NOW)
     with pytest.raises(Corrupt, match="rmq_sys_INDEX") as caught:
@@ -177,7 +179,8 @@ def test_the_error_names_segment_and_position(node: Node) -> None:
 
 
 def test_l09_a_file_cut_while_it_is_open_is_not_read_past_its_end(node: Node) -> None:
-    """The uploaded form: a read that falls short is an error, never zeros."""
+    """An index file that is truncated while it is open is not read past its end. The file is in its
+    uploaded form. A read beyond its end is an error, and returns no zeros."""
     service = node.open()
     fill(service, 1)
     service.seal_and_upload()

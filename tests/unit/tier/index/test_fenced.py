@@ -1,4 +1,4 @@
-"""When the index must not work in the background."""
+"""A fenced writer's index does no background work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Index files that Java brokers wrote, and ours byte for byte like them."""
+"""Java brokers' index files are read, and our files equal them byte for byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ LIVE = "1795266331636"
 
 
 def golden_rows(unsealed: bytes) -> tuple[int, np.ndarray[Any, Any], list[int]]:
-    """begin, items, store times that give the same file."""
+    """Return the begin time, items and store times from which our index writes a file equal to
+    `unsealed`."""
     _, begin, end, _, count = struct.unpack(">Iqqii", unsealed[:28])
     items = np.frombuffer(unsealed, ITEM_DTYPE, offset=28 + 4 * 8 + 32, count=count)
     times = [begin + int(seconds) * 1000 for seconds in items["time_diff_seconds"]]
@@ -82,10 +83,10 @@ def keys_of(message: dict[str, Any]) -> list[str]:
 
 
 def missing(service: IndexStoreService, manifest: dict[str, Any], *, every: int = 1) -> list[str]:
-    """Keys of tiered messages that a query for the message's own time does not find.
+    """Return the keys of tiered messages that a query for the message's own time does not find.
 
-    D14: Java indexes garbage as the store time of a message from an IPv6 host, so those are asked
-    for without a time.
+    D14: Java indexes garbage as the store time of a message from an IPv6 host, so such messages are
+    queried without a time.
     """
     lost = []
     for message in manifest["messages"][::every]:
@@ -104,13 +105,15 @@ def missing(service: IndexStoreService, manifest: dict[str, Any], *, every: int 
 def test_files_uploaded_by_java_answer_every_key(
     public_a: Path, public_a_manifest: dict[str, Any], tmp_path: Path
 ) -> None:
-    """D5: with the message's own time as the window Java finds almost nothing."""
+    """Queries find all keys in index files that Java uploaded. Java itself finds almost no message
+    if the query's times are the message's own time (D5)."""
     service = java_node(public_a, tmp_path, slots=31, max_items=1000).open()
     assert missing(service, public_a_manifest) == []
 
 
 def live_node(public_a: Path, root: Path) -> Node:
-    """The broker's directory as it was just before it stopped: the last file is still local."""
+    """Return a broker's directory from just before its stop, when the last index file is still
+    local."""
     node = java_node(public_a, root, slots=200, max_items=800)
     metadata = node.metadata()
     last = list(metadata.segments("labBroker/rmq_sys_INDEX/0"))[-1]

@@ -1,4 +1,4 @@
-"""Putting keys and finding them while all files are local."""
+"""Keys are put and queried while all files are local."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ def test_a_topic_id_leaves_out_other_topics_of_the_same_hash(node: Node) -> None
 
 
 def test_hot_keys_do_not_hide_messages(tmp_path: Path) -> None:
-    """Java stops after 512 items of a chain (1024 once compacted)."""
+    """A query finds every message of a frequent key. Java stops after 512 items of a chain (1,024
+    in a compacted file)."""
     count = WALK_ITEMS + 3000
     node = Node(tmp_path, slots=1, max_items=count + 10)
     service = node.open()
@@ -152,7 +153,8 @@ def test_hot_keys_do_not_hide_messages(tmp_path: Path) -> None:
 def test_a_chain_is_followed_for_a_million_items_and_no_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here the limit is 1,000 items behind those that are walked one by one."""
+    """A query follows a chain for a million items and no further. In this test the limit is 1,000
+    items, after those that are read one by one."""
     monkeypatch.setattr(local_file, "MAX_CHAIN_ITEMS", WALK_ITEMS + 1000)
     monkeypatch.setattr(local_file, "SCAN_ITEMS", 500)
     count = WALK_ITEMS + 3000
@@ -195,7 +197,8 @@ def test_the_hash_of_the_java_test_is_in_the_file(node: Node) -> None:
 
 
 def test_times_are_right_to_the_second_in_both_directions(node: Node) -> None:
-    """The index keeps whole seconds cut toward the file's begin; nothing may fall out."""
+    """Queries by time are correct to the second in both directions. The index has whole seconds,
+    rounded down relative to the file's begin time, and no message may be missed."""
     service = node.open()
     times = {"before": NOW - 1999, "near": NOW - 500, "at": NOW, "after": NOW + 2999}
     put(service, ["at"], times=times["at"])
@@ -221,7 +224,8 @@ def test_times_beyond_32_bits_of_seconds_are_still_found(node: Node) -> None:
 
 
 def test_defect_d05_a_file_created_before_the_window_is_asked(node: Node) -> None:
-    """Java asks only files whose creation is within [begin, end]."""
+    """A query searches an index file that was created before the window. Java searches only files
+    that were created within [begin, end]."""
     service = node.open()
     put(service, ["early"], times=NOW)
     put(service, ["late"], times=NOW + 3_600_000, first_offset=100)
@@ -231,7 +235,8 @@ def test_defect_d05_a_file_created_before_the_window_is_asked(node: Node) -> Non
 
 
 def test_defect_d05_a_file_created_after_the_window_is_asked(node: Node) -> None:
-    """Java names a file by the clock although its messages may be older than that."""
+    """A query searches an index file that was created after the window. Java names a file by the
+    time of its creation, although its messages may be older."""
     service = node.open()
     put(service, ["first"], times=NOW)
     put(service, ["older"], times=NOW - 86_400_000, first_offset=100)
@@ -241,7 +246,8 @@ def test_defect_d05_a_file_created_after_the_window_is_asked(node: Node) -> None
 
 
 def test_a_file_of_old_messages_is_named_by_the_first_of_them(node: Node) -> None:
-    """So that Java, which goes by the name, asks it for the times of its messages."""
+    """A file of old messages is named by the time of its first message, because Java decides by the
+    name whether to search a file."""
     service = node.open()
     put(service, ["a"] * 19, times=NOW - 5000)
     put(service, ["b"] * 19, times=NOW - 9000)

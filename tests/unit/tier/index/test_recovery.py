@@ -1,4 +1,4 @@
-"""Opening what an earlier run left, orderly or not."""
+"""An index is opened after a clean stop or a crash of an earlier run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 from tests.kit.tier.index import NOW, Node, all_found, fill, find, header_of, offsets_of, put
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Invalid, Unavailable
+from tieredstore.message.index.first_design import UNKNOWN_TIME
 from tieredstore.tier.index import local_file
+from tieredstore.tier.index.index_file import CREDIBLE_SECONDS
 from tieredstore.tier.index.watermarks import FILE_NAME, load_watermarks
 
 
@@ -105,7 +107,8 @@ def test_defect_d20_empty_files_are_removed_not_uploaded(node: Node) -> None:
 
 
 def test_defect_d06_the_end_timestamp_survives_a_restart(node: Node) -> None:
-    """Java reads the begin in its place, and expires the file too early."""
+    """The end timestamp of an index file survives a restart. Java reads the begin timestamp in
+    place of the end timestamp, so the file expires too early."""
     service = node.open()
     put(service, ["a"], times=NOW + 8000)
     for _ in range(3):
@@ -131,7 +134,8 @@ def test_defect_d06_an_end_that_java_lost_is_made_again_from_the_items(node: Nod
 
 
 def test_a_file_already_uploaded_is_not_uploaded_again(node: Node) -> None:
-    """D20: Java destroys the uploaded handle when it finds both."""
+    """An index file that was uploaded is not uploaded again. Java destroys its handle of the
+    uploaded file if the local file exists too (D20)."""
     keys = fill(node.open(), 1)
     [name] = node.local_names()
     image = (node.directory / name).read_bytes()
@@ -298,7 +302,8 @@ def test_the_caller_may_say_that_keyless_messages_follow(node: Node) -> None:
 
 
 def test_defect_d21_keys_put_but_not_marked_are_not_doubled(node: Node) -> None:
-    """After a crash the dispatcher puts everything above the watermark again."""
+    """Keys that were put before a crash, above the watermark, are not in the index twice when the
+    dispatcher puts them again."""
     service = node.open()
     service.mark_indexed(1, 9, 0)
     put(service, ["a", "b"])
@@ -382,7 +387,8 @@ def _fail(fd: int) -> None:
 def test_without_fallocate_space_is_taken_by_writing(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on macOS."""
+    """Without posix_fallocate, as on macOS, space is allocated by writing. macOS has no fdatasync
+    either."""
     keys = fill(node.open(), 1)
     put(node.open(), ["a"], first_offset=90_000)
     monkeypatch.delattr("os.posix_fallocate")
@@ -418,3 +424,7 @@ def test_l05_a_batch_that_failed_half_way_is_put_again_without_doubles(
     assert put(service, keys) == 6
     assert sum(header_of(node.directory / name)[4] for name in node.local_names()) == 25
     assert all_found(service, keys)
+
+
+def test_j94_the_time_of_an_item_of_an_old_file_counts_for_no_query() -> None:
+    assert -UNKNOWN_TIME == CREDIBLE_SECONDS + 1

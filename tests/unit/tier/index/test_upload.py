@@ -1,4 +1,4 @@
-"""The way of index files into the tier, and out of it."""
+"""Index files are uploaded to the tier, and expire there."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def test_full_files_go_to_the_tier_and_the_last_stays(node: Node) -> None:
 
 
 def test_segments_are_as_java_lays_them_out(node: Node) -> None:
-    """Bases are sums of sizes; begin is the file's, which Java compares after an upload."""
+    """Index segments have the base offsets and times that Java gives them. A base offset is the sum
+    of the earlier sizes. A segment's begin time is that of its file, because Java compares the two
+    after an upload."""
     service = node.open()
     put(service, ["a"] * 19, times=NOW - 7)
     put(service, ["b"] * 19, times=NOW + 5)
@@ -116,7 +118,8 @@ def test_stop_uploads_everything_and_a_new_start_finds_it(node: Node) -> None:
 
 
 class _SlowProvider(WrapperProvider):
-    """Calls `before_write` in front of each write of a piece, `before_delete` of each deletion."""
+    """Calls `before_write` before each write of a piece, and `before_delete` before each
+    deletion."""
 
     def __init__(self, wrapped: SegmentProvider) -> None:
         super().__init__(wrapped)
@@ -145,7 +148,7 @@ class _SlowSegment(WrapperSegment):
 
 @pytest.fixture
 def slow(node: Node, monkeypatch: pytest.MonkeyPatch) -> _SlowProvider:
-    """The node's provider, to which an index file of 640 bytes goes in 7 pieces."""
+    """The node's provider, through which an index file of 640 bytes is written in 7 pieces."""
     monkeypatch.setattr(segments, "PIECE_BYTES", 100)
     node.provider = slow = _SlowProvider(node.provider)
     return slow
@@ -259,7 +262,7 @@ def test_an_upload_goes_on_where_it_stopped(node: Node, monkeypatch: pytest.Monk
         service.seal_and_upload()
     assert len(faults.calls) == 3
     service.seal_and_upload()
-    # 640 bytes are four pieces; only the third was sent again
+    # 640 bytes are four pieces, and only the third was sent again
     assert [call.split()[0] for call in faults.calls] == ["write"] * 5 + ["seal"]
     assert all_found(service, keys)
 
@@ -347,7 +350,8 @@ def test_expiry_leaves_a_segment_that_is_being_written(node: Node) -> None:
 
 
 def test_defect_d07_expiry_that_fails_ends_and_is_tried_again(node: Node) -> None:
-    """Java spins for ever when a file cannot be deleted."""
+    """An expiry that fails ends, and is tried again later. Java loops without a pause if a file
+    cannot be deleted."""
     with_faults(node, {5: Fault.FAIL})  # behind two writes and two seals
     service = node.open()
     fill(service, 2)
@@ -359,7 +363,8 @@ def test_defect_d07_expiry_that_fails_ends_and_is_tried_again(node: Node) -> Non
 
 
 def test_defect_d07_stop_ends_although_the_tier_is_down(node: Node) -> None:
-    """Java's forced upload tries again without pause or end."""
+    """A stop ends although the tier is unreachable. Java's forced upload retries without a pause
+    and without an end."""
     faults = with_faults(node, dict.fromkeys(range(1, 1000), Fault.FAIL))
     service = node.open()
     keys = fill(service, 2)
@@ -487,7 +492,8 @@ def test_a_file_that_could_not_be_uploaded_in_its_interval_is_tried_again(node: 
 
 
 def test_defect_d22_the_index_lives_as_long_as_the_longest_retention(node: Node) -> None:
-    """Java goes by the global hours, also for topics that are kept longer."""
+    """The index is kept as long as the longest retention of a topic. Java uses the global retention
+    hours, also for topics that are kept longer."""
     service = node.open()
     fill(service, 1)
     service.seal_and_upload()
@@ -625,7 +631,8 @@ def test_an_upload_starts_over_when_what_was_sent_is_gone(
 
 
 def test_the_status_of_a_file_goes_the_way_of_java_s(node: Node) -> None:
-    """UNSEALED, SEALED when it is full, UPLOAD as a segment, SHUTDOWN when it is closed."""
+    """The status of an index file changes as in Java: UNSEALED, SEALED when the file is full,
+    UPLOAD for an uploaded segment, SHUTDOWN for a closed file."""
     service = node.open()
     fill(service, 1)
     put(service, ["more"], first_offset=99_000)
@@ -668,7 +675,7 @@ def test_what_is_stored_is_recorded_only_after_a_look_and_the_local_file_stays_u
         assert [entry.size for entry in entries(node)] == [0]
         assert len(node.local_names()) == 1
         assert all_found(service, keys)
-        service._fenced = None  # a process that lost its right stops; this one asks again
+        service._fenced = None  # a fenced process stops, but this one tries again
     assert service.seal_and_upload() == 1
     assert entries(node)[0].size > 0
     assert node.local_names() == []

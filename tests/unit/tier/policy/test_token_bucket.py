@@ -1,4 +1,4 @@
-"""So much a second, and not more."""
+"""The rate reaches the limit per second and does not exceed it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.kit.waiting import wait_for
 from tieredstore.clock import ManualClock
-from tieredstore.tier.policy.token_bucket import LOOK_MS, TokenBucket
+from tieredstore.tier.policy.limits import LOOK_MS, TokenBucket
 
 
 class Rig:
@@ -26,7 +26,7 @@ def test_over_time_no_more_than_the_rate_goes_whatever_is_taken_at_once(amount: 
     waited_ms = sum(rig.bucket.take(amount) for _ in range(30))
     passed_ms = rig.clock.monotonic_ms() - begin_ms
     assert waited_ms == passed_ms
-    # What went before the last, less what was there at the start: a second's worth.
+    # All passed before the last one, less the initial tokens: a second's worth.
     least_ms = (29 * amount - 100) * 10
     assert (
         least_ms <= passed_ms <= max(least_ms, 0) + 31

@@ -1,4 +1,4 @@
-"""Which topics are uploaded and read, by pattern and by their own storage level."""
+"""Topics are chosen for uploads and reads by patterns and by their own storage level."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def made(tmp_path: Path) -> Iterator[Broker]:
 
 
 def set_attributes(made: Broker, **topics: dict[str, str]) -> None:
-    """As the broker writes them when `mqadmin updateTopic -a` has changed them."""
+    """Write topic attributes as the broker does after `mqadmin updateTopic -a`."""
     path = made.root / "store" / "config" / "topics.json"
     path.parent.mkdir(exist_ok=True)
     table = {
@@ -58,7 +58,7 @@ def backlog(made: Broker) -> tuple[Any, Any]:
 
 
 def leave_waiting(made: Broker) -> None:
-    """Messages that wait for a batch to fill, seen by a scan."""
+    """Put messages that wait for a batch to fill, and check that a scan counts them."""
     made.put(3)
     made.clock.advance(1000)
     assert made.scan() == 0
@@ -128,7 +128,8 @@ def test_a_level_of_the_topic_s_own_says_which_reads_go_to_the_tier(made: Broker
     made.put(5)
 
     def reads(level: str | None) -> GetMessageStatus:
-        """What a get answers behind what the tier has."""
+        """Set the storage level and run a scan. Return the status of a get at the end of the
+        tier."""
         set_level(made, level)
         made.store.dispatcher.scan()
         found: GetMessageStatus = made.get(7, 1).status
@@ -206,7 +207,8 @@ def test_a_topic_that_no_tier_can_hold_is_no_policy_s(made: Broker) -> None:
 
 
 def test_each_change_of_what_is_uploaded_is_another_version_and_nothing_else_is() -> None:
-    """By it a scan knows that it has to look at all queues again."""
+    """Each change of the topics that are uploaded is a new version of the filter, which makes the
+    next scan check all queues again. Other changes are no new version."""
     config = StoreConfig()
     found = TopicFilter(config)
     seen = [found.version]

@@ -1,4 +1,5 @@
-"""A trace of what is put and read: rows, blocks, files, and a store that records."""
+"""Puts and reads are recorded as a trace. Tests of rows, blocks, files, and of a store that
+records."""
 
 from __future__ import annotations
 
@@ -18,11 +19,16 @@ from tieredstore.contracts.message_store import GetMessageResult, GetMessageStat
 from tieredstore.disk.file_operations import FILES, FileOperations
 from tieredstore.errors import Invalid
 from tieredstore.metrics import Metrics
-from tieredstore.tier.trace import recorder as recording
+from tieredstore.tier.trace import service
 from tieredstore.tier.trace.blocks import TraceBlock, encode_block, find_blocks
-from tieredstore.tier.trace.files import TRACE_FOLDER, list_trace_files, read_trace_files
-from tieredstore.tier.trace.recorder import TraceRecorder
-from tieredstore.tier.trace.service import DROPPED_METRIC, TraceService
+from tieredstore.tier.trace.service import (
+    DROPPED_METRIC,
+    TRACE_FOLDER,
+    TraceRecorder,
+    TraceService,
+    list_trace_files,
+    read_trace_files,
+)
 
 A, B = QueueKey("orders", 0), QueueKey("orders", 1)
 
@@ -55,7 +61,7 @@ def test_runs_that_follow_one_another_are_one_row() -> None:
     recorder = TraceRecorder(ManualClock(1_000))
     recorder.put(runs((A, 0, 3, 300, 10), (B, 7, 1, 50, 11)))
     recorder.put(runs((A, 3, 2, 200, 20), (B, 9, 1, 60, 21)))  # B has a hole
-    recorder.put(runs((A, 5, 0, 0, 30)))  # it was told of before
+    recorder.put(runs((A, 5, 0, 0, 30)))  # that was reported before
     block = recorder.take()
     assert block.queues == [A, B]
     assert rows_of(block, "puts") == [(0, 0, 5, 500, 10, 20), (1, 7, 1, 50, 11, 11),
@@ -101,8 +107,8 @@ def test_a_get_that_looked_at_nothing_is_no_read(status: GetMessageStatus, follo
 
 
 def test_what_has_no_room_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MAX_RUNS", 3)
-    monkeypatch.setattr(recording, "MAX_GETS", 2)
+    monkeypatch.setattr(service, "MAX_RUNS", 3)
+    monkeypatch.setattr(service, "MAX_GETS", 2)
     recorder = TraceRecorder(ManualClock())
     recorder.put(runs((A, 0, 1, 1, 1), (B, 0, 1, 1, 1)))
     recorder.put(runs((A, 1, 1, 1, 1), (B, 1, 1, 1, 1)))
@@ -150,10 +156,10 @@ def test_a_block_that_names_no_queue_is_damaged() -> None:
 
 
 class Recorded:
-    """A service in a folder. A round takes what was told since."""
+    """A trace service in a folder. A round records the events since the previous round."""
 
-    def __init__(self, folder: Path, files: FileOperations = FILES, **settings: Any) -> None:
-        self.config = StoreConfig(trace_enable=True, **settings)
+    def __init__(self, folder: Path, files: FileOperations = FILES) -> None:
+        self.config = StoreConfig(trace_enable=True)
         self.clock = ManualClock()
         self.metrics = Metrics()
         self.folder = folder
@@ -177,8 +183,9 @@ class Recorded:
         return [offset for block in blocks for offset in block.puts["offset"].tolist()]
 
 
-def test_the_oldest_files_go(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, trace_max_size_bytes=2_000)
+def test_the_oldest_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MAX_TRACE_BYTES", 2_000)
+    recorded = Recorded(tmp_path)
     recorded.round(100)
     sizes = [path.stat().st_size for path in list_trace_files(tmp_path / TRACE_FOLDER)]
     assert sum(sizes) <= 2_000
@@ -216,8 +223,11 @@ def test_a_full_disk_loses_rows_and_nothing_else(tmp_path: Path, call: str) -> N
     assert blocks[-1].dropped == 2
 
 
-def test_a_block_larger_than_the_files_may_be_is_dropped(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, trace_max_size_bytes=100)
+def test_a_block_larger_than_the_files_may_be_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_TRACE_BYTES", 100)
+    recorded = Recorded(tmp_path)
     recorded.round()
     assert recorded.dropped == 1
     assert list(list_trace_files(tmp_path / TRACE_FOLDER)) == []

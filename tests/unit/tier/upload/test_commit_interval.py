@@ -1,4 +1,4 @@
-"""How long a queue waits for a write that is worth its price."""
+"""Tests of how long a queue waits until a write is worth its price."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ MIB = 1 << 20
 
 
 class Preferring(WrapperProvider):
-    """Writes of `preferred` bytes are the cheapest; notes the size of each write."""
+    """A provider for which writes of `preferred` bytes are cheapest. It records the size of each
+    write."""
 
     def __init__(self, preferred: int, *, durable: bool = False) -> None:
         self._memory = MemoryProvider()
@@ -80,7 +81,7 @@ class Rig:
         )
 
     def scan(self, at_s: float) -> int:
-        """Messages uploaded by a scan that many seconds after T0."""
+        """Run a scan `at_s` seconds after T0. Return the number of uploaded messages."""
         self.tier.clock.set(T0 + int(at_s * 1000))
         return sum(outcome.messages for outcome in self.dispatcher.scan())
 
@@ -202,8 +203,9 @@ def test_what_waits_is_kept_by_the_retention_guard() -> None:
 
 @pytest.mark.parametrize("body_size", [20, 1000, 100_000])
 def test_a_fast_queue_fills_each_write(body_size: int) -> None:
-    """At least what is preferred while that much waits, whatever the size of a dispatch batch and
-    of a message; and one consume queue write a commit."""
+    """A fast queue fills each write: as long as enough bytes wait, each write has at least the
+    preferred size, for all sizes of batches and messages. Each commit has one consume queue
+    write."""
     preferred = 1_000_000
     rig = Rig(preferred, group_commit_size_bytes=400_000, max_group_commit_count=500)
     size = len(record(0, body_size=body_size)[0])

@@ -1,4 +1,4 @@
-"""Damaged records in the local store: they are left out, counted and named, the queue goes on."""
+"""Damaged records in the local store are omitted, counted and named. The queue continues."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def test_l06_messages_that_wait_for_others_are_not_held_by_a_damaged_one(world: 
 
 
 def test_behind_the_last_good_record_the_queue_waits_for_a_good_one(world: World) -> None:
-    """What ends in damage may be a log that is not whole yet: there is nothing to go on with."""
+    """After the last good record, a queue waits for a good record to continue with. A log that ends
+    with damaged records may be incomplete."""
     world.source.put(KEY, 0, 5)
     world.damage(3, 4)
     for _ in range(2):
@@ -149,7 +150,7 @@ def test_a_message_that_retention_deletes_meanwhile_is_not_damaged(
     queue_range = world.source.queue_range
 
     def cleaned(key: QueueKey) -> QueueRange | None:
-        """Behind the visit's own look."""
+        """Clean the store after the upload round has checked the range."""
         if any(read[1] == 4 for read in world.source.reads):
             world.source.clean(key, 6)
         return queue_range(key)
@@ -176,7 +177,7 @@ def test_l06_damage_to_a_record_that_is_in_the_tier_does_not_stop_its_queue(worl
 def test_damage_is_told_of_all_visits_of_a_scan(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tieredstore.tier.upload.dispatcher.VISIT_BYTES", 1)
+    monkeypatch.setattr("tieredstore.tier.upload.dispatcher.ROUND_BYTES", 1)
     world = World(group_commit_count=2)
     world.source.put(KEY, 0, 12)
     world.damage(3, 8)

@@ -1,4 +1,4 @@
-"""What the dispatcher uploads, when, and what it does when something is wrong."""
+"""Tests of the dispatcher's uploads: their content, their times, and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.policy.topic_filter import TopicFilter
 from tieredstore.tier.upload import dispatcher as module
-from tieredstore.tier.upload import visits
+from tieredstore.tier.upload import rounds
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 
@@ -49,7 +49,7 @@ OTHER = QueueKey("TopicB", 3)
 
 
 class Rig:
-    """A source, a tier and a dispatcher between them."""
+    """A source, a tier and a dispatcher that uploads from one to the other."""
 
     def __init__(self, **settings: Any) -> None:
         self.tier = Tier(settings=settings)
@@ -420,7 +420,7 @@ def test_a_failing_queue_stops_no_other_and_goes_on_later(rig: Rig) -> None:
     outcomes = {outcome.key: outcome for outcome in rig.dispatcher.scan(force=True)}
     assert outcomes[KEY].status is DispatchStatus.FAILED
     assert outcomes[OTHER].messages == 3
-    assert not existing(rig.store, KEY).has_uncommitted  # nothing is held in memory meanwhile
+    assert not existing(rig.store, KEY).has_uncommitted  # no message stays in memory
     state["on"] = False
     rig.dispatcher.scan(force=True)
     assert rig.offsets() == [0, 1, 2]
@@ -431,7 +431,7 @@ def test_a_failing_queue_stops_no_other_and_goes_on_later(rig: Rig) -> None:
 def test_a_scan_gives_an_unavailable_backend_a_rest(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(visits, "GIVE_UP_AFTER", 3)
+    monkeypatch.setattr(rounds, "GIVE_UP_AFTER", 3)
     rig.dispatcher = MessageStoreDispatcher(
         config(dispatch_threads=1),
         rig.source,
@@ -517,8 +517,8 @@ def test_without_message_index_no_key_is_put() -> None:
 
 @pytest.mark.parametrize("begins_on", [False, True])
 def test_the_index_is_switched_at_run_time(begins_on: bool) -> None:
-    """A queue that was in it gets what it missed, from the tier; another begins with what is
-    uploaded then."""
+    """The index is enabled and disabled at run time. A queue that was in the index gets its missing
+    keys from the tier. Another queue gets keys from its next upload on."""
     rig = Rig(message_index_enable=begins_on)
     settings = rig.dispatcher._config
     for round_, keys in enumerate(("first", "second", "third")):
@@ -559,7 +559,8 @@ def test_defect_d21_a_failing_index_keeps_the_order_of_keys(rig: Rig) -> None:
 
 
 def test_defect_d21_keys_never_overtake_missing_ones(rig: Rig) -> None:
-    """The mark would say that the missing ones are in."""
+    """Keys are not put into the index before earlier keys that are missing. Otherwise the watermark
+    would cover the missing keys."""
     rig.source.put(KEY, 0, 2, keys=("one",))
     rig.index.fail = True
     rig.one()
@@ -610,7 +611,7 @@ def test_while_the_index_takes_no_keys_the_tier_is_not_read_for_them(
 
 
 class _CountedReads(WrapperProvider):
-    """Counts all that is read from a tier."""
+    """Counts the reads from a tier."""
 
     def __init__(self) -> None:
         super().__init__(MemoryProvider())
@@ -649,7 +650,7 @@ def test_a_failed_index_makes_no_idle_scan_visit_a_queue_or_read_the_tier() -> N
         rig.tier.clock.advance(SCAN_MS)
         assert rig.dispatcher.scan() == []
     rig.source.put(KEY, 50, 1, keys=("one",))
-    rig.dispatcher.scan(force=True)  # an upload goes on, without reading back either
+    rig.dispatcher.scan(force=True)  # an upload continues, without reading back either
     assert (provider.reads, rig.index.keys()) == (0, [])
     rig.index.fail = False
     rig.dispatcher.scan()
@@ -669,7 +670,8 @@ def test_after_a_start_a_queue_is_not_read_for_keys_that_the_index_has() -> None
 
 
 def test_an_index_that_refuses_what_is_put_is_tried_ever_more_rarely() -> None:
-    """As where the disk has no space for a new index file: it takes keys, until it gets them."""
+    """An index that refuses keys, because the disk has no space for a new file, is tried at growing
+    intervals. It accepts keys until it needs that file."""
     rig, provider = rig_of_counted_reads()
     keys = [QueueKey("T", number) for number in range(10)]
     for key in keys:
@@ -763,7 +765,8 @@ def test_a_scan_visits_only_queues_with_work_and_shares_them_among_workers() -> 
 def test_a_scan_has_as_many_threads_as_are_configured(
     threads: int, pending: int, expected: int
 ) -> None:
-    """And no more than a quarter of tieredStoreMaxPendingLimit."""
+    """A scan has as many threads as configured, and at most a quarter of
+    tieredStoreMaxPendingLimit."""
     rig = Rig(dispatch_threads=threads, max_pending_limit=pending)
     for queue_id in range(12):
         rig.source.put(QueueKey("T", queue_id), 0, 1)
@@ -790,7 +793,7 @@ def test_a_scan_has_as_many_threads_as_are_configured(
 
 
 def test_a_long_queue_takes_turns(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "VISIT_BYTES", 1)
+    monkeypatch.setattr(module, "ROUND_BYTES", 1)
     rig = Rig(group_commit_count=2)
     rig.source.put(KEY, 0, 9)
     [outcome] = rig.dispatcher.scan(force=True)

@@ -1,5 +1,5 @@
-"""Queues whose uploads fail, each for a reason of its own: the others have their turn, and so has
-what works again; a backend that is away is left in peace."""
+"""Queues fail to upload, each for its own reason. The other queues are uploaded, and so are queues
+that recover. An unreachable backend is not asked too often."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.policy.topic_filter import TopicFilter
-from tieredstore.tier.upload import visits
+from tieredstore.tier.upload import rounds
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 GOOD = QueueKey("Good", 0)
@@ -79,7 +79,7 @@ class World:
             self.source.put(key, max(self.source.tables.get(key, {}), default=-1) + 1)
 
     def scan(self) -> set[QueueKey]:
-        """The queues of which something was uploaded."""
+        """Run a scan. Return the queues that uploaded messages."""
         return {o.key for o in self.dispatcher.scan(force=True) if o.messages}
 
     def offsets(self, key: QueueKey) -> list[int]:
@@ -97,7 +97,7 @@ def test_queues_that_fail_starve_no_other(threads: int) -> None:
     bad = queues("Bad", 40)
     world.put(*bad, GOOD)
     world.provider.refuse(*bad)
-    for _ in range(len(bad) // visits.GIVE_UP_AFTER + 1):  # until each of them is known
+    for _ in range(len(bad) // rounds.GIVE_UP_AFTER + 1):  # until each of them is known
         world.scan()
     assert world.offsets(GOOD) == [0]
     for more in range(1, 4):
@@ -131,7 +131,8 @@ def test_of_queues_that_failed_those_that_work_again_need_not_wait_for_the_other
 
 
 def test_queues_that_fail_slowly_take_turns_within_their_time() -> None:
-    """Each costs all the retries of its client; the next scan must come all the same."""
+    """Queues whose uploads fail slowly take turns, so that the next scan begins in time. Each
+    failure takes all retries of its client."""
     world = World(dispatch_threads=1)
     bad = queues("Bad", 24)
     world.put(*bad, GOOD)
@@ -146,7 +147,7 @@ def test_queues_that_fail_slowly_take_turns_within_their_time() -> None:
         world.provider.asked.clear()
         assert world.scan() == {GOOD}
         asked = [path for path in world.provider.asked if "/Bad/" in path]
-        assert len(asked) == visits.FAILING_MS // 1_000 + 1
+        assert len(asked) == rounds.FAILING_MS // 1_000 + 1
         tried += asked
     assert len(set(tried)) == len(bad)  # the one that waits longest is the next
 
@@ -161,7 +162,7 @@ def test_a_backend_that_is_away_is_left_in_peace_although_all_have_failed_before
     for _ in range(10):
         world.provider.asked.clear()
         assert world.scan() == set()
-        assert len(world.provider.asked) == visits.GIVE_UP_AFTER
+        assert len(world.provider.asked) == rounds.GIVE_UP_AFTER
     world.provider.is_away = False
     assert world.scan() == set(every)
     assert world.dispatcher.failing_queues == {}
@@ -175,8 +176,8 @@ def test_new_queues_do_not_all_ask_a_backend_that_is_away() -> None:
     world.provider.is_away = True
     world.put(*new, *known)
     assert world.scan() == set()
-    assert len({path for path in world.provider.asked if "/New/" in path}) == visits.GIVE_UP_AFTER
-    assert {path for path in world.provider.asked if "/Known/" in path}  # behind them all the same
+    assert len({path for path in world.provider.asked if "/New/" in path}) == rounds.GIVE_UP_AFTER
+    assert {path for path in world.provider.asked if "/Known/" in path}  # later ones all the same
     world.provider.is_away = False
     assert world.scan() == {*known, *new}
 

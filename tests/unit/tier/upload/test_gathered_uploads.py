@@ -1,4 +1,5 @@
-"""Uploads of many queues in one object: what counts when, and whose bytes are moved later."""
+"""Many queues are uploaded in one object. Tests of when their messages count as uploaded, and of
+the sources from which their bytes are moved later."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -44,11 +45,12 @@ QUEUES = 20
 FLAG_POSITION = 16
 REGROUP_MS = 30 * 60_000
 SCAN_MS = 20_000
-"""Between two scans."""
+"""Time between two scans, ms."""
 
 
 class CountedClient(MemoryObjectClient):
-    """Counts requests by operation and whether they are for groups; fails as `before` does."""
+    """Counts requests by operation, separately for group objects. A request fails if `before`
+    raises."""
 
     def __init__(self, now_ms: Callable[[], int], **settings: Any) -> None:
         super().__init__(now_ms=now_ms, **settings)
@@ -189,7 +191,8 @@ def test_a_topic_that_is_deleted_while_its_upload_waits_does_not_come_back(node:
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("sizes", [(0, 1 << 20, 0), (1 << 20, 0, 1 << 20)], ids=["on", "off"])
 def test_a_tier_goes_on_when_groups_are_switched(sizes: tuple[int, ...], is_clean: bool) -> None:
-    """What was written otherwise stays what it is, and is sorted and merged with the rest."""
+    """A tier continues when group objects are enabled or disabled. Earlier writes keep their form,
+    and are sorted and merged with later writes."""
     node: Node | None = None
     count = 0
     for group_bytes in (*sizes, sizes[-1]):
@@ -271,7 +274,8 @@ def test_a_message_waits_for_less_than_a_minute() -> None:
 
 
 def test_queues_are_visited_in_the_order_of_groups() -> None:
-    """So that a reader of one queue finds it in few of them."""
+    """Queues are uploaded in the order of group objects, so that each queue's messages are in few
+    groups, which helps a reader of one queue."""
     node = Node(group_bytes=800)
     node.put(0, 1)
     assert node.scan() == QUEUES
@@ -303,7 +307,8 @@ def test_a_segment_that_ended_is_moved_from_the_brokers_own_messages(
 
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_i06_a_lost_group_costs_its_queues_a_roll_and_a_hole(node: Node, is_lost: bool) -> None:
-    """2 messages of each queue, 3 of the first half in a group that is lost, then 1 of each."""
+    """Queues with bytes in a lost or damaged group object continue after a hole. All other queues
+    are complete. The first half of the queues has uploaded 3 messages in this object."""
     for number in range(QUEUES // 2):
         node.source.put(queue_of(number), 2, 3)
     before = set(group_keys(node))
@@ -341,7 +346,8 @@ def test_i06_a_lost_group_costs_its_queues_a_roll_and_a_hole(node: Node, is_lost
 
 @pytest.mark.parametrize("group_bytes", [0, 1 << 20])
 def test_i01_a_bit_that_no_format_checks_is_found(group_bytes: int) -> None:
-    """One of a message's flag, in a write of its queue's and in a group."""
+    """A changed bit that no format checks is found: one bit of a message's flag, in an object of
+    its queue or in a group object."""
     node = Node(group_bytes=group_bytes)
     node.put(0, 2)
     assert node.scan() == 2 * QUEUES
@@ -364,7 +370,7 @@ def test_i01_a_bit_that_no_format_checks_is_found(group_bytes: int) -> None:
     assert report.uncovered_bytes == 0
     log = SegmentId(f"{BROKER}/TopicA/3", FileSegmentType.COMMIT_LOG, 0)
     units = SegmentId(f"{BROKER}/TopicA/3", FileSegmentType.CONSUME_QUEUE, 0)
-    # Of a write with units nobody can tell which of both it is
+    # In a write with units the two cannot be told apart
     expected = {log} if group_bytes else {log, units}
     assert {found.segment for found in findings} == expected
     assert {found.kind for found in findings} == {"block-checksum"}

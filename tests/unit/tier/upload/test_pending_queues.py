@@ -1,4 +1,4 @@
-"""Which queues a scan looks at: those that changed, and those that are not done with."""
+"""Tests of the queues that a scan examines: changed queues and unfinished ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = KEYS[7]
 
 
 class NotingSource(ListSource):
-    """Knows what has changed, and counts the looks at queues."""
+    """Source that knows the changed queues, and records the reads of queue ranges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Rig:
             self.source.put(key, 0, 3)
 
     def scan(self, *, force: bool = True) -> list[QueueKey]:
-        """The queues that were uploaded."""
+        """Run a scan. Return the queues that were uploaded."""
         self.source.looks.clear()
         found = self.dispatcher.scan(force=force)
         return sorted(outcome.key for outcome in found if outcome.messages)
@@ -119,10 +119,10 @@ def test_a_scan_that_ends_early_forgets_no_queue(rig: Rig, monkeypatch: pytest.M
     rig.source.put(KEY, 3)
     with monkeypatch.context() as patched:
 
-        def fail(_: object) -> None:
+        def fail(*_: object) -> None:
             raise Unavailable("no disk")
 
-        patched.setattr(rig.dispatcher, "_announce", fail)
+        patched.setattr(rig.dispatcher, "_prepare", fail)
         with pytest.raises(Unavailable):
             rig.scan()
     assert rig.scan() == [KEY]
@@ -133,12 +133,12 @@ def test_what_is_stored_is_committed_though_the_next_visit_finds_the_queue_taken
 ) -> None:
     rig = Rig(message_index_enable=False)
     rig.settle()
-    monkeypatch.setattr(rig.dispatcher, "_shares_looks", True)
+    monkeypatch.setattr(rig.dispatcher, "_shares_checks", True)
     rig.source.put(KEY, 3)
     with monkeypatch.context() as patched:
 
         def fail() -> None:
-            raise Unavailable("nobody can tell whose the tier is")
+            raise Unavailable("the owner of the tier is not known")
 
         patched.setattr(rig.store, "confirm_writer", fail)
         assert rig.scan() == []
@@ -237,7 +237,7 @@ def test_a_queue_is_said_to_have_changed_until_its_messages_are_on_disk() -> Non
 
 
 def end_in_tier(broker: TieredLocal, topic: str, queue_id: int = 0) -> int:
-    """Whoever uploaded it, the loop or a call: what the tier has."""
+    """Upload, unless a background scan has done so, and return the end of the queue in the tier."""
     broker.upload()
     file = broker.store.flat_files.get(topic, queue_id)
     return 0 if file is None else file.consume_queue_commit_offset

@@ -1,4 +1,5 @@
-"""A visit to a queue with much to upload: a stop, and others in need of it, wait for one batch."""
+"""An upload round takes long. A stop, and other threads that need the queue, wait for one batch
+only."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from tieredstore.tier.upload.outcome import DispatchStatus
 
 
 class WatchedProvider(WrapperProvider):
-    """A tier in memory; `before_write` is called in front of each write to a commit log."""
+    """A tier in memory. `before_write` is called before each write to a commit log."""
 
     def __init__(self) -> None:
         super().__init__(MemoryProvider())
@@ -55,7 +56,7 @@ class _WatchedSegment(WrapperSegment):
 
 
 class World:
-    """Batches of two messages, keys in an index that remembers."""
+    """Batches of two messages, with keys in an index that records them."""
 
     def __init__(self) -> None:
         settings = config(group_commit_count=2, dispatch_threads=1)
@@ -127,7 +128,7 @@ def test_the_upload_at_a_stop_ends_with_its_time(
 def test_keys_that_are_read_back_end_with_a_stop_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tieredstore.tier.upload.indexing._UNITS_AT_ONCE", 5)
+    monkeypatch.setattr("tieredstore.tier.upload.key_upload._UNITS_AT_ONCE", 5)
     world.source.put(KEY, 0, 50, keys=("key",))
     world.index.fail = True
     world.dispatcher.scan(force=True)
@@ -224,8 +225,9 @@ def test_two_uploads_of_one_queue_take_turns_and_put_each_key_once(world: World)
 def test_a_visit_that_comes_before_a_stored_upload_is_confirmed_puts_its_keys_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It commits what is stored; what waited for a look must not put the same keys again."""
-    patch(world.dispatcher, _shares_looks=True)  # small uploads are confirmed together
+    """An upload round that begins before a stored upload is confirmed puts its keys into the index
+    once. A later confirmation does not put the same keys again."""
+    patch(world.dispatcher, _shares_checks=True)  # small uploads are confirmed together
     world.source.put(KEY, 0, 1, keys=("key",))
     world.dispatcher.scan(force=True)
     wait_for_lock = FlatMessageFile.wait_for_lock

@@ -1,4 +1,4 @@
-"""What an upload stored counts only after a look at the writer epoch that began after the replies:
+"""A stored upload counts only after a fence check that began after the store's replies. This holds
 for readers, metadata, index, retention guard and metrics alike."""
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.policy.topic_filter import TopicFilter
-from tieredstore.tier.upload import rules
+from tieredstore.tier.upload import commit_interval
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 from tieredstore.tier.upload.queue_upload import DISPATCHED_METRIC
-from tieredstore.tier.upload.visits import STORED_TOGETHER
+from tieredstore.tier.upload.rounds import STORED_TOGETHER
 
 MINUTE_MS = 60_000
 
 
 class LookingClient(MemoryObjectClient):
-    """Fails looks at the epoch when told to; calls `before` and `after` around each request."""
+    """Client whose fence checks fail on demand. Calls `before` and `after` around each request."""
 
     def __init__(self, now_ms: Callable[[], int], **settings: Any) -> None:
         super().__init__(now_ms=now_ms, **settings)
@@ -66,7 +66,8 @@ class LookingClient(MemoryObjectClient):
 
 
 class Node:
-    """A process with clocks of its own, over a store with a clock of its own."""
+    """A process that uploads to an object store. Its clocks differ from the clock of the object
+    store."""
 
     def __init__(
         self, server: ManualClock, *, beside: Node | None = None, take_over: bool = False
@@ -108,7 +109,7 @@ class Node:
         return outcome
 
     def told(self) -> dict[str, object]:
-        """All that anybody learns of what is uploaded."""
+        """Return everything about the uploads that readers and other components can observe."""
         file = existing(self.store)
         return {
             "read": bodies(file),
@@ -287,7 +288,7 @@ def test_a_shared_look_that_fails_leaves_all_of_them_stored_and_tells_nobody(
 
 
 def before_the_look(node: Node, act: Callable[[], object]) -> None:
-    """Let something happen before the right to write is confirmed next."""
+    """Call `act` just before the next fence check."""
     confirm, acts = node.store.confirm_writer, [act]
 
     def confirm_late() -> None:
@@ -330,7 +331,7 @@ def test_what_another_visit_let_count_meanwhile_counts_once(server: ManualClock)
 def test_a_large_upload_does_not_wait_in_memory(
     server: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "DEFERRED_BYTES", 100)
+    monkeypatch.setattr(commit_interval, "DEFERRED_BYTES", 100)
     node = Node(server)
     put_all(node, 4)
     outcomes = make_dispatcher(node, 1).scan(force=True)
@@ -349,8 +350,9 @@ SWITCH_MS = [1_000, 20_000, 59_000, 61_000, 20 * MINUTE_MS]
 def test_w07_a_machine_that_stands_still_in_a_request_acknowledges_nothing_that_is_lost(
     server: ManualClock, number: int, moment: str, switch_ms: int, which: tuple[str, ...]
 ) -> None:
-    """It is stopped in the write, or in the look; whose clocks go on meanwhile does not matter. The
-    other one takes over, writes, merges, collects."""
+    """A machine that is paused in a write or a fence check acknowledges no message that is lost.
+    Its clocks may continue in the meantime. Another writer takes over, writes, merges and deletes
+    garbage."""
     old = Node(server)
     old.source.put(KEY, 0, 2)
     old.scan()

@@ -1,4 +1,4 @@
-"""Tag filters: by hash, then by text; subscriptions as consumers write them."""
+"""Tag filters compare hashes first and texts second, for the subscriptions that consumers write."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.kit.local_stores import plain, put_all, running, small_config
-from tieredstore.broker.clients import Subscription
+from tieredstore.broker.clients.session import Subscription
 from tieredstore.broker.pull import make_filter
-from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.refused import Reason, Refused
 from tieredstore.message.hashes import java_string_hash
 
 
@@ -37,4 +37,4 @@ def test_tags_are_parted_by_two_bars() -> None:
 def test_a_bad_expression_is_refused(kind: str, expression: str) -> None:
     with pytest.raises(Refused) as refused:
         make_filter(Subscription.parse("T", expression, kind))
-    assert refused.value.reason is RefusalReason.SUBSCRIPTION_PARSE_FAILED
+    assert refused.value.reason is Reason.SUBSCRIPTION_PARSE_FAILED

@@ -1,4 +1,4 @@
-"""Heartbeats, members of groups and locks over remoting."""
+"""Tests of heartbeats, group members and locks over remoting."""
 
 from __future__ import annotations
 
@@ -162,5 +162,51 @@ def test_a_subscription_is_checked_before_it_is_used(tmp_path: Path) -> None:
             assert await check("a > 1") == ResponseCode.SUCCESS
             assert await check("a >") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
             assert await check("a", "XPATH") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+    play(tmp_path, scenario)
+
+
+def test_s81_later_heartbeats_of_a_connection_count_together(tmp_path: Path) -> None:
+    async def scenario(broker: ServedBroker) -> None:
+        async with await RemotingClient.open(broker.address) as client:
+            codes = []
+            for part in ("a", "b"):
+                groups = [{"groupName": f"{part}{number}"} for number in range(6_000)]
+                body = json.dumps({"clientID": "c", "producerDataSet": groups}).encode()
+                codes.append((await client.request(RequestCode.HEART_BEAT, body=body)).code)
+            assert codes == [0, ResponseCode.INVALID_PARAMETER]
+            assert len(broker.services.producers.list_groups()) == 10_000
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("size", [1_024, 1_025])
+def test_s81_a_client_id_is_at_most_1024_characters_long(tmp_path: Path, size: int) -> None:
+    async def scenario(broker: ServedBroker) -> None:
+        async with await RemotingClient.open(broker.address) as client:
+            body = json.dumps({"clientID": "c" * size, "producerDataSet": [{"groupName": "p"}]})
+            answer = await client.request(RequestCode.HEART_BEAT, body=body.encode())
+            assert answer.code == (0 if size == 1_024 else ResponseCode.INVALID_PARAMETER)
+            lock = {"consumerGroup": GROUP, "clientId": "c" * size, "mqSet": []}
+            answer = await client.request(RequestCode.LOCK_BATCH_MQ, body=json.dumps(lock).encode())
+            assert answer.code == (0 if size == 1_024 else ResponseCode.INVALID_PARAMETER)
+
+    play(tmp_path, scenario)
+
+
+def test_s81_only_queues_of_the_broker_are_locked(tmp_path: Path) -> None:
+    async def scenario(broker: ServedBroker) -> None:
+        async with await RemotingClient.open(broker.address) as client:
+            queues = [
+                {"topic": topic, "queueId": queue_id, "brokerName": "b"}
+                for topic, queue_id in ((TOPIC, -1), (TOPIC, 0), (TOPIC, 65_536), ("absent", 0))
+            ]
+            for group, locked in ((GROUP, queues[1:2]), ("bad group", [])):
+                lock = {"consumerGroup": group, "clientId": "c", "mqSet": queues}
+                answer = await client.request(
+                    RequestCode.LOCK_BATCH_MQ, body=json.dumps(lock).encode()
+                )
+                assert json.loads(answer.body_bytes)["lockOKMQSet"] == locked
+            assert broker.services.locks._groups.keys() == {GROUP}
 
     play(tmp_path, scenario)

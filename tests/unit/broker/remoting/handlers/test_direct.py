@@ -1,4 +1,4 @@
-"""What the broker asks live clients for others, and replies between clients."""
+"""The broker sends requests to live clients on behalf of other clients, and forwards replies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tests.kit.local_stores import plain
 from tests.kit.remoting import RemotingClient
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.handlers.direct import reset_client_offsets
 from tieredstore.message.properties import decode_properties, encode_properties
 
 ASKED = {"consumerGroup": GROUP, "clientId": "c"}
@@ -61,20 +60,6 @@ def test_a_consumer_that_is_not_there_or_does_not_answer_is_said(
                     RequestCode.CONSUME_MESSAGE_DIRECTLY, ASKED | {"msgId": message_id}
                 )
                 assert lost.code in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR)
-
-    play(tmp_path, scenario)
-
-
-def test_members_are_told_to_go_on_elsewhere(tmp_path: Path) -> None:
-    async def scenario(broker: ServedBroker) -> None:
-        async with await RemotingClient.open(broker.address) as client:
-            assert reset_client_offsets(broker.services, GROUP, TOPIC, 1, b"{}") == []
-            await join(client, "c")
-            await client.next_call()
-            assert len(reset_client_offsets(broker.services, GROUP, TOPIC, 1, b"{}")) == 1
-            told = await client.next_call()
-            assert (told.code, told.body_bytes, told.is_one_way) == (220, b"{}", True)
-            assert told.ext_fields["group"] == GROUP
 
     play(tmp_path, scenario)
 

@@ -1,29 +1,46 @@
-"""Offsets of groups and queues over remoting, and messages by key and place."""
+"""Over remoting, clients request offsets of groups and queues, messages by key, and messages by
+location."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from tests.kit.consuming import GROUP, TOPIC, ServedBroker, play, split_records
 from tests.kit.local_stores import plain
 from tests.kit.remoting import RemotingClient
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
+from tieredstore.local.dispatch_source import LocalDispatchSource
 
 MINE = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
 
 
-def test_a_new_group_has_no_offset_until_it_commits_one(tmp_path: Path) -> None:
+def test_a_new_group_begins_at_the_first_message_while_the_local_log_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Java's broker, a new group begins at the first message while the local log has it, so
+    it also gets messages from before its creation."""
+
     async def scenario(broker: ServedBroker) -> None:
-        await broker.put(plain())
         async with await RemotingClient.open(broker.address) as client:
 
             async def query(**more: object) -> tuple[int, str | None]:
                 answer = await client.request(RequestCode.QUERY_CONSUMER_OFFSET, MINE | more)
                 return answer.code, answer.ext_fields.get("offset")
 
-            assert await query() == (ResponseCode.QUERY_NOT_FOUND, None)
-            assert await query(setZeroIfNotFound=False) == (ResponseCode.QUERY_NOT_FOUND, None)
+            absent = (ResponseCode.QUERY_NOT_FOUND, None)
+            assert await query() == absent  # the queue is empty
+            await broker.put(plain())
+            assert await query() == (ResponseCode.SUCCESS, "0")
+            assert await query(setZeroIfNotFound=False) == absent
             assert await query(setZeroIfNotFound=True) == (ResponseCode.SUCCESS, "0")
+            assert await query(queueId=1) == absent
+            with monkeypatch.context() as patch:
+                patch.setattr(LocalDispatchSource, "is_in_store", lambda *_: False)
+                assert await query() == absent
+                assert await query(setZeroIfNotFound=True) == absent
             client.send_one_way(RequestCode.UPDATE_CONSUMER_OFFSET, MINE | {"commitOffset": 5})
             assert await query() == (ResponseCode.SUCCESS, "5")
             for bad, code in (
@@ -40,6 +57,37 @@ def test_a_new_group_has_no_offset_until_it_commits_one(tmp_path: Path) -> None:
                 answer = await client.request(RequestCode.UPDATE_CONSUMER_OFFSET, MINE | bad)
                 assert answer.code == code, answer.remark
             assert await query() == (ResponseCode.SUCCESS, "5")
+
+    play(tmp_path, scenario)
+
+
+def test_s38_offsets_are_taken_for_queues_that_exist_and_for_no_other(tmp_path: Path) -> None:
+    async def scenario(broker: ServedBroker) -> None:
+        services = broker.services
+        config = services.topics.find_topic(TOPIC)
+        assert config is not None
+        counts = max(config.read_queue_nums, config.write_queue_nums)
+        await broker.put(plain(queue_id=counts - 1))
+        async with await RemotingClient.open(broker.address) as client:
+
+            async def update(queue_id: int) -> int:
+                fields = MINE | {"queueId": queue_id, "commitOffset": 1}
+                return (await client.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code
+
+            assert await update(0) == ResponseCode.SUCCESS
+            for queue_id in (counts, 65_536, 2**31 - 1, 2**31, 2**40, 2**63 - 1, 2**63):
+                assert await update(queue_id) == ResponseCode.INVALID_PARAMETER
+            # Less queues than before: what the last one has is still consumed.
+            fewer = msgspec.structs.replace(config, read_queue_nums=1, write_queue_nums=1)
+            services.topics.update_topic(fewer)
+            assert await update(counts - 1) == ResponseCode.SUCCESS
+            if counts > 2:
+                assert await update(counts - 2) == ResponseCode.INVALID_PARAMETER
+            wider = msgspec.structs.replace(config, read_queue_nums=counts + 5)
+            services.topics.update_topic(wider)
+            assert await update(counts + 4) == ResponseCode.SUCCESS
+            known = services.offsets.list_offsets(GROUP, TOPIC)
+            assert set(known) == {0, counts - 1, counts + 4}
 
     play(tmp_path, scenario)
 

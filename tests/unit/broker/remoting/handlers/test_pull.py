@@ -1,4 +1,4 @@
-"""Pulls over remoting: records as stored, statuses, subscriptions, waiting."""
+"""Tests of pulls over remoting: records as stored, statuses, subscriptions, waiting."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.consuming import (
-    GROUP,
-    TOPIC,
-    ServedBroker,
-    join,
-    play,
-    pull_messages,
-    split_records,
-)
+from tests.kit.consuming import GROUP, TOPIC, ServedBroker, join, play, pull_messages, split_records
 from tests.kit.local_stores import plain
 from tests.kit.remoting import RemotingClient, wait_for
 from tieredstore.broker.remoting.codes import HeaderType, RequestCode, ResponseCode

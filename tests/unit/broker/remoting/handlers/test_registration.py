@@ -1,4 +1,4 @@
-"""Which request codes are served."""
+"""The server has a handler for each expected request code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.kit.consuming import ServedBroker, play
 from tieredstore.broker.remoting.codes import RequestCode
-from tieredstore.broker.remoting.handlers.registration import make_handler_table
+from tieredstore.broker.remoting.handlers.base import make_handler_table
 
 SENT_BY_BROKERS = {
     RequestCode.CHECK_TRANSACTION_STATE,
@@ -14,6 +14,7 @@ SENT_BY_BROKERS = {
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+    RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
 }
 
 

@@ -1,4 +1,5 @@
-"""JSON bodies as columns: schemas as text, bodies that fit and bodies that do not."""
+"""JSON bodies become columns. Tests of schemas given as text, and of bodies that do or do not match
+them."""
 
 from __future__ import annotations
 
@@ -81,9 +82,17 @@ def test_all_types() -> None:
         ("a BINARY", {"a": "?"}, "base64"),
         ("a TIMESTAMP", {"a": "yesterday"}, "RFC3339|datetime"),
         ("a TIMESTAMP", {"a": "0001-01-01T00:00:00+14:00"}, "out of range|overflow|year"),
-        ("a DECIMAL(4,2)", {"a": 123.4}, "precision"),
-        ("a DECIMAL(4,2)", {"a": "1.234"}, "truncate|scale|data loss"),
-        ("a DECIMAL(4,2)", {"a": "NaN"}, "."),
+        ("a DECIMAL(4,2)", {"a": 123.4}, "123.4"),
+        ("a DECIMAL(4,2)", {"a": "1.234"}, "1.234"),
+        ("a DECIMAL(4,2)", {"a": "NaN"}, "NaN"),
+        ("a DECIMAL(4,2)", {"a": "sNaN"}, "sNaN"),
+        ("a DECIMAL(4,2)", {"a": "-Infinity"}, "-Infinity"),
+        ("a DECIMAL(4,2)", {"a": "1E-9999999"}, "1E-9999999"),
+        ("a DECIMAL(4,2)", b'{"a": 1E-999999999}', "1E-999999999"),
+        ("a DECIMAL(4,2)", {"a": "1E+999999999"}, r"1E\+999999999"),
+        ("a DECIMAL(4,2)", {"a": "1." + "0" * 90_000 + "1"}, "1.0*…"),
+        ("a ARRAY<MAP<STRING,DECIMAL(4,2)>>", {"a": [{"x": "1E-9999999"}]}, "1E-9999999"),
+        ("a STRUCT<b: DECIMAL(4,2)>", {"a": {"b": "1E-9999999"}}, "1E-9999999"),
         ("a INT NOT NULL", {}, "missing required field `a`"),
         ("a INT NOT NULL", {"a": None}, "got `null`"),
         ("a STRUCT<b: INT>", {"a": {"b": "x"}}, r"\$\.a\.b"),
@@ -101,6 +110,21 @@ def test_a_body_that_does_not_fit_is_null_with_a_reason(
     assert list(found.unfit) == [1]
     assert re.search(reason, found.unfit[1]), found.unfit[1]
     assert found.columns[0].to_pylist() == [fits["a"], None, fits["a"]]
+
+
+def test_decimals_have_the_places_of_their_type() -> None:
+    schema = "a ARRAY<DECIMAL(4,2)>, b STRUCT<c: DECIMAL(38,0), d: INT>, e DECIMAL(38,38)"
+    found = values(
+        schema,
+        {"a": [1, None, "2." + "0" * 90_000, "0E-9999999"], "b": {"c": "1E37", "d": 1}},
+        {"a": [], "b": {}, "e": 0.5},
+        {"b": None, "e": "-0"},
+    )
+    assert found == [
+        [[Decimal("1.00"), None, Decimal("2.00"), Decimal("0.00")], [], None],
+        [{"c": Decimal(10**37), "d": 1}, {"c": None, "d": None}, None],
+        [None, Decimal("0.5"), Decimal(0)],
+    ]
 
 
 def test_times_without_a_zone_are_utc() -> None:
@@ -147,8 +171,8 @@ def test_schemas_as_text(text: str, found: str) -> None:
         ("a INT NOT", "expected 'NULL', found 'its end'"),
         ("a STRUCT<x: INT, X: INT>", "names that differ, whatever their case"),
         (", INT", "expected a name, found ','"),
-        ("a INT; b INT", "expected ',', found ';'"),
-        ("a INT, A STRING", "column 'a' is there twice; case does not count"),
+        ("a INT;b INT", f"expected ',', found {';'!r}"),
+        ("a INT, A STRING", "column 'a' is there twice. Case does not count"),
         ("tags STRING", "column 'tags' is one of the message's.*body_prefix"),
         ("Day DATE", "column 'Day' is one of the message's or of the target's"),
         ("a " + "ARRAY<" * 40 + "INT" + ">" * 40, "at most 32 types within each other"),

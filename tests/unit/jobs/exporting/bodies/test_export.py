@@ -1,5 +1,5 @@
-"""Exports with columns of JSON bodies: in every format, for every reader, with bodies that do not
-fit."""
+"""Exports have columns of JSON bodies. They are tested in every format, with every reader, and with
+bodies that do not match the schema."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.kit.jobs.export import FORMATS, Export
 from tests.kit.tier_builder import TierBuilder
 from tieredstore import jobs
 from tieredstore.errors import Invalid
-from tieredstore.jobs.exporting import Format, OnUnfit
 from tieredstore.jobs.exporting.bodies.schema import parse_body_schema
+from tieredstore.jobs.exporting.request import Format, OnUnfit
 from tieredstore.message.encoding import Message
 
 SCHEMA = (
@@ -43,7 +43,7 @@ NAMES = ["c0", "c1", "c2", "c3", None, None, None]
 
 
 class Source:
-    """What `Export` needs of a tier."""
+    """The part of a tier that `Export` needs."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -58,7 +58,7 @@ def source(tmp_path: Path) -> Source:
 
 
 def read(exported: Export) -> list[pa.Table]:
-    """By several readers."""
+    """Read the target with several readers."""
     match exported.form:
         case Format.PARQUET:
             path = f"{exported.target}/*/*/*.parquet"

@@ -1,4 +1,4 @@
-"""Duplicates chosen by columns, beside a loop over a dict."""
+"""The duplicates that columnar code chooses are compared with a loop over a dict."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tieredstore.jobs.exporting.dedup.duplicates import choose_drops
 from tieredstore.jobs.exporting.dedup.keys import RECORD, Array
 
 Message = tuple[int, int, int]
-"""Halves of the hash, and the time."""
+"""A message: the two halves of its key's hash, and its store time."""
 TIMES = st.integers(0, 30) | st.sampled_from([-(2**63), -(2**62), 2**62, 2**63 - 1])
-"""Store times are what a record says."""
+"""Strategy that draws store times."""
 MESSAGES = st.lists(
     st.tuples(st.sampled_from([0, 1, 2**64 - 1]), st.integers(0, 2), TIMES),
     max_size=40,

@@ -1,4 +1,4 @@
-"""The writer epoch: one holder, the highest number wins."""
+"""Tests of the writer epoch: it has one holder, and the highest number wins."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 
 from tests.kit.chunks import Store
 from tests.kit.paths import ROOT
+from tieredstore.contracts.objects import ObjectInfo
 from tieredstore.errors import Fenced, Invalid, Unavailable
-from tieredstore.providers.chunks.client import ObjectInfo
-from tieredstore.providers.chunks.epochs import processes
+from tieredstore.providers.chunks.epochs import renewal
 from tieredstore.testing.object_faults import ObjectFault
 from tieredstore.timestamps import format_time
 
@@ -30,7 +30,7 @@ def store() -> Store:
 
 
 def epochs(store: Store) -> list[str]:
-    """The names of the epoch objects, without their leading zeros."""
+    """Return the names of the epoch objects, without leading zeros."""
     keys = [info.key for info in store.first.list(f"{FOLDER}/")]
     return [key.rpartition("/")[2].lstrip("0") for key in keys]
 
@@ -168,7 +168,8 @@ def test_a_claim_that_cannot_be_looked_at_is_let_go(store: Store) -> None:
 
 
 def test_epochs_stay_for_ever_and_their_markers_do_not(store: Store) -> None:
-    """Whoever held one, however long ago, looks for the next."""
+    """Epoch objects are never deleted, because every former owner, however old, looks for the next
+    epoch."""
     for number in range(1, 60):
         epoch = store.process().tier.acquire_writer("broker-a")
         assert epoch.number == number
@@ -179,7 +180,8 @@ def test_epochs_stay_for_ever_and_their_markers_do_not(store: Store) -> None:
 
 
 def test_w01_an_epoch_that_was_forgotten_is_not_taken_again(store: Store) -> None:
-    """Its number is free, but a look behind the create shows the ones that came after."""
+    """A writer does not own an epoch number that was used before and is free again, because the
+    fence check after its create finds the later epochs."""
     slow = store.process("slow", fencing=False)  # no probe before the create
     create = slow.client.request
 
@@ -210,7 +212,7 @@ def test_content_that_is_no_json_names_nobody(store: Store) -> None:
 
 
 DESCRIBE = (
-    "from tieredstore.providers.chunks.epochs.processes import describe_process;"
+    "from tieredstore.providers.chunks.epochs.renewal import describe_process;"
     "import orjson, sys;"
     "sys.stdout.buffer.write(orjson.dumps(describe_process()) + b'\\n'); sys.stdout.flush();"
     "sys.stdin.read()"
@@ -219,7 +221,7 @@ DESCRIBE = (
 
 @contextmanager
 def another_process() -> Iterator[dict[str, object]]:
-    """One that runs during the block; what it says of itself."""
+    """Run another process during the block. Yields the process's description of itself."""
     with subprocess.Popen(
         [sys.executable, "-c", DESCRIBE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     ) as process:
@@ -232,7 +234,7 @@ def another_process() -> Iterator[dict[str, object]]:
 
 
 needs_proc = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="only Linux tells whether a process is the same"
+    not sys.platform.startswith("linux"), reason="processes are identified on Linux only"
 )
 
 
@@ -269,7 +271,8 @@ def test_an_owner_that_nobody_has_waited_for_has_ended(store: Store) -> None:
 def test_w09_an_owner_that_is_hidden_is_not_taken_over(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `hidepid` does it: there is no folder of that process in /proc."""
+    """An owner whose process is hidden in /proc, by the mount option `hidepid`, is not fenced as if
+    it had ended."""
     with another_process() as found:
         read_text = Path.read_text
 
@@ -290,12 +293,13 @@ def test_w09_an_owner_that_is_hidden_is_not_taken_over(
 def test_w09_where_proc_is_not_this_space_s_nobody_has_ended(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: str
 ) -> None:
-    """A container that has the machine's /proc, and one that has none."""
+    """If /proc is missing, or is that of the machine and not of the container, no owner counts as
+    ended."""
     with another_process() as found:
         put_epoch(store, 1, format=2, owner="elsewhere", **found)
     if seen:
         (tmp_path / "self").symlink_to(seen)
-    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    monkeypatch.setattr(renewal, "_PROC", tmp_path)
     with pytest.raises(Fenced, match="elsewhere"):
         store.process().tier.acquire_writer("broker-a")
 
@@ -308,7 +312,9 @@ def test_an_owner_on_another_machine_may_be_alive(store: Store) -> None:
 
 
 class Record:
-    """Of a state directory that has made these claims."""
+    """Record of a state directory that has claimed the given epochs."""
+
+    mark = None
 
     def __init__(self, *claims: str) -> None:
         self.claims = list(claims)
@@ -321,12 +327,13 @@ class Record:
 
 
 class TestManyStarts:
-    """Epochs stay for ever: a look is a HEAD of the next number, which says that nobody has it as
-    long as none is deleted. So a start goes by its record, and lists no more for many than for
-    few."""
+    """Epoch objects are never deleted, so a fence check is a HEAD of the next number. A missing
+    object proves the ownership only if no epoch object is deleted. A start uses the record in its
+    state directory, so it needs no more LISTs for many epochs than for few."""
 
     def start(self, store: Store, record: Record, times: int) -> list[int]:
-        """Start and stop so often; how many keys each start was shown of the epochs' folder."""
+        """Start and stop `times` times. Return for each start the number of epoch keys that it
+        listed."""
         shown = []
         for _ in range(times):
             process = store.process()

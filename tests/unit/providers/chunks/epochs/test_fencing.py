@@ -1,4 +1,5 @@
-"""The probe that a writer makes before its first write."""
+"""Tests of the check that a writer makes before its first write: whether the object store refuses
+to create an object a second time."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def test_what_one_probe_could_not_delete_the_next_one_does() -> None:
         check_fencing(client, "folder")
     client.fault_of = None
     clock.advance(ABANDONED_MS)
-    check_fencing(client, "folder")  # may be one that is under way
+    check_fencing(client, "folder")  # may be an upload in flight
     assert len(list(client.list(""))) == 2
     clock.advance(1)
     check_fencing(client, "folder")

@@ -1,5 +1,5 @@
-"""Who goes on without a hand: the holder of the state directory that claimed the highest epoch,
-and, where it is allowed, who saw an epoch unchanged for long enough."""
+"""Tests of writers that continue without an operator: a process whose state directory has the claim
+of the highest epoch, and, if allowed, a process that saw an epoch unchanged for long enough."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 
 from tests.kit.chunks import Process, Store
 from tieredstore.errors import Fenced, Unavailable
-from tieredstore.providers.chunks.epochs import processes
+from tieredstore.providers.chunks.epochs import renewal
 from tieredstore.providers.chunks.epochs.epoch import ChunkWriterEpoch
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
-from tieredstore.tier.state_lock import RECORD_FILE, StateLock, StateRecord
+from tieredstore.tier.state_files import RECORD_FILE, StateLock, StateRecord
 
 AFTER_MS = 60_000
 
@@ -31,26 +31,28 @@ def store() -> Store:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Starts this machine again: no process that ran before can be looked for."""
+    """Return a function that restarts this machine: processes from before the restart cannot be
+    found."""
     starts = itertools.count(1)
 
     def start() -> None:
         boot = f"boot-{next(starts)}"
-        monkeypatch.setattr(processes, "_find_space", lambda: boot)
+        monkeypatch.setattr(renewal, "_find_space", lambda: boot)
 
     start()
     return start
 
 
 class Node:
-    """A state directory, and the processes that hold it one after another."""
+    """A state directory, and the processes that lock it one after another."""
 
     def __init__(self, store: Store, state: Path) -> None:
         self.store = store
         self.state = state
 
     def start(self, **settings: object) -> ChunkWriterEpoch:
-        """Start a process that takes the epoch, and lose the lock as a process does that ends."""
+        """Start a process that acquires the epoch, then release the lock as if the process had
+        ended."""
         lock = StateLock(self.state)
         lock.acquire()
         try:
@@ -113,7 +115,8 @@ def test_w06_a_copied_directory_needs_permission(
 def test_w06_a_cloned_machine_is_behind_once_the_other_has_gone_on(
     node: Node, machine: Callable[[], None]
 ) -> None:
-    """A clone has the same inodes: what it lacks is the claim of the newest epoch."""
+    """A cloned machine has the inodes of the original, but lacks its claim of the newest epoch. The
+    clone is fenced once the original has taken another epoch."""
     node.start()
     record = (node.state / RECORD_FILE).read_bytes()
     machine()
@@ -133,7 +136,7 @@ def test_w06_a_lost_record_needs_permission(node: Node, machine: Callable[[], No
 
 
 class World:
-    """A tier whose epoch 1 a node holds that crashes while it takes epoch 2."""
+    """A tier whose epoch 1 belongs to a node. The node crashes while it acquires epoch 2."""
 
     def __init__(self, root: Path) -> None:
         self.state = root
@@ -154,7 +157,8 @@ class World:
 def test_w06_a_crash_at_each_request_of_a_start_is_followed_by_a_start(
     tmp_path: Path, machine: Callable[[], None], fault: ObjectFault
 ) -> None:
-    """Between the record and the claim, and between the claim and the first write."""
+    """A start crashes at each of its requests in turn, also between its record and its claim, and
+    between its claim and its first write. The next start always succeeds."""
     for number in itertools.count(1):
         world = World(tmp_path / str(number))
         machine()
@@ -207,7 +211,8 @@ def test_w06_a_claim_is_recorded_before_it_is_made(tmp_path: Path) -> None:
 def test_w06_a_claim_that_arrives_after_its_process_ended_is_the_node_s_own(
     tmp_path: Path, machine: Callable[[], None]
 ) -> None:
-    """The next process meets it at its own claim, or at its own start."""
+    """A claim that arrives after its process ended belongs to the same state directory. The next
+    process finds it when it makes its own claim, or when it starts."""
     world = World(tmp_path / "state")
     machine()
     late: list[tuple[str, list[bytes]]] = []
@@ -245,8 +250,9 @@ def signs(store: Store) -> list[str]:
 
 
 def watcher(store: Store, actions: Mapping[int, Callable[[], object]]) -> Process:
-    """A process that may take over by time; before its n-th LIST (the second begins the watch)
-    something happens."""
+    """Return a process that may take over if the owner of the epoch gives no sign of life for
+    AFTER_MS. `actions[n]` is called before the process's n-th LIST. With the second LIST the
+    process begins to watch the owner."""
     process = Process(store, None, {"take_over_after_ms": AFTER_MS, "fencing": False})
     looks = itertools.count(1)
     send = process.client.request
@@ -308,7 +314,8 @@ def test_the_slower_of_two_nodes_says_how_long_is_waited(
 def test_a_machine_that_stood_still_has_not_watched(
     store: Store, node: Node, machine: Callable[[], None]
 ) -> None:
-    """An hour in which both slept is no hour without a sign."""
+    """An hour in which both machines were suspended does not count as an hour without a
+    heartbeat."""
     owner = node.start(take_over_after_ms=AFTER_MS)
     sign(owner)
     machine()

@@ -1,4 +1,5 @@
-"""Bytes that have a CRC: what reads compare, and what only a check of whole objects can."""
+"""Tests of bytes with a CRC: damage that reads find, and damage that only a check of whole objects
+finds."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def store() -> Store:
 
 
 def damage(store: Store, text: bytes, at: int = 0) -> str:
-    """Change a byte of the object that has this text; returns the kind of its name."""
+    """Change a byte of the object that contains this text. Return the first character of the
+    object's name."""
     for info in store.first.list(""):
         content = bytearray(store.first.get_range(info.key, 0, info.size_bytes) or b"")
         if text in content:
@@ -33,7 +35,7 @@ def damage(store: Store, text: bytes, at: int = 0) -> str:
 
 
 def write_groups(store: Store) -> Gathering:
-    """Three writes of queues A and B in groups: messages of 11 bytes, units of 2."""
+    """Write queues A and B three times in groups. Messages have 11 bytes, units have 2."""
     writer = Gathering(store)
     for text in (b"first_text", b"other_text", b"third_text"):
         writer.write("A", "B", text=text)

@@ -1,7 +1,9 @@
-"""Reads of the chunk log: which requests they make, and what they never take for data."""
+"""Tests of reads of the chunk log: the requests that they make, and the bytes that they must not
+return."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,16 +14,16 @@ from hypothesis import strategies as st
 
 from tests.kit.chunks import GRACE_MS, LOG, UNITS, Process, Store
 from tieredstore.errors import Corrupt, Invalid, Unavailable
-from tieredstore.providers.chunks.lives.names import chunk_name
+from tieredstore.providers.chunks.manifests.names import chunk_name
 from tieredstore.providers.chunks.reading.blocks import BlockReader, Wanted
-from tieredstore.providers.chunks.reading.cache import ByteCache
-from tieredstore.providers.chunks.reading.hedging import Hedge
+from tieredstore.providers.chunks.reading.reader import ByteCache, Hedge
 from tieredstore.testing.object_faults import ObjectFault
 from tieredstore.testing.provider.samples import content
 
 FAIL, SHORT = ObjectFault.FAIL, ObjectFault.SHORT
 LOOK = ["LIST"] * 4
-"""What a reader's first look at a segment is: what is inherited before and after it."""
+"""Requests for a reader's first listing of a segment. The epoch manifest is listed before and after
+the segment."""
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def store() -> Store:
 
 
 def reader_of(store: Store, **settings: Any) -> Process:
-    """Another process than the writer: nothing is in its memory."""
+    """Return a process other than the writer. It has nothing in memory."""
     return store.process(**settings)
 
 
@@ -379,9 +381,15 @@ class TestHedging:
         hedge = Hedge(lambda: 0, min_ms=1, share=0.05, threads=4)
         for _ in range(30):
             hedge.call(lambda: None)
-        pause = threading.Event()
+        begun, is_read_twice = itertools.count(), threading.Event()
+
+        def read() -> None:
+            if next(begun):
+                is_read_twice.set()
+            is_read_twice.wait(60)
+
         for _ in range(12):
-            hedge.call(lambda: pause.wait(0.01))
+            hedge.call(read)
         assert hedge.extra_count <= 0.05 * hedge.call_count
         assert hedge.extra_count >= 1
         hedge.close()

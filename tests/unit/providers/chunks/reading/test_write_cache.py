@@ -1,11 +1,11 @@
-"""What the cache of writes keeps, and of which part of an object."""
+"""Tests of the cache of recent writes: it keeps parts of objects."""
 
 from __future__ import annotations
 
 import pytest
 
 from tieredstore.clock import ManualClock
-from tieredstore.providers.chunks.reading.cache import WriteCache
+from tieredstore.providers.chunks.reading.reader import WriteCache
 
 
 @pytest.fixture

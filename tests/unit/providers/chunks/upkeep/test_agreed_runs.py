@@ -1,5 +1,6 @@
-"""Of two objects that hold the same bytes, who deletes one and who lists meanwhile take the same
-one: a writer looked at its epoch, and stands still inside of a deletion, while another begins."""
+"""Two objects contain the same bytes. A writer that deletes one of them and a successor that lists
+both must keep the same object. The writer has checked its epoch, and is paused in a deletion while
+the successor begins."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def store() -> Store:
 
 
 def collect_while_another_begins(store: Store, writer: Process) -> Process:
-    """Delete what is garbage; an heir lists, and writes elsewhere, before that takes effect."""
+    """Delete the garbage of a writer. Before the deletion takes effect, a successor lists the tier
+    and writes another segment. Returns the successor."""
     store.clock.advance(GRACE_MS + 1)
     delete = writer.client.delete
     heirs: list[Process] = []

@@ -1,4 +1,4 @@
-"""Merging, sealing, collecting garbage and deleting."""
+"""Tests of merges, seals, garbage collection and deletions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.kit.chunks import GRACE_MS, LOG, UNITS, Store
 from tieredstore.contracts.segment import Written
 from tieredstore.errors import Fenced, Invalid, Unavailable
-from tieredstore.providers.chunks.lives.names import Life, chunk_name, make_merged_name
+from tieredstore.providers.chunks.manifests.names import Generation, chunk_name, make_merged_name
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.testing.object_faults import ObjectFault
 from tieredstore.testing.provider.samples import content
@@ -315,13 +315,14 @@ class TestDeleting:
         writer.fail_next(None, None, FAIL)
         with pytest.raises(Unavailable):
             segment.delete()
-        store.first.delete([f"{store.folder()}/{min(store.lives()).name(chunk_name(0))}"])
+        store.first.delete([f"{store.folder()}/{min(store.generations()).name(chunk_name(0))}"])
         writer.operations()
         segment.delete()
         assert writer.operations() == ["LIST", "HEAD"]
 
     def test_what_may_still_come_is_deleted_too(self, store: Store) -> None:
-        """A write without an answer, of which a listing shows nothing."""
+        """The object of a write without a reply is deleted as well: it may be created later, when
+        no listing shows it yet."""
         writer = store.process().take_over()
         segment = writer.append(b"abc")
         segment.delete()
@@ -329,8 +330,8 @@ class TestDeleting:
         assert not isinstance(segment.write(0, [b"late"]), Written)
         segment.delete()
         assert store.names() == ["t"]
-        late = Life(1, 3).name(chunk_name(0))  # after a first life and its tombstone
-        assert max(store.lives()) > Life(1, 3)
+        late = Generation(1, 3).name(chunk_name(0))  # after a first life and its tombstone
+        assert max(store.generations()) > Generation(1, 3)
         store.first.put_if_absent(f"{store.folder()}/{late}", [b"late"], {})
         assert list(store.process().tier.list()) == []
         assert segment.write(0, [b"new"]) == Written(3)
@@ -342,7 +343,8 @@ class TestDeleting:
     def test_w03_a_topic_made_again_by_the_next_writer_is_not_deleted(
         self, store: Store, number: int
     ) -> None:
-        """Wherever the first one stands still while it deletes."""
+        """A topic that the next writer has recreated is not deleted by the former writer, which is
+        paused at each step of its deletion."""
         zombie = store.process("zombie").take_over()
         segment = zombie.append(b"abc", b"def")
         winner = store.process("winner")

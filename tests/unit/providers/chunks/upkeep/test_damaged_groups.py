@@ -1,4 +1,4 @@
-"""Group objects that are damaged or lost: what was in them is missed, and nothing else."""
+"""If group objects are damaged or lost, exactly their content is missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def group_keys(store: Store) -> list[str]:
 
 
 def flip(store: Store, key: str, at: int) -> None:
-    """Change a byte of an object, counted from its end where it is negative."""
+    """Change a byte of an object. A negative position counts from the object's end."""
     [info] = store.first.list(key)
     whole = bytearray(store.first.get_range(key, 0, info.size_bytes) or b"")
     whole[at] ^= 0xFF
@@ -59,14 +59,14 @@ def levels(store: Store) -> str:
 
 
 def read_behind(store: Store, topic: str, start: int) -> bytes:
-    """What a process without a state reads of a commit log, from a position on."""
+    """Return the bytes of a commit log from `start` on, as a process without a state reads them."""
     segment = store.process().open(queue_ids(topic)[0])
     return bytes(segment.read(start, segment.size() - start))
 
 
 def write_and_harm(store: Store, harm: object) -> Gathering:
-    """A and B have three writes each, C two; of the second group, with A and B alone, harm is
-    done."""
+    """Write queues A and B three times and queue C twice. Apply `harm` to the second group, which
+    contains only A and B."""
     writer = Gathering(store)
     writer.write(*TOPICS)
     before = group_keys(store)
@@ -101,7 +101,7 @@ def test_i06_an_heir_goes_on_with_all_other_queues(store: Store, harm: object) -
         assert attempt(lambda topic=topic: heir.write(topic)) == "Corrupt"
     heir.write("C")
     assert read_queue(store, "C") == content("C", 4)
-    # What is beside the hole is sorted and moved as all else
+    # The rest beside the hole is sorted and moved as usual
     for _ in range(2):
         heir.keep(store, DAY_MS)
     assert "m" in {name[0] for name in store.names(queue_ids("A")[0])}
@@ -124,7 +124,7 @@ def test_a_group_with_what_a_segment_misses_is_kept(store: Store) -> None:
     write_and_harm(store, damage_index)
     broken = group_keys(store)[1]
     heir = Gathering(store)
-    damage_index(store, broken)  # as it was, when its pieces are nobody's
+    damage_index(store, broken)  # as before, if its pieces have no owner
     for _ in range(3):
         heir.keep(store, DAY_MS)
     assert group_keys(store) == [broken]
@@ -245,7 +245,7 @@ def test_damaged_bytes_keep_nothing_else_where_it_is(
     for topic in "AC":
         assert read_queue(store, topic) == content(topic, 3)
     assert read_behind(store, "B", 22) == b"B" + TEXT
-    # It is told of ever more rarely
+    # It is reported ever more rarely
     told = [attempt(lambda: writer.keep(store)) for _ in range(48)]
     assert "ExtentsDamaged" in told
     assert told.count("ExtentsDamaged") < 8
@@ -279,7 +279,7 @@ def test_a_run_that_somebody_cut_short_keeps_no_other_queue_in_its_groups(store:
 
 
 class TestGroupsOfDeletedTopicsAlone:
-    """What a killed writer left in groups, where its heirs make none."""
+    """A killed writer has left groups of deleted topics. Its successors write no groups."""
 
     def leave_deleted(self, store: Store) -> None:
         writer = Gathering(store)
@@ -345,7 +345,7 @@ class TestGroupsOfDeletedTopicsAlone:
 
 
 class TestLostInheritance:
-    """Of an epoch that has written in groups alone."""
+    """The manifest of an epoch that wrote only groups is lost."""
 
     def lose_inheritance(self, store: Store, number: int) -> None:
         [key] = [i.key for i in store.first.list("") if f"/.inherited/{number:020d}" in i.key]
@@ -358,7 +358,7 @@ class TestLostInheritance:
         Gathering(store).write("B")
         number = 1 if before is None else 2
         self.lose_inheritance(store, number)
-        told = f"epoch {number} has written, and what it inherits is not there"
+        told = f"epoch {number} has written, and its manifest is missing"
         with pytest.raises(Corrupt, match=told):
             list(store.process().tier.list(BROKER))
         with pytest.raises(Corrupt, match=told):
@@ -372,7 +372,7 @@ def test_what_is_deleted_while_its_group_cannot_be_read_does_not_come_back(store
     writer = Gathering(store)
     writer.write("A", "B")
     writer.epoch.release()
-    writer = Gathering(store)  # which goes by what the first one left, and reads no group
+    writer = Gathering(store)  # which uses the shutdown snapshot, and reads no group
     [group] = group_keys(store)
     damage_index(store, group)
     for id in queue_ids("A")[::-1]:  # noqa: A001 - the contract's name

@@ -1,4 +1,5 @@
-"""Which groups of runs may go: not one that a successor could begin to need meanwhile."""
+"""A group object of merged runs is not deleted if a successor could begin to need it between the
+writer's fence check and the deletion."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ TEXT = b"0123456789"
 
 
 class LateRuns:
-    """A writer whose first group of runs gets no answer, and is made when it is `delivered`; in
-    between the life of A is left. at_next: happens before the next group of runs is made."""
+    """A writer whose first group of merged runs gets no reply. `deliver` creates this group later.
+    In between, a write of A gets no reply, so the writer leaves the segment generations of A.
+    `at_next`: called before the next group of runs is created."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -74,7 +76,8 @@ def store() -> Store:
 
 @pytest.mark.parametrize("when", ["before the next", "while the next is made"])
 def test_no_group_goes_that_a_successor_begins_to_need_meanwhile(store: Store, when: str) -> None:
-    """It looked at the epoch, and stands still before its deletion takes effect."""
+    """A group object that a successor begins to need is not deleted. The writer has checked its
+    epoch, and is paused before its deletion takes effect."""
     runs = LateRuns(store)
     if when == "before the next":
         runs.deliver()
@@ -86,7 +89,7 @@ def test_no_group_goes_that_a_successor_begins_to_need_meanwhile(store: Store, w
                 runs.deliver()
                 runs.late.clear()
                 for id in queue_ids("A"):  # noqa: A001
-                    runs.writer.segment(id).state.chain = None
+                    runs.writer.segment(id).state.manifest = None
                 runs.look()
 
         runs.at_next = take_up

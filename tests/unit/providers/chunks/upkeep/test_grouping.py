@@ -1,4 +1,5 @@
-"""What is in group objects is sorted by queue, moved to the queues' folders, and collected."""
+"""The content of group objects is sorted by queue and moved to the queues' folders. Then the groups
+are deleted."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from tests.kit.gathered import (
     read_queue,
 )
 from tieredstore.contracts.segment import Buffer, SegmentId, Written
-from tieredstore.providers.chunks.lives.extents import Extent
-from tieredstore.providers.chunks.lives.groups import Group
-from tieredstore.providers.chunks.lives.views import Views
+from tieredstore.providers.chunks.manifests.extents import Extent
+from tieredstore.providers.chunks.manifests.groups import Group
+from tieredstore.providers.chunks.manifests.views import Views
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.testing.object_faults import ObjectFault
 
@@ -164,7 +165,8 @@ def test_a_disk_that_has_other_bytes_is_left_alone(
 def test_bytes_without_a_crc_do_not_come_from_the_disk(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts of pieces, as a later epoch has cut them: nothing tells that the disk has the same."""
+    """Bytes without a CRC are not taken from the local disk, because nothing proves that the disk
+    has the same bytes. The CRC is missing if a later epoch has shortened an extent."""
     make_extents = Group.make_extents
 
     def make_without_crcs(group: Group, made_ms: int) -> Iterator[tuple[SegmentId, Extent]]:
@@ -263,7 +265,8 @@ def test_groups_of_deleted_queues_go_when_the_others_need_them_no_more(store: St
 def test_a_run_of_a_queue_that_was_made_again_does_not_come_into_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue is deleted and written again while its bytes are on their way into a run."""
+    """A merged run with old bytes of a deleted queue does not enter the recreated queue. The queue
+    is deleted and written again while its old bytes are copied."""
     writer = Gathering(store)
     write(writer, 1)
     insist = Compactor.insist
@@ -294,14 +297,14 @@ def test_what_is_stored_while_it_is_looked_who_needs_what_stays(
 ) -> None:
     writer = Gathering(store, grace_ms=0)
     write(writer, 1)
-    doom = Views.doom
+    exclude_groups = Views.exclude_groups
 
     def write_more(views: Views, broker_name: str, groups: frozenset[str]) -> None:
-        doom(views, broker_name, groups)
+        exclude_groups(views, broker_name, groups)
         if groups:
             writer.write(*TOPICS)
 
-    monkeypatch.setattr(Views, "doom", write_more)
+    monkeypatch.setattr(Views, "exclude_groups", write_more)
     writer.keep(store)
     monkeypatch.undo()
     assert_all(store, 3)
@@ -312,8 +315,9 @@ def test_what_is_stored_while_it_is_looked_who_needs_what_stays(
 def test_a_group_that_is_about_to_go_is_not_taken_up_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One whose making got no answer: no chain has it, and a listing shows it. Its segments are
-    listed just before it goes."""
+    """A group object that will be deleted is not used again. Its create got no reply, so no segment
+    manifest contains the group, but a listing shows it. The segments in the group are listed just
+    before its deletion."""
     writer = Gathering(store)
     write(writer)
     writer.process.fail_all(LOSE, ["PUT"])
@@ -328,7 +332,7 @@ def test_a_group_that_is_about_to_go_is_not_taken_up_again(
     def look_before(keys: Sequence[str]) -> None:
         if any(key.endswith(late) for key in keys):
             for segment in segments:
-                segment.state.chain = None
+                segment.state.manifest = None
                 segment.size()
         delete(keys)
 
@@ -342,7 +346,8 @@ def test_a_group_that_is_about_to_go_is_not_taken_up_again(
 
 
 def test_a_marked_segment_becomes_one_object(store: Store) -> None:
-    """What it has in groups is moved to its folder before, with that of the other file."""
+    """A segment that is marked as sealed becomes one object. Its bytes in groups, and those of the
+    consume queue, are moved to the queue's folder first."""
     writer = Gathering(store)
     write(writer)
     log, units = queue_ids("A")
@@ -358,7 +363,8 @@ def test_a_marked_segment_becomes_one_object(store: Store) -> None:
 
 
 def test_merging_leaves_what_is_in_groups_alone(store: Store) -> None:
-    """Also where the queue has written by itself behind it."""
+    """Merging does not touch bytes in group objects, even if the queue has later objects of its
+    own."""
     writer = Gathering(store)
     write(writer, 5)
     log, _ = queue_ids("A")

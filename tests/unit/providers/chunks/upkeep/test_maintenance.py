@@ -1,4 +1,5 @@
-"""Maintenance beside the writers: it starts with an epoch and is drained at the end."""
+"""Maintenance runs beside the writers. It starts with an epoch and is drained at the end of the
+epoch."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from tests.kit.waiting import wait_for
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Fenced
-from tieredstore.providers.chunks.lives.inheritance import left_name
-from tieredstore.providers.chunks.lives.names import chunk_name, make_merged_name
+from tieredstore.providers.chunks.manifests.epoch_manifest import snapshot_name
+from tieredstore.providers.chunks.manifests.names import chunk_name, make_merged_name
 from tieredstore.service_thread import ServiceState
 from tieredstore.testing.object_faults import ObjectFault
 
@@ -164,7 +165,7 @@ def test_processes_that_live_for_a_moment_leave_no_inheritance_behind(store: Sto
             writer.append(b"abc")
             epoch.release()
         names = [info.key.rpartition("/")[2] for info in store.first.list("") if ".inh" in info.key]
-        assert names == [f"{number:020d}", left_name(number)]
+        assert names == [f"{number:020d}", snapshot_name(number)]
 
 
 def test_an_epoch_is_released_although_what_is_left_behind_cannot_be_looked_at(
@@ -230,7 +231,8 @@ def test_a_bug_ends_no_worker(store: Store, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_slow_merge_of_a_segment_that_goes_on_growing_keeps_one_thread(store: Store) -> None:
-    """Each append asked for the segment anew, and each thread waited for the one before."""
+    """A slow merge of a growing segment occupies only one thread. In an earlier version, each
+    append requested a merge of the segment, and each thread waited for the previous merge."""
     other = SegmentId("broker-a/TopicB/0", FileSegmentType.COMMIT_LOG, 0)
     writer = store.process(maintenance_threads=2, clock=SYSTEM_CLOCK)
     begun, go_on = threading.Event(), threading.Event()
@@ -255,7 +257,7 @@ def test_a_slow_merge_of_a_segment_that_goes_on_growing_keeps_one_thread(store: 
             assert make_merged_name(0, 12) not in store.names()
         finally:
             go_on.set()
-        # What came meanwhile has its turn, too.
+        # Segments requested in the meantime have their turn, too.
         wait_for(lambda: any(name.endswith(f"-{20:020d}") for name in store.names()))
 
 
@@ -265,7 +267,8 @@ def lose_a_middle_object(store: Store) -> None:
 
 
 def test_o09_a_broken_segment_is_looked_at_ever_more_rarely(store: Store) -> None:
-    """Every 30 s without an end, it cost more requests than its queue."""
+    """A broken segment is tried at growing intervals. In an earlier version, retries every 30 s
+    without an end cost more requests than the queue itself."""
     writer = store.process(write_cache_bytes=0)
     writer.tier.acquire_writer("broker-a")
     writer.append(b"abc", b"def", b"ghi", b"jkl")
@@ -288,7 +291,7 @@ QUEUES = [SegmentId(f"broker-a/TopicA/{queue}", LOG.type, 0) for queue in range(
 
 
 def merge_all(store: Store) -> Process:
-    """A writer of many queues, each with four writes that a run covers."""
+    """Return a writer of many queues. In each queue four writes have been merged into one run."""
     writer = store.process()
     writer.take_over()
     for queue in QUEUES:
@@ -302,7 +305,7 @@ def test_garbage_of_many_queues_goes_together(store: Store) -> None:
     writer = merge_all(store)
     store.clock.advance(GRACE_MS)
     assert writer.tier.run_maintenance(sweep=False).deleted_count == 4 * len(QUEUES)
-    assert writer.operations() == ["HEAD", "DELETE"] * 2  # 1,000 keys a request, after a look
+    assert writer.operations() == ["HEAD", "DELETE"] * 2  # after a fence check
     assert all(len(store.names(queue)) == 1 for queue in QUEUES)
     assert writer.tier.run_maintenance(sweep=False).deleted_count == 0
 
@@ -348,7 +351,8 @@ def test_garbage_waits_a_minute_for_that_of_others(store: Store) -> None:
 
 
 def test_o01_a_store_that_fails_is_asked_again_within_minutes(store: Store) -> None:
-    """What passes by itself must not cost a day of garbage and long listings."""
+    """A failing store is tried again within minutes, so that a temporary error does not leave a day
+    of garbage and long listings."""
     writer = store.process(write_cache_bytes=0)
     writer.tier.acquire_writer("broker-a")
     writer.append(b"abc", b"def", b"ghi", b"jkl")

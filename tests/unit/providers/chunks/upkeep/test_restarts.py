@@ -1,5 +1,5 @@
-"""What it costs that a writer starts often: a queue goes on in a folder of the new epoch, in the
-same segment, and merging goes on over the folders of former epochs."""
+"""Cost of frequent starts of a writer. After a start, a queue continues in the same segment and in
+a folder of the new epoch. Merges include the folders of former epochs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
     Written,
 )
-from tieredstore.providers.chunks.lives.inheritance import decode_inheritance, inherited_name
+from tieredstore.providers.chunks.manifests.epoch_manifest import (
+    decode_epoch_manifest,
+    epoch_manifest_name,
+)
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 
@@ -26,14 +29,16 @@ COMMITS = 400
 
 
 class Cost(NamedTuple):
-    """Means over the starts: objects of the queue at each, spans that its inheritance names."""
+    """Means over all starts: number of the queue's objects, and number of its spans in the epoch
+    manifest."""
 
     objects: float
     spans: float
 
 
 def simulate(commits_a_start: int, *, stops: bool) -> Cost:
-    """Write so many commits between two starts."""
+    """Commit `commits_a_start` times between two starts. `stops`: stop cleanly before each
+    start."""
     clock = ManualClock()
     store = MemoryObjectClient(now_ms=clock.now_ms)
     objects, spans, starts = 0, 0, COMMITS // commits_a_start
@@ -48,11 +53,11 @@ def simulate(commits_a_start: int, *, stops: bool) -> Cost:
         inherited = next(
             info.key
             for info in store.list("")
-            if info.key.endswith(inherited_name(number)) and "/.inherited/" in info.key
+            if info.key.endswith(epoch_manifest_name(number)) and "/.inherited/" in info.key
         )
         content = store.get_range(inherited, 0, 1 << 20)
         assert content is not None
-        found = decode_inheritance(number, lambda _, content=content: content)  # type: ignore[misc]
+        found = decode_epoch_manifest(number, lambda _, content=content: content)  # type: ignore[misc]
         spans += len(found.find(QUEUE).spans)
         if stops:
             epoch.release()

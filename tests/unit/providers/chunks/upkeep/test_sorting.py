@@ -1,4 +1,4 @@
-"""When group objects are sorted: also by processes that live for a moment."""
+"""Tests of the schedule by which group objects are sorted, also for processes that end soon."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.kit.chunks import GRACE_MS, Store
 from tests.kit.gathered import REGROUP_MS, Gathering, list_groups, read_queue
-from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.contracts.objects import ClientLimits
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def store() -> Store:
 
 
 def live(store: Store, **settings: int) -> None:
-    """One process that commits once, and stops."""
+    """Run one process that commits once, and stops."""
     writer = Gathering(store, **{"maintenance_threads": 1} | settings)
     writer.write("A", "B")
     writer.epoch.release()

@@ -1,4 +1,4 @@
-"""What the answers to a conditional create mean, and what an append costs."""
+"""Tests of appends: the interpretation of replies to a conditional create, and the cost."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.kit.chunks import LOG, UNITS, Process, Store
+from tieredstore.contracts.objects import ClientLimits, ObjectInfo
 from tieredstore.contracts.segment import Buffer, FencedWrite, SegmentListing, UnknownWrite, Written
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
-from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo
-from tieredstore.providers.chunks.lives.names import Life, chunk_name
+from tieredstore.providers.chunks.manifests.names import Generation, chunk_name
 from tieredstore.testing.object_faults import ObjectFault
 
 BUSY, FAIL, LOSE = ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY
@@ -59,7 +59,8 @@ class TestCost:
     def test_a_wrong_belief_does_not_end_what_this_epoch_has_sealed(
         self, store: Store, is_whole: bool
     ) -> None:
-        """A life that begins at 0 would end the one that holds it."""
+        """A process wrongly believes that a sealed segment does not exist. Its write does not end
+        the segment. A new generation that begins at byte 0 would end the sealed generation."""
         writer = store.process(grace_ms=0).take_over()
         writer.append(b"abc", b"def").seal()
         if is_whole:
@@ -68,7 +69,7 @@ class TestCost:
         maintenance._ready.clear()
         writer.tier._views._own["broker-a"].known = None  # what its end is to leave
         gc.collect()
-        assert not writer.tier._states._states  # nobody remembers it
+        assert not writer.tier._states._states  # no state is kept of it
         segment = writer.tier.open(LOG, SegmentListing(LOG, 0))
         assert not isinstance(segment.write(0, [b"zz"]), Written)
         assert store.process().content() == b"abcdef"
@@ -87,7 +88,8 @@ class TestCost:
         assert writer.content() == b"abcdefghi"
 
     def test_o01_an_endpoint_that_is_silent_is_not_asked_four_times(self, store: Store) -> None:
-        """The client's own attempts took their time-outs already."""
+        """An endpoint that does not answer is not tried four times, because the client's own
+        attempts have already taken as long as all time-outs together."""
         writer = store.process().take_over()
         segment = writer.append(b"abc")
         writer.operations()
@@ -108,7 +110,7 @@ class TestCost:
         writer = store.process().take_over()
         segment = writer.open()
         assert segment.write(3, [b"d"]) == Written(4)
-        listed = ["LIST"] * 3  # what was inherited before, all there is, whether that still holds
+        listed = ["LIST"] * 3  # the epoch manifest, all objects, and the epoch manifest again
         assert writer.operations() == [*listed, "PUT", "LIST", "HEAD", "PUT"]
         segment.write(4, [b"e"])
         assert writer.operations() == ["PUT"]
@@ -205,7 +207,7 @@ class TestAnswers:
 
 
 class TestStoresWithoutMetadata:
-    """Whose object stands at a key is told by its bytes alone."""
+    """A store without object metadata: only the bytes identify the writer of an object."""
 
     @pytest.fixture
     def writer(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> Process:
@@ -238,7 +240,7 @@ class TestStoresWithoutMetadata:
 
 
 class TestLives:
-    """Each epoch writes into folders of its own, and goes by what it inherited."""
+    """Each epoch writes to its own folders, and uses its own epoch manifest."""
 
     def test_a_zombie_disturbs_nobody(self, store: Store) -> None:
         zombie = store.process("zombie").take_over()
@@ -266,8 +268,10 @@ class TestLives:
     def test_a_queue_goes_on_in_a_new_life_after_a_take_over(self, store: Store) -> None:
         for number in range(1, 4):
             store.process().take_over().append(b"abc", b"def")
-            assert {life.epoch for life in store.lives()} == set(range(1, number + 1))
-        assert len(store.lives()) == 3
+            assert {generation.epoch for generation in store.generations()} == set(
+                range(1, number + 1)
+            )
+        assert len(store.generations()) == 3
         assert store.process().content() == b"abcdef" * 3
 
     def test_a_request_without_an_answer_leaves_its_life(self, store: Store) -> None:
@@ -276,7 +280,7 @@ class TestLives:
         writer.fail_next(FAIL, FAIL, FAIL, FAIL)
         assert isinstance(segment.write(3, [b"def"]), UnknownWrite)
         assert segment.write(3, [b"d"]) == Written(4)
-        [first, second] = sorted(store.lives())
+        [first, second] = sorted(store.generations())
         late = f"{store.folder()}/{first.name(chunk_name(3))}"
         assert store.first.put_if_absent(late, [b"def"], {})
         assert segment.write(4, [b"e"]) == Written(5)
@@ -285,8 +289,8 @@ class TestLives:
             assert process.content() == b"abcde"
 
     def test_a_first_write_that_comes_late_cuts_nothing(self, store: Store) -> None:
-        """The case that needs what is inherited to be said: the third writer counts on bytes of the
-        first, behind the place where the second one meant to begin."""
+        """The first write of an epoch removes no bytes if it arrives late, after the third writer
+        has continued at the same offset. It counts only if a later epoch manifest contains it."""
         first = store.process("first").take_over()
         segment = first.append(b"abcd")
         second = store.process("second").take_over()
@@ -312,12 +316,13 @@ class TestLives:
         assert store.process().content() == third.content() == b"abcdjklm"
 
     def test_who_has_no_epoch_helps_the_one_that_is_held(self, store: Store) -> None:
-        """As the workers of a backfill do, whose driver holds the epoch."""
+        """A process without an epoch writes while another process holds the epoch. The workers of a
+        backfill do this while their driver holds the epoch."""
         owner = store.process().take_over()
         owner.append(b"abc")
         helper = store.process()
         helper.append(b"units", id=UNITS)
-        assert store.lives(UNITS) == {Life(1, 0)}
+        assert store.generations(UNITS) == {Generation(1, 0)}
         for process in (owner, store.process(), store.process().take_over()):
             assert process.content(UNITS) == b"units"
         with pytest.raises(Fenced, match="epoch 1 has written here"):

@@ -1,4 +1,5 @@
-"""Messages and their units in one object: what it costs, what its answers mean, when it goes."""
+"""Messages and their units are written in one object. Tests of the cost, the replies, and the
+deletion."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ BUSY, FAIL, LOSE = ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY
 
 
 class Queue:
-    """A queue that is written as a commit does it: `write` sends messages with their units."""
+    """A queue that is written as in a commit: `write` sends messages with their units."""
 
     def __init__(self, process: Process, units: SegmentId = UNITS) -> None:
         self.process = process
@@ -61,12 +62,12 @@ def queue(store: Store) -> Queue:
 
 
 def kinds(store: Store, id: SegmentId = LOG) -> str:
-    """The kinds of a segment's objects, by name."""
+    """Return the first letters of the names of a segment's objects, sorted."""
     return "".join(sorted(name[0] for name in store.names(id)))
 
 
 def read(store: Store) -> tuple[bytes, bytes]:
-    """What a process without a state reads."""
+    """Return the bytes that a process without a state reads."""
     process = store.process()
     listed = {found.id: found for found in process.tier.list("broker-a")}
     found = []
@@ -99,7 +100,9 @@ class TestCost:
     def test_messages_of_units_that_were_read_are_there(
         self, store: Store, queue: Queue, message_bytes: int, asked: int
     ) -> None:
-        """Small writes are read whole; of a large one the units alone."""
+        """After a unit is read, its message in the same object needs no further request if the
+        object is small, because small objects are read whole. Of a large object only the units are
+        read."""
         messages = [bytes([number]) * message_bytes for number in range(3)]
         for number, message in enumerate(messages):
             queue.write(message, bytes([number]) * 20)
@@ -112,7 +115,8 @@ class TestCost:
         assert reader.operations() == ["GET"] * asked
 
     def test_sixteen_commits_and_their_merges(self, store: Store) -> None:
-        """18 requests, where two files by themselves take 34."""
+        """Sixteen commits of messages and units, with their merges, need 18 requests. With two
+        separate files they would need 34."""
         queue = Queue(store.process(policy=_SIXTEEN).take_over())
         queue.write(b"message", b"22")
         queue.process.operations()
@@ -226,7 +230,7 @@ class TestAnswers:
         with pytest.raises(Unavailable):
             queue.try_write(b"message", b"22")
         queue.write(again, b"22")
-        assert len(store.lives()) == 2
+        assert len(store.generations()) == 2
         assert read(store) == (b"first" + again, b"122")
 
     @pytest.mark.parametrize("units", [b"22", b"2", b"2222"])
@@ -262,7 +266,7 @@ class TestAnswers:
         queue.write(b"first", b"1")
         store.process("other").take_over()
         queue.process.fail_next(FAIL)
-        queue.write(b"message", b"22")  # of no effect: nobody may count it
+        queue.write(b"message", b"22")  # of no effect: no caller may count it
         with pytest.raises(Fenced):
             queue.process.tier._writers.get_held_epochs()["broker-a"].confirm()
         with pytest.raises(Fenced):
@@ -281,7 +285,7 @@ class TestAnswers:
             queue.try_write(b"message", b"22")
         queue.process.client.put_if_absent = put  # type: ignore[method-assign]
         queue.write(b"other", b"33")
-        assert len(store.lives()) == 2
+        assert len(store.generations()) == 2
         assert read(store) == (b"firstother", b"133")
 
 
@@ -303,7 +307,9 @@ class TestGarbage:
         assert read(store) == queue.content()
 
     def test_units_that_no_merge_took_are_stored_then(self, store: Store, queue: Queue) -> None:
-        """Two large writes make a run; the units are too few for one."""
+        """Units that a merge of their messages left out are merged before the old objects are
+        deleted. Two large writes are enough for a run of messages, but their units are too few for
+        a run of units."""
         queue.write(b"a" * 90, b"1")
         queue.write(b"b" * 90, b"2")
         queue.process.tier.run_maintenance(sweep=False)
@@ -360,7 +366,8 @@ class TestGarbage:
 
 class TestDeletion:
     def test_a_commit_log_segment_leaves_its_units_behind(self, store: Store, queue: Queue) -> None:
-        """The consume queue's segments hold more messages, and outlive it."""
+        """The units of a deleted commit log segment stay. The consume queue's segments contain
+        units of more messages, and outlive the commit log segment."""
         queue.write(b"first", b"1")
         queue.write(b"second", b"2")
         queue.log.seal()
@@ -418,7 +425,7 @@ class TestDeletion:
 
 
 class _Held:
-    """Writes that got no answer, and come later."""
+    """Holds writes back: the writer gets no reply, and the writes are applied later."""
 
     def __init__(self, queue: Queue) -> None:
         self._client = queue.process.client

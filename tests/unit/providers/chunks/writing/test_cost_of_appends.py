@@ -1,4 +1,4 @@
-"""What an append costs in requests, whatever is set about times."""
+"""An append is one PUT and no listing, whatever the grace time."""
 
 from __future__ import annotations
 

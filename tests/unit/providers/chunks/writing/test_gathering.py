@@ -1,4 +1,5 @@
-"""Commits of many queues in one object: what it costs, what its answers mean, what comes late."""
+"""Commits of many queues are written in one object. Tests of the cost, the replies, and late
+requests."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.kit.gathered import (
 )
 from tieredstore.contracts.segment import Companion, SegmentListing, Written
 from tieredstore.errors import Fenced, Unavailable
-from tieredstore.providers.chunks.lives.groups import Group, make_group
+from tieredstore.providers.chunks.manifests.groups import Group, make_group
 from tieredstore.providers.chunks.writing import gathering
 from tieredstore.testing.object_faults import ObjectFault
 
@@ -119,7 +120,7 @@ def test_it_counts_by_the_confirmation_that_succeeds(
         writer.epoch.confirm()
     with pytest.raises(Unavailable):
         writer.epoch.confirm()
-    # Another queue is taken meanwhile, and does not overtake it
+    # Another queue is taken in the meantime, and does not overtake it
     writer.take("B", *B)
     writer.process.client.fault_of = None
     writer.epoch.confirm()
@@ -190,7 +191,7 @@ def test_a_listing_made_while_a_commit_waits_is_not_what_is_there(store: Store, 
     writer.write("A")
     store.clock.advance(REGROUP_MS)
     writer.take("A", *A)
-    # Nobody knows the chain after a run that got no answer
+    # The segment manifest is unknown after a run without an answer
     writer.process.client.fault_of = lambda _, key: FAIL if "/m." in key else None
     assert attempt(lambda: writer.process.tier.run_maintenance(sweep=False)) == "Unavailable"
     writer.process.client.fault_of = None
@@ -279,7 +280,8 @@ def test_who_lost_the_epoch_forgets_what_was_taken(store: Store, writer: Gatheri
 
 
 def test_a_group_that_comes_late_is_nobodys(store: Store, writer: Gathering) -> None:
-    """Its writer was fenced while it stood still in the request."""
+    """A group object that arrives late counts for no queue. The writer was fenced while it was
+    paused in the create of the group."""
     writer.write("A", "B")
     heir = Gathering(store)
     heir.write("A", text=b"heir")

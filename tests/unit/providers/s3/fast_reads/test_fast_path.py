@@ -1,4 +1,5 @@
-"""Small ranges through obstore: the same answers as boto3's, counted and limited as those."""
+"""Small ranges are read through obstore. The replies equal boto3's, and the requests are counted
+and limited in the same way."""
 
 from __future__ import annotations
 
@@ -20,8 +21,12 @@ from tests.kit.s3.scripted_server import (
 )
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.s3.client import S3Client
-from tieredstore.providers.s3.fast_reads.fast_path import FreshCredentials, _path_style
-from tieredstore.providers.s3.fast_reads.obstore_reader import MAX_FAST_BYTES, NO_ANSWER
+from tieredstore.providers.s3.fast_reads.obstore_reader import (
+    MAX_FAST_BYTES,
+    NO_ANSWER,
+    FreshCredentials,
+    _path_style,
+)
 
 KEY = "hash_cluster/broker/topic/0/COMMIT_LOG/seg/c.00000000000000000000"
 DATA = bytes(range(256)) * 8192

@@ -1,4 +1,4 @@
-"""ObstoreReader answers with exactly the range or not at all."""
+"""ObstoreReader returns exactly the requested range, or fails."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bucket(endpoint: str) -> str:
 
 
 class CountedCredentials:
-    """Credentials as a role has them: asked for again and again."""
+    """Credentials of a role. Each request for them is counted and returns another token."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -66,7 +66,7 @@ def settings(endpoint: str, bucket: str, **changes: object) -> ReaderSettings:
 
 
 def not_counted(*_: object) -> None:
-    """For tests that are not about the meter."""
+    """Ignore a request: replacement for the meter in tests that do not count requests."""
 
 
 def reader(endpoint: str, bucket: str, **changes: object) -> ObstoreReader:

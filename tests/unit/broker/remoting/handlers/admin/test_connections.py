@@ -1,4 +1,4 @@
-"""Who is connected, as Java's tools ask for it."""
+"""Java's tools request the list of connected clients."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.broker_services import broker_services, client_of
-from tieredstore.broker.clients import ConsumerSettings, Subscription
+from tests.kit.remoting import register_plain
+from tieredstore.broker.clients.consumers import ConsumerSettings
+from tieredstore.broker.clients.session import Subscription
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.admin.connections import register_handlers
+from tieredstore.broker.remoting.handlers.admin.connections import ConnectionHandlers
 from tieredstore.broker.services import BrokerServices
 
 
 def register(table: HandlerTable, broker: BrokerServices) -> None:
-    """Also a heartbeat that makes its sender a producer of P and a consumer of G."""
-    register_handlers(table, broker)
+    """Register a producer of group P and a consumer of group G. One of the two is registered by a
+    heartbeat."""
+    ConnectionHandlers.register_all(table, broker)
 
     def join(connection: Connection, _: RemotingCommand) -> RemotingCommand:
         connection.client_id, connection.language, connection.version = "me@1", "KOTLIN", 513
@@ -28,7 +31,7 @@ def register(table: HandlerTable, broker: BrokerServices) -> None:
         broker.consumers.register("G", connection, ConsumerSettings(), {"T": subscription})
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    table.register(RequestCode.HEART_BEAT, join)
+    register_plain(table, RequestCode.HEART_BEAT, join)
 
 
 def test_members_are_listed_with_what_they_subscribed_to(tmp_path: Path) -> None:

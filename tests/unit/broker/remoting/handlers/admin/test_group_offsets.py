@@ -1,4 +1,4 @@
-"""Offsets of groups, as operators look at them."""
+"""Operators request the offsets of groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kit.local_stores import plain
 from tests.kit.remoting import RemotingClient
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.handlers.admin.queue_maps import find_member
+from tieredstore.broker.remoting.handlers.admin.progress import find_member
 
 QUEUES = b'{{"brokerName":"b","queueId":0,"topic":"T}\\""}:5}'
 

@@ -1,4 +1,4 @@
-"""Consumer groups over remoting: made, changed, listed, deleted."""
+"""Consumer groups are created, changed, listed and deleted over remoting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.kit.broker_services import broker_services, client_of
 from tests.kit.consuming import GROUP, TOPIC, ServedBroker, join, play
 from tests.kit.remoting import RemotingClient
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
-from tieredstore.broker.remoting.handlers.admin.groups import register_handlers
+from tieredstore.broker.remoting.handlers.admin.tables import GroupHandlers
 
 UPDATE = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 
@@ -19,7 +19,7 @@ def test_a_group_is_made_changed_listed_and_deleted(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, GroupHandlers.register_all) as client,
         ):
             group = {"groupName": "G", "retryMaxTimes": 3, "retryQueueNums": 2}
             answer = await client.request(UPDATE, {}, json.dumps(group).encode())
@@ -53,7 +53,7 @@ def test_a_retry_topic_of_more_queues_than_a_topic_may_have_is_refused(tmp_path:
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, GroupHandlers.register_all) as client,
         ):
             for count in (-1, 65_537, 2**62):
                 group = {"groupName": "G", "retryQueueNums": count}
@@ -68,7 +68,7 @@ def test_attributes_of_a_group_are_changes(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, GroupHandlers.register_all) as client,
         ):
             first = {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
             for changes, after in (
@@ -88,7 +88,7 @@ def test_what_no_group_may_be_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, GroupHandlers.register_all) as client,
         ):
             for body in (
                 b"{",
@@ -96,7 +96,7 @@ def test_what_no_group_may_be_is_refused(tmp_path: Path) -> None:
                 b'{"groupName":"a b"}',
                 b'{"groupName":"%s"}' % (b"g" * 121),
                 b'{"groupName":"G","retryMaxTimes":"x"}',
-                b'{"groupName":"G","attributes":{"+priority.factor":"1"}}',
+                b'{"groupName":"G","attributes":{"+priority.factor":"101"}}',
                 b'{"groupName":"G","attributes":{"+consumeFromWhere":"HERE"}}',
                 b'{"groupName":"G","attributes":{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET"}}',
             ):
@@ -113,7 +113,7 @@ def test_several_groups_are_made_at_once_or_none(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, GroupHandlers.register_all) as client,
         ):
             for second, is_made in (("b/", False), ("b", True)):
                 body = {"groupConfigList": [{"groupName": "a"}, {"groupName": second}]}

@@ -1,4 +1,4 @@
-"""Looking after the store: what is old is deleted now, and a queue's units."""
+"""Maintenance requests immediately delete old files, and read a queue's units."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_store_that_cleans_nothing_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: RequestCode
 ) -> None:
     monkeypatch.setattr(
-        "tieredstore.broker.remoting.handlers.admin.maintenance.list_layers", lambda store: []
+        "tieredstore.broker.remoting.handlers.admin.broker.list_layers", lambda store: []
     )
 
     async def scenario(broker: ServedBroker) -> None:

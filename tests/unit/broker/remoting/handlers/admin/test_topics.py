@@ -1,4 +1,5 @@
-"""Topics over remoting: made, changed, listed, deleted; what a store cannot do is refused."""
+"""Topics are created, changed, listed and deleted over remoting. Operations that a store does not
+support are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 from tests.kit.broker_services import broker_services, client_of
 from tests.kit.local_stores import plain, put_all
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
-from tieredstore.broker.remoting.handlers.admin.topics import register_handlers
+from tieredstore.broker.remoting.handlers.admin.tables import TopicHandlers
 from tieredstore.broker.send.sender import MessageSender, SendRequest
 from tieredstore.config import StorageLevel
 from tieredstore.errors import Busy
@@ -36,7 +37,7 @@ def test_a_topic_is_made_changed_listed_and_deleted(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, TopicHandlers.register_all) as client,
         ):
             made = await client.request(UPDATE, FIELDS)
             assert made.code == ResponseCode.SUCCESS, made.remark
@@ -68,7 +69,7 @@ def test_a_topic_is_not_made_again_while_it_is_deleted(
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, TopicHandlers.register_all) as client,
         ):
             loop = asyncio.get_running_loop()
             begun, go_on = asyncio.Event(), threading.Event()
@@ -114,7 +115,7 @@ def test_the_store_knows_of_a_change_once_it_is_answered(tmp_path: Path) -> None
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, TopicHandlers.register_all) as client,
         ):
             await client.request(UPDATE, {**FIELDS, "attributes": "+reserve.time=5"})
             assert broker.store.dispatch_source.topic_reserve_hours() == {"orders": 5}
@@ -145,7 +146,7 @@ def test_the_store_knows_of_a_change_once_it_is_answered(tmp_path: Path) -> None
         ({"attributes": "+cleanup.policy=COMPACTION"}, "not supported"),
         ({"attributes": "+nobody=1"}, "unsupported key"),
         ({"attributes": "reserve.time=1"}, "expected \\+key=value or -key"),
-        ({"attributes": "-reserve.time"}, "nothing to remove"),
+        ({"attributes": "-reserve.time"}, "no attribute to remove"),
         ({"attributes": "+reserve.time=soon"}, "not supported"),
         ({"attributes": "+tiered.storage.level=NEVER"}, "not supported"),
     ],
@@ -156,7 +157,7 @@ def test_what_no_topic_may_be_is_refused(
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, TopicHandlers.register_all) as client,
         ):
             before = dict(broker.topics.list_topics())
             answer = await client.request(UPDATE, {**FIELDS, **changes})
@@ -172,7 +173,7 @@ def test_several_topics_are_made_all_or_none(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, TopicHandlers.register_all) as client,
         ):
             topics = [{"topicName": "a", "perm": 6}, {"topicName": "b!", "perm": 6}]
             code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
@@ -192,7 +193,7 @@ def test_a_history_lets_no_topic_be_made_or_deleted(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             broker_services(tmp_path, is_read_only=True) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, TopicHandlers.register_all) as client,
         ):
             for code in (UPDATE, RequestCode.DELETE_TOPIC_IN_BROKER):
                 answer = await client.request(code, FIELDS)
@@ -205,7 +206,7 @@ def test_the_broker_s_own_topics_are_listed_and_stay(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             broker_services(tmp_path) as broker,
-            client_of(broker, register_handlers) as client,
+            client_of(broker, TopicHandlers.register_all) as client,
         ):
             answer = await client.request(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
             assert "TBW102" in json.loads(answer.body_bytes)["topicList"]

@@ -1,4 +1,4 @@
-"""Other brokers register with a broker of ours, as with any name server."""
+"""Other brokers register with our broker, as with any name server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERSION = {"stateVersion": 0, "timestamp": 5, "counter": 7}
 
 
 class Other:
-    """Another broker, with a connection of its own that stays until `hang_up`."""
+    """Another broker, with its own connection, which `hang_up` closes."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -69,7 +69,7 @@ class Other:
 
 
 def topic(name: str, *, queues: int = 3, perm: int = 6, flag: int = 0) -> dict[str, Any]:
-    """A TopicConfig as Java writes it."""
+    """Return a TopicConfig in Java's form."""
     return {
         "topicName": name,
         "readQueueNums": queues,
@@ -90,7 +90,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def other(broker: Broker) -> Iterator[Other]:
-    """A connection of another broker; what it registered is gone after the test."""
+    """A connection of another broker. The broker's registrations are deleted after the test."""
     made = Other(broker)
     yield made
     made.hang_up()

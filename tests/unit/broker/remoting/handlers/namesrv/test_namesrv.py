@@ -1,4 +1,4 @@
-"""The role of a name server, asked over the wire of a whole broker."""
+"""A whole broker answers name server requests over the wire."""
 
 from __future__ import annotations
 
@@ -141,6 +141,17 @@ def test_a_topic_is_registered_with_its_queues(broker: Broker) -> None:
     for wrong in (b"", b"[]", b'{"queueDatas":[{"brokerName":"other"}]}', many):
         refused = ask(broker, RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "other"}, wrong)
         assert refused.code == ResponseCode.INVALID_PARAMETER
+
+
+@pytest.mark.parametrize(("topic", "perm"), [("rmq_sys_foo", 6), ("made", 8), ("made", -1)])
+def test_i30_no_topic_of_the_broker_is_registered(broker: Broker, topic: str, perm: int) -> None:
+    """A client cannot register a topic name that the broker reserves, because no operator could
+    delete the topic. Invalid permissions are refused too."""
+    queues = {"brokerName": "broker-a", "readQueueNums": 3, "writeQueueNums": 3, "perm": perm}
+    body = orjson.dumps({"queueDatas": [queues]})
+    refused = ask(broker, RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": topic}, body)
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    assert perm != 6 or broker.services.topics.find_topic(topic) is None
 
 
 def test_a_deleted_topic_has_no_route(broker: Broker) -> None:

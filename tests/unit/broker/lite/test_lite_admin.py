@@ -1,0 +1,150 @@
+"""Tests of the expiry, deletion and administration of lite topics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.kit.consuming import split_records
+from tests.kit.lite_lab import OK, Lab, run
+from tests.kit.remoting import wait_for
+from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
+from tieredstore.broker.state.groups import SubscriptionGroupConfig
+from tieredstore.broker.state.topics import TopicConfig
+from tieredstore.clock import ManualClock
+
+A = "%LMQ%$P$a"
+
+
+async def ask(lab: Lab, code: RequestCode, **fields: Any) -> Any:
+    answer = await lab.client.request(code, fields)
+    assert answer.code == OK, (answer.code, answer.remark)
+    return json.loads(answer.body_bytes or b"{}")
+
+
+async def consume(lab: Lab) -> None:
+    """Send three messages to lite topic a and one to lite topic b. Acknowledge the first message of
+    a."""
+    await lab.send("a", b"a0", b"a1", b"a2")
+    await lab.send("b", b"b0")
+    await lab.subscribe("COMPLETE_ADD", "a")
+    answer, _ = await lab.take(3)
+    assert await lab.ack(answer, "a", 0) == OK
+
+
+def test_silent_lite_topics_expire(tmp_path: Path) -> None:
+    async def test(lab: Lab) -> None:
+        services, store = lab.services, lab.services.store
+        await consume(lab)
+        expiry = services.lite_expiry
+        now_ms = services.clock.now_ms()
+        expiry.clock = ManualClock(now_ms + 61_000)
+        await expiry.expire()
+        assert store.get_max_offset_in_queue(A, 0) == 3  # the broker has just started
+        expiry.started_ms = 0
+        services.settings.min_lite_ttl_ms = 0
+        await expiry.expire()
+        assert store.get_max_offset_in_queue(A, 0) == 3  # the topic has no expiration
+        kind = {"message.type": "LITE", "lite.topic.expiration": "1"}
+        services.topics.update_topic(TopicConfig(topic_name="P", attributes=kind))
+        await expiry.expire()
+        for queue in (A, "%LMQ%$P$b"):
+            assert store.get_max_offset_in_queue(queue, 0) <= 0
+        assert services.offsets.query_offset("G", A, 0) is None
+        assert services.subscriptions.count == 0
+        # A later message makes the lite topic again.
+        await lab.send("a", b"new0", b"new1")
+        await lab.subscribe("COMPLETE_ADD", "a")
+        await wait_for(lambda: not services.receive.state.find_queues("G", A))
+        assert (await lab.take(2))[1] == [b"new0", b"new1"]
+
+    run(tmp_path, test)
+
+
+def test_the_lite_topics_of_a_deleted_parent_are_gone(tmp_path: Path) -> None:
+    async def test(lab: Lab) -> None:
+        await consume(lab)
+        await ask(lab, RequestCode.DELETE_TOPIC_IN_BROKER, topic="P")
+        assert lab.services.store.get_max_offset_in_queue(A, 0) <= 0
+        assert lab.services.offsets.query_offset("G", A, 0) is None
+        assert lab.services.subscriptions.count == 0
+
+    run(tmp_path, test)
+
+
+def test_admin_requests_are_answered_as_by_java(tmp_path: Path) -> None:
+    async def test(lab: Lab) -> None:
+        await consume(lab)
+        found = await ask(lab, RequestCode.GET_BROKER_LITE_INFO)
+        assert found["currentLmqNum"] == 2
+        assert found["liteSubscriptionCount"] == found["orderInfoCount"] == 1
+        assert found["topicMeta"] == {"P": -1}
+        assert found["groupMeta"] == {"P": ["G"]}
+        found = await ask(lab, RequestCode.GET_PARENT_TOPIC_INFO, topic="P")
+        expected = {"topic": "P", "ttl": -1, "groups": ["G"], "lmqNum": 2, "liteTopicCount": 2}
+        assert found == expected
+        place = {"parentTopic": "P", "liteTopic": "a"}
+        found = await ask(lab, RequestCode.GET_LITE_TOPIC_INFO, **place)
+        assert found["topicOffset"].pop("lastUpdateTimestamp") > 0
+        subscriber = [{"clientId": "C", "group": "G"}]
+        assert found == {
+            **place,
+            "subscriber": subscriber,
+            "topicOffset": {"minOffset": 0, "maxOffset": 3},
+            "shardingToBroker": True,
+        }
+        client = {"parentTopic": "P", "group": "G", "clientId": "C"}
+        found = await ask(lab, RequestCode.GET_LITE_CLIENT_INFO, **client, maxCount=9)
+        assert (found["liteTopicCount"], found["liteTopicSet"]) == (1, [A])
+        client["clientId"] = "D"
+        found = await ask(lab, RequestCode.GET_LITE_CLIENT_INFO, **client)
+        assert (found["liteTopicCount"], found["liteTopicSet"]) == (-1, None)
+        found = await ask(lab, RequestCode.GET_LITE_GROUP_INFO, group="G", liteTopic="a", topK=0)
+        assert found["totalLagCount"] == 2
+        wrapper = found["liteTopicOffsetWrapper"]
+        assert (wrapper["brokerOffset"], wrapper["consumerOffset"]) == (3, 1)
+        found = await ask(lab, RequestCode.GET_LITE_GROUP_INFO, group="G", liteTopic="x", topK=0)
+        assert found["totalLagCount"] == -1
+        found = await ask(lab, RequestCode.GET_LITE_GROUP_INFO, group="G", topK=5)
+        assert [(one["liteTopic"], one["lagCount"]) for one in found["lagCountTopK"]] == [("a", 2)]
+        await ask(lab, RequestCode.TRIGGER_LITE_DISPATCH, group="G", clientId="C")
+
+    run(tmp_path, test)
+
+
+def test_admin_requests_of_what_is_not_lite_are_refused(tmp_path: Path) -> None:
+    async def test(lab: Lab) -> None:
+        lab.services.topics.update_topic(TopicConfig(topic_name="N"))
+        lab.services.groups.update_group(SubscriptionGroupConfig(group_name="H"))
+        illegal = ResponseCode.INVALID_PARAMETER
+        for code, fields, expected in (
+            (RequestCode.GET_PARENT_TOPIC_INFO, {"topic": "N"}, illegal),
+            (RequestCode.GET_PARENT_TOPIC_INFO, {"topic": "X"}, ResponseCode.TOPIC_NOT_EXIST),
+            (RequestCode.GET_LITE_CLIENT_INFO, {"parentTopic": "P", "group": "H"}, illegal),
+            (RequestCode.GET_LITE_GROUP_INFO, {"group": "H"}, illegal),
+            (
+                RequestCode.TRIGGER_LITE_DISPATCH,
+                {"group": "X"},
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            ),
+        ):
+            answer = await lab.client.request(code, fields)
+            assert answer.code == expected, (code, answer.remark)
+
+    run(tmp_path, test)
+
+
+def test_a_pull_and_a_search_may_name_a_lite_topic(tmp_path: Path) -> None:
+    async def test(lab: Lab) -> None:
+        await consume(lab)
+        queue = {"topic": "P", "queueId": 0, "liteTopic": "a"}
+        pull = {**queue, "consumerGroup": "G", "queueOffset": 1, "sysFlag": 4, "subscription": "*"}
+        answer = await lab.client.request(RequestCode.PULL_MESSAGE, pull)
+        assert [bytes(one.body) for one in split_records(answer.body_bytes)] == [b"a1", b"a2"]
+        for lite_topic, time_ms, expected in (("a", 1 << 50, "3"), ("a", 0, "0"), ("x", 0, "0")):
+            fields = queue | {"liteTopic": lite_topic, "timestamp": time_ms}
+            answer = await lab.client.request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+            assert answer.ext_fields["offset"] == expected
+
+    run(tmp_path, test)

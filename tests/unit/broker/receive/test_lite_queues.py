@@ -1,0 +1,167 @@
+"""LiteQueues: no ready lite topic is forgotten, and what clients make it keep is limited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kit.local_stores import plain, put_all
+from tests.kit.loops import on_loop
+from tests.kit.receiving import Receiving
+from tieredstore.broker.clients.session import Subscription
+from tieredstore.broker.lite.subscriptions import LiteClient, LiteSubscriptions, OffsetOption
+from tieredstore.broker.receive.events import Changed, Given
+from tieredstore.broker.receive.lite import LiteQueues
+from tieredstore.broker.receive.requests import ReceiveRequest
+from tieredstore.broker.refused import Reason, Refused
+from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.groups import SubscriptionGroupConfig
+from tieredstore.errors import Busy
+from tieredstore.message.lite import LiteTopic
+
+CLIENT = LiteClient("L", "C")
+REQUEST = ReceiveRequest(
+    group="L", topic="P", subscription=Subscription.parse("P", "*"), client_id="C", is_lite=True
+)
+
+
+class LiteLab:
+    """Subscriptions and ready lite topics of group L, which is bound to parent P, over a store."""
+
+    def __init__(self, on: Receiving, **attributes: str) -> None:
+        self.on = on
+        on.groups.update_group(
+            SubscriptionGroupConfig(
+                group_name="L", attributes={"lite.bind.topic": "P", **attributes}
+            )
+        )
+        settings = BrokerSettings(max_lite_subscription_count=100)
+        self.subscriptions = LiteSubscriptions(settings, on.groups, on.clock)
+        self.queues = LiteQueues(on.state, on.store, self.subscriptions, on.clock, lambda key: None)
+
+    def put(self, name: str, parent: str = "P") -> None:
+        """Put a message into a light queue, and note its arrival."""
+        queue = LiteTopic(parent, name).queue
+        put_all(self.on.store, [plain(queue, 0, 0)])
+        self.queues.note_arrived(queue)
+
+    def list_ready(self) -> list[str]:
+        return [progress.topic for progress in self.queues.list_ready(REQUEST)]
+
+
+async def start(folder: Path) -> Receiving:
+    on = Receiving(folder)
+    await on.start()
+    return on
+
+
+@on_loop
+async def test_p87_two_receives_of_a_client_lose_no_ready_lite_topic(tmp_path: Path) -> None:
+    on = await start(tmp_path)
+    lab = LiteLab(on)
+    lab.subscriptions.add(CLIENT, "P", ["a", "b"], print)
+    lab.put("a")
+    first = lab.queues.list_ready(REQUEST)
+    assert next(first).topic == "%LMQ%$P$a"
+    assert lab.list_ready() == []  # the second receive, while the first one reads
+    lab.put("b")
+    assert list(first) == []
+    assert lab.list_ready() == ["%LMQ%$P$b"]
+    await on.close()
+
+
+@on_loop
+async def test_p87_an_error_loses_no_ready_lite_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = await start(tmp_path)
+    lab = LiteLab(on)
+    lab.subscriptions.add(CLIENT, "P", ["a"], print)
+    lab.put("a")
+
+    def fail(*arguments: object, **more: object) -> None:
+        raise Busy("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(on.state, "get_queue", fail)
+        with pytest.raises(Busy):
+            lab.list_ready()
+    assert lab.list_ready() == ["%LMQ%$P$a"]
+    await on.close()
+
+
+@on_loop
+async def test_s83_a_receive_of_a_parent_gets_its_lite_topics_only(tmp_path: Path) -> None:
+    on = await start(tmp_path)
+    lab = LiteLab(on, **{"lite.sub.wildcard": "true"})
+    lab.subscriptions.replace(CLIENT, "SECRET", [], print)
+    lab.put("x", parent="SECRET")
+    assert lab.list_ready() == []
+    lab.subscriptions.replace(CLIENT, "P", [], print)
+    lab.put("y")
+    assert lab.list_ready() == ["%LMQ%$P$y"]
+    await on.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (OffsetOption("OFFSET", 10**26), 1),
+        (OffsetOption("OFFSET", -5), 0),
+        (OffsetOption("POLICY", 2), 1),
+        (OffsetOption("POLICY", 1), 0),
+    ],
+)
+@on_loop
+async def test_s81_offset_options_are_offsets_of_the_queue(
+    tmp_path: Path, option: OffsetOption, expected: int
+) -> None:
+    on = await start(tmp_path)
+    lab = LiteLab(on)
+    lab.put("a")
+    lab.subscriptions.add(CLIENT, "P", ["a", "nowhere"], print, option)
+    assert on.offsets.query_offset("L", "%LMQ%$P$a", 0) == expected
+    assert on.offsets.query_offset("L", "%LMQ%$P$nowhere", 0) is None
+    await on.close()
+
+
+def subscribe_to_nothing(lab: LiteLab, number: int) -> None:
+    lab.subscriptions.replace(LiteClient("L", f"{number}"), "P", [], print)
+
+
+def subscribe_to_one(lab: LiteLab, number: int) -> None:
+    lab.subscriptions.add(LiteClient("L", f"{number}"), "P", ["a"], print)
+
+
+@pytest.mark.parametrize("subscribe", [subscribe_to_nothing, subscribe_to_one])
+@on_loop
+async def test_s81_clients_count_even_without_names(
+    tmp_path: Path, subscribe: Callable[[LiteLab, int], None]
+) -> None:
+    on = await start(tmp_path)
+    lab = LiteLab(on)
+    for number in range(100):
+        subscribe(lab, number)
+    with pytest.raises(Refused) as raised:
+        subscribe(lab, 100)
+    assert raised.value.reason is Reason.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    subscribe(lab, 99)  # a known client renews
+    await on.close()
+
+
+@on_loop
+async def test_s81_changes_of_an_invisible_time_leave_no_old_locks(tmp_path: Path) -> None:
+    on = await start(tmp_path)
+    lab = LiteLab(on)
+    lab.put("a")
+    progress = on.state.get_queue("L", "%LMQ%$P$a", 0, is_new=True)
+    later_ms = on.clock.now_ms() + 1_000_000
+    on.state.record(progress, Given(progress.number, 1, later_ms, 1, [0], [], [""], "", 0, ""))
+    for number in range(2, 2_000):
+        on.state.record(progress, Changed(progress.number, 0, number, later_ms + number))
+        lab.queues.note(progress)
+    assert len(lab.queues._locked) < 200
+    lab.queues.stop()
+    await on.close()

@@ -1,0 +1,84 @@
+"""`query` runs over a tier whose index is incomplete or cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tieredstore
+from tests.kit.command_line import Ran
+from tests.kit.command_line import tieredstore as command
+from tests.kit.growing_tier import GrowingTier
+from tieredstore.contracts.segment import FileSegmentType
+
+SLOTS = {"tieredStoreIndexFileMaxHashSlotNum": "64", "tieredStoreIndexFileMaxIndexNum": "2048"}
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> GrowingTier:
+    """A tier with 300 messages. The index has the first 150 of them."""
+    tier = GrowingTier(tmp_path)
+    tier.append("orders", 0, 150, body_bytes=4000)
+    tier.metadata.flush()
+    tieredstore.open(tier.url, state=tmp_path / "state", properties=SLOTS).rebuild_index()
+    tier.append("orders", 0, 150, body_bytes=4000)
+    return tier
+
+
+def query(tier: GrowingTier, key: str, *more: object) -> Ran:
+    by = ("--msg-id", key) if key.startswith("AAA") else ("--topic", "orders", "--key", key)
+    return command("query", "--tier", tier.url, *by, "--output", "ndjson", *more)
+
+
+def test_j45_what_the_index_does_not_have_is_found(tier: GrowingTier) -> None:
+    for key, offset in (("KEY-5", 5), ("KEY-250", 250), (f"{299:012d}".rjust(32, "A"), 299)):
+        ran = query(tier, key)
+        assert [row["queue_offset"] for row in ran.rows] == [offset]
+        assert ran.code == 0
+        assert ran.err == ""
+    assert "read 150 messages that the index does not name" in query(tier, "KEY-999").err
+    assert query(tier, "KEY-250", "--since", 1).rows[0]["queue_offset"] == 250
+    assert query(tier, "KEY-250", "--since", "now").code == 3
+
+
+def test_j45_absent_not_looked_at_and_unreadable_are_told_apart(tier: GrowingTier) -> None:
+    assert query(tier, "KEY-999").code == 3
+    ran = query(tier, "KEY-250", "--unindexed-bytes", 100_000)
+    assert ran.code == 9
+    assert "more were not looked at" in ran.err
+    assert query(tier, "KEY-299", "--unindexed-bytes", 100_000).code == 0
+    assert query(tier, "KEY-5", "--unindexed-bytes", 0).code == 0
+    [index] = (tier.root / "tier").rglob("INDEX/[!.]*")
+    index.write_bytes(index.read_bytes()[:50])
+    for key in ("KEY-250", "KEY-999"):
+        ran = query(tier, key)
+        assert ran.code == 1
+        assert len(ran.rows) == (key == "KEY-250")
+        assert "INDEX" in ran.err
+
+
+def test_j44_a_query_leaves_damaged_messages_out_when_it_is_told_to(tier: GrowingTier) -> None:
+    """With the option for it, a query leaves out damaged messages. Only some of these messages are
+    in the index."""
+    [path] = tier.segments("orders", 0, FileSegmentType.COMMIT_LOG)
+    units = tier.segments("orders", 0, FileSegmentType.CONSUME_QUEUE)[0].read_bytes()
+    data = bytearray(path.read_bytes())
+    for number in (5, 250):
+        data[int.from_bytes(units[20 * number :][:8], "big") + 200] ^= 1
+    path.write_bytes(data)
+    for key in ("KEY-5", "KEY-250"):
+        failed = query(tier, key)
+        assert (failed.code, failed.rows) == (1, [])
+        assert "tieredstore: error: " in failed.err
+        skipped = query(tier, key, "--on-damage", "skip")
+        assert (skipped.code, skipped.rows) == (1, [])
+        assert "error: " not in skipped.err
+        assert "CRC" in skipped.err
+    for more in ((), ("--on-damage", "skip")):
+        # A damaged message might have had the key as well. It counts as examined unless a limit
+        # ends that.
+        ran = query(tier, "KEY-6", *more)
+        assert (ran.code, [row["queue_offset"] for row in ran.rows]) == (1, [6])
+        ran = query(tier, "KEY-6", "--limit", 1, *more)
+        assert (ran.code, [row["queue_offset"] for row in ran.rows]) == (0, [6])
