@@ -1,7 +1,8 @@
-"""Fixtures that every lane may use: the stores that real Java brokers wrote."""
+"""Fixtures for all tests: stores that real Java brokers wrote."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -42,7 +43,8 @@ def golden() -> Path:
 
 @pytest.fixture(scope="session")
 def public_a(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store, tier and manifest of a cleanly stopped Java broker. Copy before writing."""
+    """Store and tier of a cleanly stopped Java broker, and manifest.json, the list of its messages.
+    Copy before writing."""
     return _unpack("public-a", tmp_path_factory)
 
 
@@ -56,15 +58,15 @@ def _unpack(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def public_rocksdb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store and the manifest of a cleanly stopped Java broker whose consume queues are in
-    RocksDB; it had no tier. Copy before writing."""
+    """Store of a cleanly stopped Java broker that has no tier and keeps its consume queues in
+    RocksDB, and manifest.json, the list of its messages. Copy before writing."""
     return _unpack("public-rocksdb", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def crash_c(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store that a killed Java broker left (`before/`), and what Java made of it. Copy before
-    writing."""
+    """Store of a killed Java broker (`before/`), and the same store after Java's recovery. Copy
+    before writing."""
     root = tmp_path_factory.mktemp("crash-c")
     with tarfile.open(FIXTURES / "crash-c.tar.xz") as archive:
         archive.extractall(root, **EXTRACT_SAFELY)
@@ -74,7 +76,7 @@ def crash_c(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def public_a_copy(public_a: Path, tmp_path: Path) -> Path:
-    """A writable copy of the Java store."""
+    """A writable copy of `public_a`."""
     return copy_store(public_a / "store", tmp_path / "store")
 
 
@@ -85,14 +87,22 @@ def public_a_manifest(public_a: Path) -> dict[str, Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run Spark first: Py4J waits by `select`, which takes descriptors below 1,024 only, and tests
-    of crashes leave the files of many stores open."""
+    """Run the Spark tests first. Py4J waits with `select`, which accepts only file descriptors
+    below 1,024, and crash tests leave the files of many stores open."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Exclude the collected tests from the garbage collector's searches for cycles, because each
+    search would visit all of them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """CI skips nothing: with TIEREDSTORE_NO_SKIPS set, a skipped test fails the run."""
+    """Fail the run if a test was skipped although TIEREDSTORE_NO_SKIPS is set. CI sets this
+    variable."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("TIEREDSTORE_NO_SKIPS") and reporter and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

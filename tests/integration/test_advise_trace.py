@@ -1,4 +1,4 @@
-"""`tieredstore advise --trace`: what a store has recorded of itself is replayed."""
+"""`tieredstore advise --trace` replays the trace that a store recorded."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MINUTE_MS = 60_000
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[object]:
-    """Of a store in which a message came each second for 20 minutes; a group read close behind,
-    another one all of it at the end."""
+    """Return `advise` arguments for a store with one message per second for 20 minutes. One group
+    reads near the end, and another group reads everything after the last message."""
     tiered = TieredLocal(
         tmp_path,
         SteppedClock(START_MS),
@@ -59,8 +59,8 @@ def test_a_trace_is_replayed(arguments: list[object], tmp_path: Path) -> None:
         assert report["messages_per_s"] == pytest.approx(1, rel=0.1)
         assert report["readings"] == 2
         now = report["choices"][0]
-        # What `late` read and what is older than the ten minutes that commits wait is in the tier;
-        # nothing of what `close` read is.
+        # The tier has the messages of `late` that are older than the ten minutes that commits wait,
+        # and none of those of `close`.
         times_a_month = 30 * 24 * 60 / 20
         assert now["cold_messages"] == pytest.approx(600 * times_a_month, rel=0.1)
 

@@ -1,4 +1,5 @@
-"""The local store's cleaning beside a tier: what was not uploaded stays, what was is still read."""
+"""The local store is cleaned beside a tier. Files that were not uploaded stay, and uploaded
+messages can still be read."""
 
 from __future__ import annotations
 
@@ -15,8 +16,7 @@ from tests.kit.tiered_local import TieredLocal
 from tieredstore.config import change_config
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus
-from tieredstore.local.cleaning.disk_usage import DiskWatch
-from tieredstore.local.cleaning.service import LOST_METRIC
+from tieredstore.local.cleaning.service import LOST_METRIC, DiskWatch
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 BODIES = [b"%03d" % number + b"x" * 300 for number in range(60)]
@@ -24,7 +24,8 @@ BODIES = [b"%03d" % number + b"x" * 300 for number in range(60)]
 
 @contextmanager
 def opened(root: Path, **keys: object) -> Iterator[TieredLocal]:
-    """On a disk that is nearly full. Uploads do not begin, as when opening the tier takes long."""
+    """A store on a nearly full disk. Uploads have not begun, as if it took long to open the
+    tier."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MessageStoreDispatcher, "start", lambda _: None)
         it = TieredLocal(root, mappedFileSizeCommitLog=4096, deleteCommitLogFilesInterval=0, **keys)
@@ -38,7 +39,7 @@ def opened(root: Path, **keys: object) -> Iterator[TieredLocal]:
 
 
 def clean(it: TieredLocal) -> int:
-    """Clean until nothing goes any more; how many files went."""
+    """Clean until no more files can be deleted. Return the number of deleted files."""
     it.local.flush()
     files = 0
     while count := it.local.cleaning.run_once().log_files:
@@ -60,12 +61,37 @@ def test_what_was_not_uploaded_stays_and_what_was_is_read_from_the_tier(tmp_path
         assert it.read("T") == list(enumerate(BODIES * 2))
 
 
+def test_w80_two_rounds_of_cleaning_at_once_delete_nothing_that_the_tier_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as it:
+        it.put("T", *BODIES)
+        it.upload()
+        it.put("T", *BODIES)
+        it.local.flush()
+        cleaning = it.local.cleaning
+        is_other = False
+
+        def run_other_round(timeout_s: float) -> bool:
+            nonlocal is_other
+            if not is_other:
+                is_other = True
+                cleaning.run_once()
+            return False
+
+        monkeypatch.setattr(cleaning._stopping, "wait", run_other_round)
+        cleaning.run_once()
+        assert is_other
+        assert it.read("T") == list(enumerate(BODIES * 2))
+
+
 @pytest.mark.parametrize("expired", [len(BODIES), 20])
 @pytest.mark.parametrize("level", ["FORCE", "NOT_IN_DISK"])
 def test_readers_pass_over_what_has_left_both_while_cleaning_goes_on(
     tmp_path: Path, level: str, expired: int
 ) -> None:
-    """Files of the log go before the units that lead to them."""
+    """Readers skip messages that have left both the local store and the tier, while cleaning
+    deletes files of the log before the units that point to them."""
     segments = {"tieredStoreCommitLogMaxSize": 4096, "tieredStoreConsumeQueueMaxSize": 200}
     with opened(tmp_path, tieredStorageLevel=level, **segments) as it:
         it.put("T", *BODIES)
@@ -94,7 +120,8 @@ def test_readers_pass_over_what_has_left_both_while_cleaning_goes_on(
 def test_l08_cold_reads_go_on_while_the_local_disk_stands_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every sync and every read of the local store's files stands still, and a put has the lock."""
+    """Reads of the tier continue while the local disk hangs. All syncs and reads of the local
+    store's files hang, and a hanging put holds its lock."""
     with opened(tmp_path) as it:
         it.put("T", *BODIES)
         it.upload()
@@ -154,7 +181,7 @@ def test_what_a_policy_keeps_out_is_needed_by_nobody_and_its_history_stays(tmp_p
         assert first > len(BODIES)
         assert it.local.cleaning.run_once().held_bytes == 0
         assert it.store.metrics.value(LOST_METRIC) in (None, 0)
-        # The tier has the first half as before; what was deleted in between is nowhere.
+        # The tier has the first half as before. The messages deleted in between are lost.
         assert it.read("T")[: len(BODIES)] == list(enumerate(BODIES))
         change_config(config, {"tieredStoreExcludeTopics": ""})
         [outcome] = it.upload()

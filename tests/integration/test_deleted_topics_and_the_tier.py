@@ -1,4 +1,4 @@
-"""Topics that are deleted in a store with a tier: what is gone stays gone, on both sides."""
+"""Topics that are deleted in a store with a tier stay deleted, in the store and in the tier."""
 
 from __future__ import annotations
 
@@ -129,14 +129,49 @@ def test_l15_a_deletion_that_the_tier_refuses_is_finished_later_and_mixes_nothin
             world.store.delete_topics({"T"})
         assert world.read("T") == []
         assert world.put("T", *NEW, key="new") == [6, 7, 8, 9]
-        world.upload()
-        assert world.store.flat_files.get("T", 0) is None
+        waiting = {DispatchStatus.FAILED, DispatchStatus.BUSY}  # busy: another thread tries it
+        for _ in range(3):
+            [outcome] = world.store.dispatcher.scan(force=True)
+            assert (outcome.key, outcome.status in waiting) == (QueueKey("T", 0), True)
+            assert world.store.flat_files.get("T", 0) is None
         assert [body for _, body in world.read("T")] == NEW
     world.store.expiry.run_once()
     world.upload()
     assert holds_the_new_life(world)
     world.reopen()
     assert holds_the_new_life(world)
+
+
+def test_t70_a_queue_that_waits_for_a_deletion_of_another_thread_goes_on_failing(
+    world: TieredLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher, files = world.store.dispatcher, world.store.flat_files
+    dispatcher._loop.stop()
+    world.store.expiry.stop()
+    world.put("T", *OLD, key="old")
+    world.upload()
+    good_ms = dispatcher.last_good_scan_ms
+
+    def refuse(*_args: object) -> None:
+        raise Exhausted("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(files.metadata), "delete_topic", refuse)
+        with pytest.raises(Unavailable, match="no space"):
+            world.store.delete_topics({"T"})
+        world.put("T", *NEW, key="new")
+        [outcome] = dispatcher.scan(force=True)
+        assert outcome.status is DispatchStatus.FAILED
+        with patched.context() as beside:
+            beside.setattr(files, "finish_deletions", lambda *_args: None)  # another is at it
+            [outcome] = dispatcher.scan(force=True)
+            assert outcome.status is DispatchStatus.BUSY
+            assert dispatcher.dispatch(QueueKey("T", 0), True).status is DispatchStatus.BUSY
+        assert dispatcher.failing_queues == {QueueKey("T", 0): "no space"}
+        assert dispatcher.last_good_scan_ms == good_ms
+    world.upload()
+    assert (dispatcher.failing_queues, holds_the_new_life(world)) == ({}, True)
+    assert dispatcher.last_good_scan_ms != good_ms
 
 
 def test_l15_a_crash_between_both_deletions_is_finished_at_the_next_start(
@@ -152,7 +187,7 @@ def test_l15_a_crash_between_both_deletions_is_finished_at_the_next_start(
     assert holds_the_new_life(world)
 
 
-@pytest.mark.parametrize("when", ["between both deletions", "in the middle of a visit"])
+@pytest.mark.parametrize("when", ["between both deletions", "in the middle of a round"])
 def test_l15_an_upload_that_meets_a_deletion_leaves_no_queue_that_fails_for_ever(
     world: TieredLocal, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -172,13 +207,13 @@ def test_l15_an_upload_that_meets_a_deletion_leaves_no_queue_that_fails_for_ever
 
             patched.setattr(local, "delete_topics", delete_and_visit)
         else:
-            visit = dispatcher._upload.visit
+            run = dispatcher._upload.run
 
             def delete_and_upload(*args: Any, **kwargs: Any) -> DispatchOutcome:
                 assert delete_here({"T"}) == 1
-                return visit(*args, **kwargs)
+                return run(*args, **kwargs)
 
-            patched.setattr(dispatcher._upload, "visit", delete_and_upload)
+            patched.setattr(dispatcher._upload, "run", delete_and_upload)
             outcome = dispatcher.dispatch(QueueKey("T", 0), True)
             assert (outcome.status, outcome.error) == (DispatchStatus.UNKNOWN, None)
         store.delete_topics({"T"})

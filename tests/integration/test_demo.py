@@ -1,4 +1,4 @@
-"""`scripts/demo` as a person runs it, without Spark."""
+"""The tests run `scripts/demo` without Spark, as a person runs it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_its_commands_are_real_and_do_it_again(tmp_path: Path) -> None:
         *("store", "offload", "ls", "cat", "query", "cat", "verify")
     ]
     assert all(f" demo/{name}" in text for text in shown for name in ["tier"] if "--tier" in text)
-    # What was shown can be typed, and prints the same.
+    # The commands shown can be typed, and print the same.
     query = next(text for text in shown if " query " in text)
     command = query.replace(
         str(ROOT / "scripts" / "tieredstore"), f"{sys.executable} -m tieredstore"

@@ -1,4 +1,4 @@
-"""A store with very many consume queues in RocksDB: what nobody asks for costs nothing."""
+"""A store has very many consume queues in RocksDB. Unused queues cost nothing."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ print(json.dumps([opened, offsets, queues, kept, memory]))
 
 
 def build(root: Path, count: int) -> None:
-    """A store with two messages of its own, and units of as many queues, all of which lead to the
-    first."""
+    """Build a store with two messages, and with units of many queues that all point to the first
+    message."""
     with running(small_config(root, store_type="defaultRocksDB")) as store:
         result, _ = put_all(store, [plain(), plain()])
     places = np.full(UNITS, result.physical_offset), np.full(UNITS, result.wrote_bytes)

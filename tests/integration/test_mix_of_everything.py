@@ -1,5 +1,5 @@
-"""Puts, reads, key queries, uploads, expiry, deletions, re-creation and clock jumps all at once: no
-reader gets a wrong message, nothing fails, and what is left is whole."""
+"""Threads put, read, query keys, upload, expire, delete and recreate topics, and move the clock,
+all concurrently. No reader gets a wrong message, no call fails, and the final state is intact."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ import tieredstore
 from tests.kit.tiered_local import TieredLocal
 from tieredstore import jobs
 from tieredstore.contracts.message_store import GetMessageStatus
-from tieredstore.message.record import Message, StoredMessage
+from tieredstore.message.encoding import Message
+from tieredstore.message.record import StoredMessage
 
 HOUR_MS = 3_600_000
 TOPICS = ("A", "B", "C")
 DELETED = ("C",)
 AHEAD = 20_000
-"""Messages of a queue that wait for the tier at most: small segments are made slower than puts."""
+"""Largest number of messages of a queue that wait for the tier. Creating small segments is slower
+than putting messages."""
 SECONDS = [2, pytest.param(600, marks=pytest.mark.slow)]
 SMALL: dict[str, object] = {
     "tieredStorageLevel": "FORCE",
@@ -36,7 +38,8 @@ def make_body(topic: str, number: int) -> bytes:
 
 
 class Mix:
-    """What the threads share. numbers: of the message at each place, as first seen."""
+    """State that the threads share. `numbers` has for each offset the number of the message that
+    was first read at this offset."""
 
     def __init__(self, world: TieredLocal) -> None:
         self.world = world
@@ -83,7 +86,8 @@ class Mix:
         return act
 
     def count_waiting(self, topic: str) -> int:
-        """Count messages that wait for the tier; none where it has nothing of the queue."""
+        """Count the messages that are not uploaded yet. Return None if the tier does not have the
+        queue."""
         file = self.world.store.flat_files.get(topic, 0)
         return 0 if file is None else self.ends[topic] - file.consume_queue_commit_offset
 

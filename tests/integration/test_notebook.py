@@ -1,23 +1,31 @@
-"""The cells of examples/history.ipynb run in order, as a notebook runs them."""
+"""The cells of examples/history.ipynb run in order on the sample, and print what the notebook
+shows."""
 
 from __future__ import annotations
 
 import ast
+import base64
 import json
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.paths import ROOT
-from tests.kit.recipe_tier import RecipeTier, order_body
+from tieredstore.jobs.sampling.shop import Shop
+from tieredstore.jobs.sampling.write import START, write_sample
 
 NOTEBOOK = ROOT / "examples" / "history.ipynb"
 
 
+def cells_of_code() -> list[dict[str, Any]]:
+    document = json.loads(NOTEBOOK.read_text())
+    assert (document["nbformat"], document["nbformat_minor"]) == (4, 5)
+    return [cell for cell in document["cells"] if cell["cell_type"] == "code"]
+
+
 def run_cell(source: str, names: dict[str, Any]) -> Any:
-    """Run a cell; what its last line says, if that is an expression, is its output."""
+    """Run a cell. Return the value of its last line if that line is an expression."""
     tree = ast.parse(source)
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, str(NOTEBOOK), "exec"), names)
@@ -26,44 +34,37 @@ def run_cell(source: str, names: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), str(NOTEBOOK), "eval"), names)
 
 
-def test_the_notebook_runs_from_a_tier_to_a_plot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_notebook_prints_its_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("duckdb", reason="duckdb is not installed")
     pytest.importorskip("pandas", reason="pandas is not installed")
     matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     matplotlib.use("Agg")
-    tier = RecipeTier(tmp_path / "built")
-    customers = ("ada", "bob", "eve")
-    bodies = [order_body(f"o-{n}", customers[n % 3], 100 + n) for n in range(99)]
-    tier.add("orders", [*bodies, b"no JSON"], every=timedelta(hours=1))
-    monkeypatch.chdir(tmp_path)
-
-    document = json.loads(NOTEBOOK.read_text())
-    cells = ["".join(c["source"]) for c in document["cells"] if c["cell_type"] == "code"]
-    assert len(cells) == 10
-    assert sum("file:///data/tier" in cell for cell in cells) == 1
+    write_sample(tmp_path / "shop", Shop(round(START.timestamp() * 1000)))
+    (tmp_path / "examples").mkdir()
+    monkeypatch.chdir(tmp_path / "examples")  # where Jupyter runs a notebook: its own folder
     names: dict[str, Any] = {"__name__": "__main__"}
-    outputs = [run_cell(cell.replace("file:///data/tier", tier.url), names) for cell in cells]
-
-    assert outputs[1] == ["orders"]
-    assert outputs[2] == 100
-    assert list(outputs[3]["queue_offset"]) == [0, 1, 2, 3, 4]
-    assert list(names["by_day"]["messages"]) == [24, 24, 24, 24, 3]
-    assert names["revenue"]["euros"].sum() == pytest.approx(sum(range(100, 199)) / 100)
+    shown = 0
+    for cell in cells_of_code():
+        value = run_cell("".join(cell["source"]), names)
+        for output in cell["outputs"]:
+            if output["output_type"] == "execute_result":
+                assert repr(value) == "".join(output["data"]["text/plain"])
+                shown += 1
+    assert shown == 6
     lines = names["axes"].get_lines()
-    assert [line.get_label() for line in lines] == list(customers)
-    ends = [line.get_ydata()[-1] for line in lines]
-    assert ends == pytest.approx(
-        [sum(100 + n for n in range(99) if n % 3 == k) / 100 for k in range(3)]
-    )
-    assert names["db"].sql("SELECT count(*) FROM 'orders.parquet'").fetchall() == [(99,)]
+    assert [line.get_label() for line in lines] == list(names["table"].columns)
+    assert [line.get_ydata()[-1] for line in lines] == pytest.approx(list(names["table"].sum()))
+    assert names["db"].sql("SELECT count(*) FROM '../shop/orders.parquet'").fetchall() == [(465,)]
     names["plt"].close(names["figure"])
     names["db"].close()
 
 
-def test_the_notebook_is_kept_without_outputs() -> None:
-    document = json.loads(NOTEBOOK.read_text())
-    code = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
-    assert (document["nbformat"], document["nbformat_minor"]) == (4, 5)
+def test_the_notebook_has_a_plot() -> None:
+    images = [
+        output["data"]["image/png"]
+        for cell in cells_of_code()
+        for output in cell["outputs"]
+        if "image/png" in output["data"]
+    ]
+    assert [base64.b64decode(image)[:4] for image in images] == [b"\x89PNG"]
+    assert [cell["execution_count"] for cell in cells_of_code()] == list(range(1, 11))

@@ -1,4 +1,4 @@
-"""Each kind of damage, planted at random places of real tiers, is found where it is."""
+"""Each kind of damage is planted at random locations of real tiers, and is found there."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding, Severity
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import TASK_BYTES, verify
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.corruption.damager import KINDS, Damager, Planted, StoredAt, TierImage
@@ -59,27 +59,29 @@ FINDING_OF = {
     "topic-id": "metadata-topic-id",
     "stray-segment": "segment-unknown",
 }
-"""Kind of damage -> kind of the finding that tells of it."""
+"""Kind of the finding that reports a kind of damage, by the kind of damage."""
 WHOLE = [
     kind
     for kind in ("log-grown", *KINDS)
     if kind.startswith(("log-", "zeroed", "units-torn", "units-missing", "metadata-", "stray"))
 ]
-"""Kinds that need a queue of their own: planted first where there are many."""
+"""Kinds of damage that affect a whole queue. They are planted first."""
 TOGETHER = [
     *dict.fromkeys(WHOLE),
     *(kind for kind in KINDS if kind not in WHOLE and kind != "topic-id"),
 ]
-"""A doubled topic id makes the index items of two topics doubtful: it is planted alone."""
+"""Kinds of damage that are planted together. A doubled topic id is planted alone, because it makes
+the index items of two topics doubtful."""
 SEEDS = (1, 2)
 
 
 @pytest.fixture(scope="module")
 def images(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TierImage]:
-    """public-a's tier as Java wrote it, and its store offloaded by us."""
+    """Two tiers: the tier of public-a as Java wrote it, and a tier that this project offloaded from
+    the store of public-a."""
     root = tmp_path_factory.mktemp("ours")
     ran = tieredstore(
-        *("offload", public_a / "store", "--tier", f"file://{root / 'tier'}"),
+        *("offload", public_a / "store", "--upload-index", "--tier", f"file://{root / 'tier'}"),
         *("--state", root / "state", "--config", public_a / "broker.conf", "--quiet"),
     )
     assert ran.code == 0, ran.err
@@ -103,7 +105,8 @@ def image_of(tier: Path, state: Path) -> TierImage:
 def findings_of(
     image: TierImage, provider: SegmentProvider, state: Path, task_bytes: int = TASK_BYTES
 ) -> list[Finding]:
-    """What verify finds in an image, written through `provider`."""
+    """Return the findings of `verify` for an image. The image is first written through
+    `provider`."""
     image.write(provider, state)
     metadata = DefaultMetadataStore(
         state / "config" / "tieredStoreMetadata.json", BROKER, read_only=True
@@ -126,7 +129,7 @@ def is_told(planted: Planted, found: Finding) -> bool:
 
 
 def follows(planted: Planted, found: Finding, owners: Callable[[Finding], StoredAt | None]) -> bool:
-    """Whether a finding that is not the one expected comes of the same damage."""
+    """Return whether an unexpected finding is a consequence of the same damage."""
     if found.kind not in planted.also:
         return False
     if found.kind == "index-item" and found.segment is not None:
@@ -146,7 +149,7 @@ def follows(planted: Planted, found: Finding, owners: Callable[[Finding], Stored
 
 
 def check(planted: list[Planted], found: list[Finding], items: Damager) -> None:
-    """Every piece of damage is told at its place, and nothing is told of sound ones."""
+    """Check that every damage is reported at its location, and that sound files have no finding."""
 
     def owner(finding: Finding) -> StoredAt | None:
         return next(
@@ -176,7 +179,7 @@ def check(planted: list[Planted], found: list[Finding], items: Damager) -> None:
 
 
 def plant_together(damager: Damager) -> list[Planted]:
-    """All kinds for which the tier has places."""
+    """Plant all kinds of damage for which the tier has a suitable location."""
     planted = []
     for kind in TOGETHER:
         with contextlib.suppress(Invalid):

@@ -1,4 +1,4 @@
-"""`tieredstore advise` over the public-a store and Java's tier of it."""
+"""`tieredstore advise` runs on the store of public-a, and on Java's tier of it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from tests.kit.command_line import tieredstore
 from tieredstore.config import load_broker_conf
 
 TAKEN_MS = (1_795_266_316_000, 1_795_266_330_500)
-"""Around the times of all messages."""
+"""Period that includes the times of all messages, in ms."""
 
 
 SMALL = ("tieredStoreCommitLogMaxSize", "tieredStoreConsumeQueueMaxSize", "tieredStoreGroupCommit")
-"""Keys that are small for the fixture's sake: with the defaults there is less to weigh."""
+"""Configuration values that are small enough for the fixture. With the default values, the advice
+would cover fewer keys."""
 
 
 def _write_offsets(public_a: Path, path: Path, share: float) -> Path:
-    """Every reader has read so much of each queue."""
+    """Write offsets at which every group has read the given share of each queue."""
     manifest: dict[str, Any] = json.loads((public_a / "manifest.json").read_bytes())
     ends: dict[str, dict[str, int]] = {}
     for row in manifest["messages"]:

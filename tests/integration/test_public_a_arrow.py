@@ -1,4 +1,5 @@
-"""Java's own tiers as tables: each message is what the manifest says, in every library."""
+"""Several libraries read tiers that Java wrote as tables. Each message equals its entry in the
+manifest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The fixture's messages as a table, backfilled: what is not the same as in the tier that `offload`
-made of the store, and nothing else."""
+"""The fixture's messages are backfilled from a table. The result has only the expected differences
+from the tier that `offload` made of the store."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.kit.jobs.backfill import contents, damage, new_run
-from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
+from tieredstore.jobs.backfilling.job import run_backfill
+from tieredstore.jobs.backfilling.target import backfill_target
 from tieredstore.jobs.offloading.job import offload_store
-from tieredstore.jobs.offloading.options import OffloadOptions
+from tieredstore.jobs.options import BackfillOptions, OffloadOptions
 from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.scan.location import TierLocation
 from tieredstore.table import Tier
 
 TRANSACTIONS = "pub_trans"
 PREPARED = slice(76, 84)
-"""Of a record with IPv4 hosts: where its prepared half is in the broker's log. No column has it."""
+"""Bytes of a record, with IPv4 hosts, that hold the position of the prepared half message. No
+column contains this position."""
 COMPRESSED = "pub_big"
 SAME = [name for name in TYPES if name not in {"physical_offset", "stored_length", "body_crc"}]
 
@@ -28,7 +30,7 @@ SAME = [name for name in TYPES if name not in {"physical_offset", "stored_length
 def offloaded(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> TierLocation:
     root = tmp_path_factory.mktemp("offloaded")
     url, conf = f"file://{root}/tier", public_a / "broker.conf"
-    offload_store(OffloadOptions(public_a / "store", url, root / "state", config=conf))
+    offload_store(OffloadOptions(url, public_a / "store", state=root / "state", config=conf))
     return backfill_target(url, root / "state", config=conf)
 
 

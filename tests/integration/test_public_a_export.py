@@ -1,4 +1,5 @@
-"""Java's own tier, exported by the command line: DuckDB finds what the manifest says."""
+"""The command line exports a tier that Java wrote. DuckDB reads the messages of the manifest from
+it."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def target_of(form: str, root: Path) -> list[str]:
 
 
 def relation(form: str, root: Path, connection: duckdb.DuckDBPyConnection) -> Any:
-    """The target as DuckDB sees it; tables through Arrow."""
+    """Return the target as a relation of DuckDB. Tables are read through Arrow."""
     if form == "parquet":
         return connection.read_parquet(f"{root}/target/**/*.parquet", hive_partitioning=True)
     if form == "delta":
@@ -94,8 +95,8 @@ def test_what_the_command_line_refuses(public_a: Path, tmp_path: Path) -> None:
     tier = ("--tier", f"file://{public_a / 'tiered'}", "--work", tmp_path / "work", "--quiet")
     target = ("--format", "parquet", "--to", tmp_path / "target")
     for arguments, text in (
-        (("--topics", "pubn"), "no topic 'pubn' in the tier; did you mean"),
-        (("--columns", "bodi"), "no column 'bodi' in a message; did you mean body"),
+        (("--topics", "pubn"), "no topic 'pubn' in the tier. Did you mean"),
+        (("--columns", "bodi"), "no column 'bodi' in a message. Did you mean body"),
         (("--target-option", "x=1"), "no target option 'x'"),
         (("--target-option", "x"), "expected KEY=VALUE"),
         (("--spark-conf", "a=b"), "--spark-conf needs --spark"),
@@ -107,10 +108,12 @@ def test_what_the_command_line_refuses(public_a: Path, tmp_path: Path) -> None:
                       "--table", "a.b")  # fmt: skip
     assert ran.code == 2
     assert "catalog 'nowhere'" in one_line(ran)
+    assert "Its settings are those of --target-option" in one_line(ran)
 
 
 def test_topics_by_pattern(public_a: Path, tmp_path: Path) -> None:
-    """Shell patterns as in other verbs; the digest of bodies is that of `cat`."""
+    """An export selects topics by shell patterns, like other verbs. The digest of the exported
+    bodies equals the digest that `cat` gives."""
     tier = ("--tier", f"file://{public_a / 'tiered'}")
     ran = tieredstore("export", *tier, "--work", tmp_path / "work", "--format", "parquet",
                       "--to", tmp_path / "target", "--topics", "pub_v*", "--quiet",

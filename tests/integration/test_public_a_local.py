@@ -1,4 +1,5 @@
-"""Java's local store of the public-a fixture, read by ours: every query of its side."""
+"""This project reads Java's local store in the public-a fixture, with every query of the
+manifest."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.kit.oracle import Oracle
 from tieredstore.local.message_store import DefaultMessageStore
 
 MOST_OF_ONE_QUERY = 64
-"""maxMsgsNumBatch: Java's local key queries, and ours, give no more."""
+"""Maximum number of messages of a local key query, in Java and here (maxMsgsNumBatch)."""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,8 @@ def test_every_local_key_query_is_answered_right(
 def test_difference_e20_where_javas_recorded_local_answers_are_wrong(
     oracle: Oracle, public_a_manifest: dict[str, Any]
 ) -> None:
-    """The list of Java's wrong answers, by number: it can neither grow nor shrink unseen."""
+    """The test lists by number the answers of Java's local store that are wrong, so that a change
+    is noticed."""
     found = {
         "get": kit.java_wrong_gets(public_a_manifest, oracle, "local"),
         "time": kit.java_wrong_times(public_a_manifest, oracle, "local"),

@@ -1,4 +1,5 @@
-"""Our own tier over the local store of the public-a fixture: dispatched, then read back."""
+"""This project uploads the local store of the public-a fixture into a new tier, and reads the
+tier."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ def open_store(config: StoreConfig, root: Path) -> TieredMessageStore:
 
 @pytest.fixture(scope="module")
 def store(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TieredMessageStore]:
-    """Java's local store under our store, with level FORCE as the broker had it; all uploaded by
-    our dispatcher into an empty tier."""
+    """Our store over Java's local store, with the storage level FORCE. Our dispatcher has uploaded
+    all messages into an empty tier."""
     root = tmp_path_factory.mktemp("our-tier")
     shutil.copytree(public_a / "store", root / "store")
     for path in (root / "store").rglob("*"):
@@ -153,7 +154,8 @@ def test_a_second_scan_uploads_nothing(store: TieredMessageStore) -> None:
 def test_a_lost_local_store_is_read_from_the_tier(
     store: TieredMessageStore, public_a: Path, oracle: Oracle, tmp_path: Path
 ) -> None:
-    """What is left when local retention took everything: the tier alone, behind an empty store."""
+    """The tier alone serves all reads if the local store is empty, as after local retention or a
+    lost disk."""
     source = next(iter(store.flat_files.files())).path.split("/")[0]
     config = kit.config_at(
         public_a, tmp_path, tieredStorageLevel="NOT_IN_DISK", tieredStoreAdopt="true"

@@ -1,4 +1,4 @@
-"""The index of Java's tier in the public-a fixture, made anew from its messages."""
+"""The index of Java's tier in the public-a fixture is rebuilt from the messages of the tier."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 
 EXPIRED_BELOW = kit.JAVA_TIER_LOW["pub_expire", 0]
 Times = dict[tuple[int, int, int, int, int], int]
-"""hash, topic id, queue id, offset, size -> time, to the second."""
+"""Store time rounded to seconds, by hash, topic id, queue id, offset and size."""
 
 
 @pytest.fixture(scope="module")

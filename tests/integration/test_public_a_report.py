@@ -1,4 +1,4 @@
-"""A report of the tier that Java wrote says what the manifest says."""
+"""A report of the tier that Java wrote agrees with the manifest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.reporting.job import ReportOptions, run_report
+from tieredstore.jobs.options import ReportOptions
+from tieredstore.jobs.reporting.job import run_report
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.scan.location import locate
@@ -27,7 +28,7 @@ def test_figures_are_those_of_the_manifest(
     state = public_a / "store" if with_state else None
     source = locate(f"file://{public_a / 'tiered'}", state=state)
     newest_ms = max(m["storeTimestamp"] for rows in queues.values() for m in rows)
-    options = ReportOptions(now_ms=newest_ms + 1000)
+    options = ReportOptions(as_of=newest_ms + 1000)
     with Journal(None, {}) as journal:
         totals = run_report(JobRun("report", LocalRunner(1), journal), source, tmp_path, options)
     assert totals["damage"] == 0, totals["damage_met"]

@@ -1,5 +1,5 @@
-"""Our store takes over where the Java broker of the public-a fixture stopped: its local store, its
-tier and its metadata in place."""
+"""Our store continues where the Java broker of the public-a fixture stopped. It uses the same local
+store, tier and metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kit.oracle import Oracle
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.store import TieredMessageStore
@@ -28,7 +28,7 @@ def oracle(public_a_manifest: dict[str, Any]) -> Oracle:
 
 @pytest.fixture
 def opened(public_a: Path, tmp_path: Path) -> Iterator[Callable[..., TieredMessageStore]]:
-    """Opens (and opens again) the store of the copied broker."""
+    """Return a function that opens and reopens the store of the copied broker."""
     stores: list[TieredMessageStore] = []
     for folder in ("store", "tiered"):
         shutil.copytree(public_a / folder, tmp_path / folder)

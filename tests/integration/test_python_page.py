@@ -1,4 +1,4 @@
-"""The blocks of docs/python.md run as they stand, and print what the page says."""
+"""The examples of docs/python.md run unchanged, and print what the page says."""
 
 from __future__ import annotations
 

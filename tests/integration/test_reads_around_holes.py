@@ -1,4 +1,5 @@
-"""Reads of what one store has and the other has not: holes of the tier, damage of the local log."""
+"""Reads cover messages that only the local store or only the tier has, because of holes in the tier
+or damage in the local log."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def damage(world: TieredLocal, offset: int) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[TieredLocal]:
-    """Ten messages on the disk, of which the tier was told to pass 4 to 7."""
+    """A local store of ten messages. The tier lacks messages 4 to 7."""
     world = TieredLocal(tmp_path)
     world.put("A", *map(body, range(4)))
     world.upload()

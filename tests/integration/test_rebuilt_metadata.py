@@ -1,5 +1,5 @@
-"""`rebuild metadata` over tiers that Java wrote: what was lost is what is made, but for facts that
-only the lost file had (`docs/jobs.md`)."""
+"""`rebuild metadata` recreates the lost metadata of tiers that Java wrote. Only those facts are
+missing that nothing else records (`docs/jobs.md`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.kit import public_a as kit
 from tests.kit.jobs.rebuild_metadata import facts_of
 from tests.kit.oracle import Oracle
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
+from tieredstore.jobs.metadata.job import run_rebuild_metadata
+from tieredstore.jobs.options import RebuildMetadataOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.scan.location import locate
@@ -23,7 +24,9 @@ from tieredstore.scan.location import locate
 
 def rebuild(tier: Path, state: Path, **options: Any) -> dict[str, Any]:
     run = JobRun("rebuild-metadata", LocalRunner(1), Journal(None, {}))
-    return run_rebuild_metadata(run, locate(f"file://{tier}"), state, RebuildOptions(**options))
+    return run_rebuild_metadata(
+        run, locate(f"file://{tier}"), state, RebuildMetadataOptions(**options)
+    )
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -38,7 +41,7 @@ def test_public_a_but_for_what_only_the_lost_file_knew(
     lost = facts_of(public_a / "store", "labBroker")
     made = facts_of(tmp_path / "made", "labBroker")
 
-    assert lost["topics"].pop("pub_empty")[3] == {}, "no queue: nothing of it is in the tier"
+    assert lost["topics"].pop("pub_empty")[3] == {}, "no queue: it has no data in the tier"
     assert made["topics"] == lost["topics"]
     # Java takes a store time out of IPv6 addresses (D14).
     times = [m["storeTimestamp"] for m in public_a_manifest["messages"] if m["topic"] == "pub_v6"]
@@ -70,7 +73,7 @@ def test_the_golden_tiers(golden: Path, tmp_path: Path, version: str) -> None:
 
 @pytest.fixture(scope="module")
 def tier(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[kit.JavaTier]:
-    """Java's tier, opened with the metadata made anew."""
+    """Java's tier, opened with the rebuilt metadata."""
     root = tmp_path_factory.mktemp("rebuilt")
     shutil.copytree(public_a / "tiered", root / "lost" / "tiered")
     shutil.copy(public_a / "broker.conf", root / "lost" / "broker.conf")

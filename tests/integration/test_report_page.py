@@ -1,7 +1,5 @@
-"""The page of a report, as a browser shows it: on a desk, in the dark, on a phone.
-
-With TIEREDSTORE_SCREENSHOTS=docs/report the pictures of docs/jobs.md are taken anew.
-"""
+"""A browser shows the page of a report in light and dark mode, on a desktop and a phone. With
+TIEREDSTORE_SCREENSHOTS=docs/report the test takes the pictures of docs/jobs.md again."""
 
 from __future__ import annotations
 
@@ -14,7 +12,8 @@ import pytest
 
 from tests.kit.browser import DARK, DESK, PHONE, Browser, find_browser, open_browser
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.reporting.job import ReportOptions, run_report
+from tieredstore.jobs.options import ReportOptions
+from tieredstore.jobs.reporting.job import run_report
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.scan.location import locate
@@ -34,10 +33,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def page(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the tier that a Java broker wrote, with prices, a day and a half after its last one."""
+    """Page of a report, with prices, of a tier that a Java broker wrote. The time of the report is
+    one and a half days after the last message."""
     folder = tmp_path_factory.mktemp("report")
     tier = public_a / "tiered"
-    options = ReportOptions(now_ms=NEWEST_MS + 36 * 3_600_000, prices={"storage": 0.023})
+    options = ReportOptions(as_of=NEWEST_MS + 36 * 3_600_000, prices={"storage": 0.023})
     with Journal(None, {}) as journal:
         run = JobRun("report", LocalRunner(1), journal)
         run_report(run, locate(str(tier), state=public_a / "store"), folder, options)
@@ -85,7 +85,7 @@ return [getComputedStyle(document.body).backgroundColor, ...seen,
 
 
 def brightness(colour: str) -> float:
-    """Relative luminance as WCAG defines it, of rgb(r, g, b)."""
+    """Return the relative luminance of rgb(r, g, b), as WCAG defines it."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -139,7 +139,8 @@ def test_what_is_not_known_comes_last_whichever_way_round(browser: Browser, page
 
 
 def test_a_topic_cannot_run_a_script_in_it(browser: Browser, page: Path, tmp_path: Path) -> None:
-    """Were a name written as it is, the page's policy would still stop it."""
+    """A topic's name cannot run a script in the report page. If the name were not escaped, the
+    page's content security policy would still stop the script."""
     hostile = "<script>document.title = 'taken'</script><b onclick='1'></b></footer>"
     copy = tmp_path / "hostile.html"
     copy.write_text(page.read_text().replace("</footer>", hostile))

@@ -1,4 +1,4 @@
-"""The examples of docs/scan.md run as they stand, and print what the page says."""
+"""The examples of docs/scan.md run unchanged, and print what the page says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTA
 
 
 class SparkInOneProcess:
-    """The few calls of the recipe for older Sparks, over pyarrow alone."""
+    """Replacement for Spark in the recipe for older versions. It implements the few calls of the
+    recipe with pyarrow alone."""
 
     @property
     def sparkContext(self) -> SparkInOneProcess:

@@ -1,4 +1,5 @@
-"""The lane that runs the published Java broker; skipped, with the reason, where it cannot run."""
+"""Fixtures of the tests that run the published Java broker. If the broker cannot run here, the
+tests are skipped with the reason."""
 
 from __future__ import annotations
 

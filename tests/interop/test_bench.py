@@ -1,4 +1,4 @@
-"""`scripts/bench` runs its pairs; what they say of speed is no test's business."""
+"""`scripts/bench` runs its comparisons. The tests do not check the measured figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/beside-java.md, command by command, beside a Java broker that runs."""
+"""Every command of docs/beside-java.md runs beside a running Java broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
 def run(folder: Path, *blocks: str) -> str:
-    """Run blocks of the page as one script; returns all that it printed."""
+    """Run code blocks of the page as one script. Return its output."""
     variables, port = BLOCKS[0], str(free_ports())
     for name in re.findall(r"^([A-Z]+)=", variables, re.MULTILINE):
         place = folder / ("broker.conf" if name == "CONFIG" else name.lower())

@@ -1,4 +1,4 @@
-"""`tieredstore cat --store --follow` beside a Java broker that writes the store."""
+"""`tieredstore cat --store --follow` runs beside a Java broker that writes the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tieredstore offload --follow` beside a Java broker that runs on the store."""
+"""`tieredstore offload --follow` runs beside a Java broker that owns the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 from tests.kit.java import JavaTools, running_process, tieredstore
 
 SELDOM = "flushConsumeQueueThoroughInterval=3600000"
-"""Java moves the checkpoint a second after its start, then as often as this (ms; else a minute)."""
+"""Interval of Java's checkpoint, in ms. Java writes its checkpoint one second after its start, and
+then once per interval. Java's default is a minute."""
 NOTE = re.compile(
     r"offload: (?P<taken>\d+) messages, .* so far; (?P<behind>\d+) messages, \d+ s behind: "
     r"(?P<held>\d+) later than the store's checkpoint \((of no message yet|up to \S+Z), "
@@ -21,7 +22,7 @@ NOTE = re.compile(
 
 
 def wait_for(process: subprocess.Popen[str], pattern: re.Pattern[str]) -> re.Match[str]:
-    """The next line of progress with a pattern."""
+    """Return the next line of the progress output that matches a pattern."""
     assert process.stderr is not None
     seen = []
     for line in process.stderr:
@@ -39,7 +40,17 @@ def test_it_says_how_far_it_is_behind_and_why_and_takes_all_once_the_broker_stop
     conf = tmp_path / "broker.conf"
     conf.write_text("tieredStoreGroupCommitTimeout=300\n")
     offload = [
-        *("offload", str(store), "--topics", "live", "--tier", tier, "--config", str(conf)),
+        *(
+            "offload",
+            str(store),
+            "--upload-index",
+            "--topics",
+            "live",
+            "--tier",
+            tier,
+            "--config",
+            str(conf),
+        ),
         *("--state", str(tmp_path / "state"), "--broker", "b", "--cluster", "c"),
         *("--output", "json"),
     ]

@@ -1,5 +1,5 @@
-"""Checksums of blocks beside the segments, seen by a Java broker: it expires and deletes what has
-some, and goes on right. Every tier that our writers made for the other tests here has them too."""
+"""A Java broker expires and deletes segments with block checksums, and continues correctly. The
+tiers of the other Java tests have block checksums too."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ EXPIRY = {
     "tieredStoreFileReservedTime": "1",
     "tieredStoreDeleteFileInterval": "500",
 }
+
+PLACES = ("storePathRootDir", "listenPort", "namesrvAddr")
+"""Configuration keys of the fixture's broker that get another value in each run."""
 
 
 def segments(root: Path) -> set[Path]:
@@ -47,7 +50,7 @@ def test_java_expires_and_goes_on_beside_checksums(
     assert (report["damage"], report["uncovered_bytes"]) == (0, 0)
 
     conf = {**offloaded.manifest["brokerConf"], **EXPIRY, "tieredStoreFilePath": root / "tiered"}
-    settings = [f"{key}={value}" for key, value in conf.items() if not key.startswith("storePath")]
+    settings = [f"{key}={value}" for key, value in conf.items() if key not in PLACES]
     with java.hold(root / "store", *settings) as broker:
         broker.put("java_new", 0, 30)
         wait_for(lambda: all(path not in segments(root) for path in before if is_message(path)))

@@ -1,4 +1,5 @@
-"""Stores of ours in which topics were deleted, or that were adopted above a tier, seen by Java."""
+"""Java opens stores of ours: some in which topics were deleted, and some that were adopted for an
+existing tier."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ BROKER_CONF = {
 
 
 def put(world: TieredLocal, topic: str, count: int, key: str) -> list[dict[str, Any]]:
-    """Put messages; returns what Java must find of them."""
+    """Put messages. Return the messages that Java must find."""
     bodies = [b"%s %s %d" % (topic.encode(), key.encode(), number) for number in range(count)]
     offsets = world.put(topic, *bodies, key=key)
     found = [world.local.get_message("g", topic, 0, offset, 1).messages[0] for offset in offsets]
@@ -43,7 +44,8 @@ def put(world: TieredLocal, topic: str, count: int, key: str) -> list[dict[str, 
 def ranges_java_sees(
     java: JavaTools, root: Path, wanted: list[dict[str, Any]], work: Path
 ) -> dict[str, tuple[int, int]]:
-    """Minimum and maximum of queue 0 of each topic, after all that is wanted was read."""
+    """Let Java read all expected messages. Return the minimum and maximum offset of queue 0 of each
+    topic."""
     manifest: Manifest = {"brokerConf": BROKER_CONF, "messages": wanted}
     report = java.check("local", root, manifest, work)
     assert report.passed, report.text
@@ -65,7 +67,7 @@ def make_world(root: Path) -> TieredLocal:
 def test_java_opens_a_store_in_which_topics_were_deleted(
     java: JavaTools, tmp_path: Path, is_killed: bool
 ) -> None:
-    """After a crash it brings back what was deleted and not made again, and nothing else."""
+    """After a crash, Java restores those deleted topics that were not recreated, and no others."""
     world = make_world(tmp_path / "ours")
     wanted = put(world, "kept", 5, "kept")
     put(world, "gone", 6, "old")

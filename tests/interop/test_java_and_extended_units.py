@@ -1,4 +1,5 @@
-"""Extended units of consume queues (`enableConsumeQueueExt`), between the Java broker and us."""
+"""The Java broker and our store exchange consume queues with extended units
+(`enableConsumeQueueExt`)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
-from tieredstore.local.queues.extension.files import ConsumeQueueExt
+from tieredstore.local.queues.extension_files import ConsumeQueueExt
 from tieredstore.local.queues.interface import Int64s
 from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS
@@ -25,6 +26,8 @@ CONF = {
     "enableConsumeQueueExt": "true",
     "mappedFileSizeConsumeQueueExt": "1004",
 }
+UPLOADING = {**CONF, "tieredStoreGroupCommitTimeout": "1000"}
+"""Java uploads what it has after a second instead of 30."""
 APPENDED = 120
 
 
@@ -40,7 +43,7 @@ def filled(root: Path) -> list[dict[str, object]]:
 
 
 def extended_tags_codes(root: Path, key: QueueKey) -> list[int]:
-    """What the addresses of a queue lead to in its extension, and nothing else."""
+    """Return the tags codes in the extension entries of a queue's units."""
     place = Path(key.topic) / str(key.queue_id)
     files = PositionalFiles(writable=False)
     extension = ConsumeQueueExt(root / "consumequeue_ext" / place, files, 0)
@@ -79,7 +82,7 @@ def test_java_and_we_go_on_with_each_other_s_extended_units(
     queues = [QueueKey(*queue) for queue in QUEUES]
     ours = {key: extended_tags_codes(root / "store", key) for key in queues}
 
-    seen = java.append(root, {"brokerConf": CONF}, [*QUEUES, ("java_new", 0)], APPENDED)
+    seen = java.append(root, {"brokerConf": UPLOADING}, [*QUEUES, ("java_new", 0)], APPENDED)
 
     # Java has put its units behind ours, and left those as they were.
     for key in queues:
@@ -97,7 +100,7 @@ def test_java_and_we_go_on_with_each_other_s_extended_units(
         assert len(codes) == 2 * len(ours[key]) + APPENDED
         assert codes[-len(ours[key]) :] == ours[key]
         assert all(code > MIN_EXTENDED_ADDRESS for code in codes)
-    again = java.append(root, {"brokerConf": CONF}, [("java_new", 0)], 1)
+    again = java.append(root, {"brokerConf": UPLOADING}, [("java_new", 0)], 1)
     assert len(again["messages"]) == len(seen["messages"]) + 701
 
 

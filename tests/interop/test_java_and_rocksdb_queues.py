@@ -1,4 +1,4 @@
-"""Consume queues in RocksDB: the published Java broker and we open each other's."""
+"""The published Java broker and our store open each other's consume queues in RocksDB."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tieredstore.local.read_only import open_read_only
 def test_java_recovers_a_store_of_ours_with_its_queues_in_rocksdb(
     java: JavaTools, tmp_path: Path
 ) -> None:
-    """What a killed process leaves: `abort`, and units in the write-ahead log alone, which Java
-    itself never writes."""
+    """Java recovers a killed store of this project that keeps its queues in RocksDB. The store has
+    the file `abort`. Some units exist only in RocksDB's write-ahead log, which Java itself never
+    writes."""
     keys = {**BROKER_CONF, "storeType": "defaultRocksDB"}
     conf = {**keys, "storePathRootDir": str(tmp_path / "running")}
     store = DefaultMessageStore(config_from_properties(conf, origin="test").config)
@@ -38,14 +39,15 @@ def test_java_recovers_a_store_of_ours_with_its_queues_in_rocksdb(
     report = java.check("local", tmp_path / "root", manifest, tmp_path / "check")
 
     assert report.wanted == report.right == 700, report.text
-    # Java makes index files anew only from the log file in which the database's position lies.
+    # Java rebuilds index files only from the log file in which the database's position lies.
     assert all("key query misses" in error for error in report.errors), report.text
 
 
 def test_a_store_of_java_s_with_its_queues_in_rocksdb_goes_from_hand_to_hand(
     java: JavaTools, public_rocksdb: Path, tmp_path: Path
 ) -> None:
-    """Java's, then ours, then Java's, then ours: nobody loses a message, offsets go on."""
+    """Java and this project take turns to write a store that keeps its queues in RocksDB, twice
+    each. No message is lost, and offsets continue."""
     root = tmp_path / "root"
     copy_tree(public_rocksdb / "store", root / "store")
     manifest: Manifest = json.loads((public_rocksdb / "manifest.json").read_bytes())

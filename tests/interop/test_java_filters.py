@@ -1,4 +1,5 @@
-"""SQL92 filters: random expressions over random properties; the broker itself judges each."""
+"""Random SQL92 filters are applied to random properties. The Java broker gives the expected
+results."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ import random
 
 from tests.kit.java import JavaTools
 from tieredstore.errors import Invalid
-from tieredstore.message.encoding import encode_record
-from tieredstore.message.filters.sql import SqlFilter
+from tieredstore.message.encoding import Message, encode_record
+from tieredstore.message.filters.parser import SqlFilter
 from tieredstore.message.properties import encode_properties
-from tieredstore.message.record import Message, decode_record
+from tieredstore.message.record import decode_record
 
 COUNT = 6_000
 NAMES = ["a", "b", "c", "_d", "$e", "absent"]
@@ -89,7 +90,7 @@ def test_each_verdict_is_that_of_the_java_broker(java: JavaTools) -> None:
     differing = [
         (*case, ours, verdict)
         for case, verdict in zip(cases, theirs, strict=True)
-        # Java drops what follows a whole expression; we refuse it.
+        # Java drops the text after a whole expression. We refuse it.
         if (ours := our_verdict(*case)) not in (verdict, "trailing")
     ]
     assert differing[:20] == []

@@ -1,4 +1,5 @@
-"""The published Java broker over a tier whose metadata `tieredstore rebuild metadata` made."""
+"""The published Java broker continues a tier whose metadata `tieredstore rebuild metadata`
+created."""
 
 from __future__ import annotations
 

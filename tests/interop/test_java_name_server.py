@@ -1,4 +1,4 @@
-"""A broker registers with the published Java name server, and clients find it there."""
+"""A broker registers with the published Java name server, and clients find the broker there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tieredstore.java_json import quote_integer_keys
 from tieredstore.testing.broker import Broker
 
 TIMEOUT_S = 20
-"""Shorter than the 30 s between two rounds."""
+"""Time limit of the tests in seconds. It is shorter than the 30 s between two registrations."""
 
 
 def ask(address: str, code: int, fields: dict[str, object] | None = None) -> RemotingCommand:

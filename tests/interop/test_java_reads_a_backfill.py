@@ -1,4 +1,4 @@
-"""The published Java broker over a tier that `tieredstore backfill` made of Parquet tables."""
+"""The published Java broker reads a tier that `tieredstore backfill` made from Parquet tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def backfill(table: pa.Table, name: str, root: Path, manifest: Manifest, *option
 
 
 def messages_of(rows: pa.Table) -> list[dict[str, Any]]:
-    """Rows as the manifest of the fixture has messages."""
+    """Return rows of a table in the form that the manifest has for messages."""
     return [
         {
             "topic": row["topic"],
@@ -62,8 +62,8 @@ def messages_of(rows: pa.Table) -> list[dict[str, Any]]:
 def test_java_reads_every_message_and_finds_every_key_of_tables_that_were_backfilled(
     java: JavaTools, offloaded: Offloaded, tmp_path: Path
 ) -> None:
-    """The fixture's messages, in two tables of which one goes on behind the other, and a table of
-    bodies alone."""
+    """Java reads every message and finds every key of backfilled tables. Two tables have the
+    fixture's messages, and the second table continues the first. A third table has only bodies."""
     tier = tieredstore.open(f"file://{offloaded.root / 'tiered'}", state=offloaded.root / "store")
     rows = tier.scan(topic_pattern=".*", columns=list(TYPES)).to_arrow()
     early = pc.less(rows["queue_offset"], 40)

@@ -1,4 +1,4 @@
-"""The published Java broker over a tier that `tieredstore copy` brought back from S3."""
+"""The published Java broker reads a tier that `tieredstore copy` copied to S3 and back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CREDENTIALS = {
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of an empty place in a bucket."""
+    """Return the URL of an empty prefix in a bucket."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -52,7 +52,8 @@ def copy(*arguments: str | Path) -> dict[str, object]:
 def test_java_reads_every_message_and_finds_every_key_of_a_tier_that_came_back(
     java: JavaTools, offloaded: Offloaded, bucket: str, tmp_path: Path
 ) -> None:
-    """Out to S3 with its state, and back without: the index itself tells the topic ids."""
+    """Java reads every message of a tier that was copied to S3 with its state, and copied back
+    without it. So the second copy takes topic ids from the index."""
     source = f"file://{offloaded.root / 'tiered'}"
     there = copy(
         "--from", source, "--from-state", offloaded.root / "store",

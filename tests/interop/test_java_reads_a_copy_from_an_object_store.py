@@ -1,4 +1,4 @@
-"""The way out: a tier copied from an object store to files is one that the Java broker serves."""
+"""The Java broker serves a tier that was copied from an object store to files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_java_serves_a_tier_that_was_copied_out_of_an_object_store(
     conf = write_broker_conf(tmp_path / "broker.conf", manifest, **OUR_OFFLOAD)
     tieredstore(
         "offload", public_a / "store", "--tier", store.url(), "--state", tmp_path / "state",
-        "--config", conf, "--quiet",
+        "--config", conf, "--quiet", "--upload-index",
     )  # fmt: skip
     tieredstore(
         "copy", "--from", store.url(), "--to", f"file://{tmp_path / 'root' / 'tiered'}",

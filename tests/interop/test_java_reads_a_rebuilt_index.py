@@ -1,5 +1,5 @@
-"""The published Java broker finds every key through index files that were made from the messages
-alone, in many small ones, and then merged."""
+"""The published Java broker finds every key by index files that were rebuilt from the messages. The
+rebuild first makes many small files, and then merges them."""
 
 from __future__ import annotations
 

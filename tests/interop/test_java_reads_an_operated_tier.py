@@ -1,4 +1,4 @@
-"""The published Java broker over a tier that an operator changed by hand."""
+"""The published Java broker reads a tier that an operator changed by hand."""
 
 from __future__ import annotations
 

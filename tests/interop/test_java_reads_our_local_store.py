@@ -1,4 +1,4 @@
-"""A local store that our DefaultMessageStore wrote, opened by the published Java broker."""
+"""The published Java broker opens a local store that our DefaultMessageStore wrote."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_java_reads_what_our_cleaning_left(
     try:
         messages = list(fill(store))
         store.flush()
-        store.wait_until_dispatched()  # what is not dispatched yet is kept
+        store.wait_until_dispatched()  # data that is not dispatched yet is kept
         store.cleaning._disk._measure = lambda _: 0.5
         assert store.cleaning.run_once().log_files == 2
         wanted = [

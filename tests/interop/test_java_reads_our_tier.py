@@ -1,4 +1,4 @@
-"""The published Java broker over a tier that `tieredstore offload` wrote."""
+"""The published Java broker reads a tier that `tieredstore offload` wrote."""
 
 from __future__ import annotations
 

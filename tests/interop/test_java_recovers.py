@@ -1,4 +1,4 @@
-"""Stores that a process was killed in, between Java and us: both make the same of them."""
+"""Java and our store recover the same content from a store whose process was killed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ os.kill(os.getpid(), 9)
 
 
 def kill_in_the_middle(root: Path, flushed: int) -> list[dict[str, Any]]:
-    """700 messages put by a process that is killed then; flush: after which of them."""
+    """Put 700 messages in a process, then kill it. `flushed`: number of messages that were put
+    before the flush."""
     wanted = root / "wanted.json"
     root.mkdir()
     command = [sys.executable, "-c", KILLED, str(root / "store"), str(wanted), str(flushed)]

@@ -1,4 +1,5 @@
-"""Java and Python in turn on one store and one tier (fault P02): both read both."""
+"""Java and Python use one store and one tier in turn (fault P02), and read each other's
+messages."""
 
 from __future__ import annotations
 
@@ -12,16 +13,18 @@ from tests.kit.java import JavaTools, Manifest, copy_tree, key_queries, tieredst
 from tests.kit.offloaded import Offloaded, offload
 from tieredstore.config import config_from_properties
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 
 APPENDED = 40
 QUEUES = (("pub_normal", 0), ("pub_fifo", 1), ("java_new", 0))
 STATE = ("config/tieredStoreMetadata.json", "tiered_index_file")
-"""What a tier's state is, in a store of Java's or in a state directory of ours."""
+"""Files of a tier's state. Java has them in its store. This project has them in a state
+directory."""
 
 
 def move_state(source: Path, target: Path) -> None:
-    """The state in `target` becomes what it is in `source`, and nothing of before stays."""
+    """Replace the state files in `target` by those in `source`, and delete those that `target`
+    had."""
     for name in STATE:
         shutil.rmtree(target / name, ignore_errors=True)
         (target / name).unlink(missing_ok=True)
@@ -30,7 +33,8 @@ def move_state(source: Path, target: Path) -> None:
 
 
 def our_view(root: Path, topic: str) -> dict[tuple[int, int], str]:
-    """(queue, offset) -> body hash, as `tieredstore cat` reads the tier with its metadata."""
+    """Return the hash of each body by (queue, offset). `tieredstore cat` reads the tier with its
+    metadata."""
     text = tieredstore(
         "cat", "--tier", f"file://{root / 'tiered'}", "--state", root / "store",
         "--broker", "labBroker", "--topic", topic, "--body", "sha256", "--output", "ndjson",
@@ -46,7 +50,7 @@ def wanted_view(messages: list[dict[str, Any]], topic: str) -> dict[tuple[int, i
 
 
 def put_ours(store_root: Path, manifest: Manifest) -> list[dict[str, Any]]:
-    """Append to the store that Java left, with our own local store."""
+    """Append to the store that Java left, with this project's local store."""
     conf = {**manifest["brokerConf"], "storePathRootDir": str(store_root)}
     store = DefaultMessageStore(config_from_properties(conf, origin="test").config)
     store.load()
@@ -92,7 +96,7 @@ def test_p02_java_and_python_in_turn_on_the_same_store_and_tier(
     copy_tree(offloaded.root / "tiered", shared / "tiered")
     move_state(offloaded.root / "store", shared / "store")
 
-    # Java goes on where we stopped
+    # Java continues where we stopped
     seen = java.append(shared, offloaded.manifest, QUEUES, APPENDED)
     assert seen["tieredComplete"]
     in_tier = [message for message in seen["messages"] if "tiered" in message]
@@ -102,7 +106,7 @@ def test_p02_java_and_python_in_turn_on_the_same_store_and_tier(
     for topic in sorted({message["topic"] for message in in_tier}):
         assert our_view(shared, topic) == wanted_view(in_tier, topic), topic
 
-    # we go on where Java stopped, in the local store and in the tier
+    # we continue where Java stopped, in the local store and in the tier
     in_tier += put_ours(shared / "store", offloaded.manifest)
     ours.mkdir()
     (shared / "tiered").rename(ours / "tiered")

@@ -1,4 +1,4 @@
-"""Rows of record batches, and what they have to say of a message."""
+"""Rows of record batches, and the rows expected for a message."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ MOST_MS = (2**63 - 1) // 1000
 
 
 def stored_row(message: StoredMessage, broker: str) -> dict[str, Any]:
-    """What a batch has to say of a message."""
+    """Return the row that a record batch must have for a message."""
     row = dict(message_row(message, broker, BodyForm.NONE))
     row["body"] = bytes(message.decode_body())
+    row["body_error"] = None
     for name in TIMES:
         time: Any = row[name]
         row[name] = time * 1000 if abs(time) <= MOST_MS else None
@@ -24,7 +25,8 @@ def stored_row(message: StoredMessage, broker: str) -> dict[str, Any]:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows with times in µs and properties as dicts: calendars and pairs say no more."""
+    """Return the rows of record batches, with times in µs and properties as dicts. Columns that are
+    derived from other columns are left out."""
     columns = {}
     for name in batch.schema.names:
         column = batch.column(name)

@@ -1,4 +1,4 @@
-"""The checksums that our writers leave beside the segments of a Posix tier."""
+"""Block checksums that our writers store beside the segments of a Posix tier."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tieredstore.providers.posix.sum_files import SUFFIX, sums_path
 
 
 def checksums_of(segment: Path) -> Path:
-    """The file of checksums beside a segment's."""
+    """Return the path of the checksum file beside a segment's file."""
     return Path(sums_path(str(segment)))
 
 
 def forget_checksums(root: Path) -> int:
-    """Make a tier one that has none, as a Java broker leaves it: what its formats tell of damage is
-    all that is told. Returns how many files of them there were."""
+    """Delete the block checksums of a tier, so that the tier looks as if a Java broker wrote it.
+    Afterwards only the file formats can reveal damage. Return the number of deleted files."""
     found = list(root.rglob(f".*{SUFFIX}"))
     for path in found:
         path.unlink()

@@ -1,4 +1,4 @@
-"""The parts of a broker over a real local store, and a remoting server for some of its handlers."""
+"""The parts of a broker on a real local store, and a remoting server for some of its handlers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,34 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.kit.local_stores import running, small_config
+from tests.kit.receiving import KeptDeadLetters
 from tests.kit.remoting import RemotingClient, serve
-from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
+from tieredstore.broker.clients.consumers import ConsumerManager, ProducerManager, RebalanceLocks
+from tieredstore.broker.delay.hook import DelayHook
+from tieredstore.broker.delay.schedule import ScheduleMessageService
+from tieredstore.broker.delay.timers import TimerMessageService
+from tieredstore.broker.pull import PullHold
+from tieredstore.broker.receive.service import ReceiveService
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
+from tieredstore.broker.state.request_modes import RequestModeManager
 from tieredstore.broker.state.statistics import BrokerStatistics
 from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import ManualClock
+
+DELAYS_MS = (1000, 5000)
+"""Delay levels of the services."""
 
 
 @asynccontextmanager
 async def broker_services(
     root: Path, *, store_settings: Mapping[str, object] | None = None, **changes: object
 ) -> AsyncIterator[BrokerServices]:
-    """Tables, clients and rates over a store of small files; changes: of the services' fields."""
+    """Yield the services of a broker over a store of small files. `changes` replaces fields of the
+    services."""
     clock = ManualClock()
     settings = BrokerSettings(
         broker_name="broker-a", broker_cluster_name="cluster", broker_ip1="127.0.0.1"
@@ -42,7 +53,26 @@ async def broker_services(
         broker.producers = ProducerManager(clock)
         broker.consumers = ConsumerManager(clock)
         broker.locks = RebalanceLocks(clock)
-        broker.statistics = BrokerStatistics(store, broker.topics, broker.offsets, clock)
+        broker.request_modes = RequestModeManager(folder, clock)
+        broker.hold = PullHold()
+        broker.receive = ReceiveService.create(
+            folder,
+            store=store,
+            topics=broker.topics,
+            groups=broker.groups,
+            offsets=broker.offsets,
+            hold=broker.hold,
+            dead_letters=KeptDeadLetters(),
+            is_live=lambda *_: False,
+            clock=clock,
+            traffic=broker.traffic,
+        )
+        hook = DelayHook(DELAYS_MS, clock)
+        broker.schedule = ScheduleMessageService(store, hook, DELAYS_MS, folder, clock)
+        broker.timers = TimerMessageService(store, hook, folder, clock)
+        broker.statistics = BrokerStatistics(
+            store, broker.topics, broker.traffic, settings.broker_cluster_name, clock
+        )
         await broker.statistics.sample()
         yield broker
 
@@ -51,7 +81,7 @@ async def broker_services(
 async def client_of(
     broker: BrokerServices, *register: Callable[[HandlerTable, BrokerServices], None]
 ) -> AsyncIterator[RemotingClient]:
-    """A client of a server of these handlers."""
+    """Yield a client that is connected to a remoting server with the given handlers."""
     table = HandlerTable()
     for register_handlers in register:
         register_handlers(table, broker)

@@ -1,10 +1,11 @@
-"""A headless Chromium, for pages that people look at. It asks nobody for anything."""
+"""A headless Chromium for tests of HTML pages. The browser makes no request to other hosts."""
 
 from __future__ import annotations
 
 import base64
+import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ _OPTIONS = (
 
 
 class Screen(NamedTuple):
-    """Pixels, and which colours its owner likes."""
+    """Size of a screen in pixels, and the preferred colours (light or dark)."""
 
     width: int
     height: int
@@ -45,8 +46,8 @@ class Browser:
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
 
-    def show(self, page: Path, screen: Screen) -> None:
-        """Load a page as somebody with that screen sees it."""
+    def show(self, page: Path | str, screen: Screen) -> None:
+        """Load a page (a file or a URL) on a screen of the given size."""
         metrics = {
             "width": screen.width,
             "height": screen.height,
@@ -56,19 +57,29 @@ class Browser:
         self._command("Emulation.setDeviceMetricsOverride", metrics)
         colours = {"name": "prefers-color-scheme", "value": "dark" if screen.is_dark else "light"}
         self._command("Emulation.setEmulatedMedia", {"features": [colours]})
-        self.driver.get(page.absolute().as_uri())
+        self.driver.get(page if isinstance(page, str) else page.absolute().as_uri())
 
     def ask(self, script: str, *arguments: object) -> Any:
-        """Return what a piece of JavaScript returns."""
+        """Return the value of a JavaScript expression."""
         return self.driver.execute_script(script, *arguments)
 
     def complaints(self) -> list[str]:
-        """What the console had to say since it was asked."""
+        """Return the messages that pages wrote to the console since the last call."""
         entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [str(entry["message"]) for entry in entries]
 
+    def requests(self) -> list[str]:
+        """Return the URLs that pages and their workers requested since the last call."""
+        entries = self.driver.get_log("performance")  # type: ignore[no-untyped-call]
+        events = [json.loads(entry["message"])["message"] for entry in entries]
+        return [
+            str(event["params"]["request"]["url"])
+            for event in events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
+
     def screenshot(self) -> bytes:
-        """What is on the screen, as PNG."""
+        """Return the screen as a PNG image."""
         taken = self._command("Page.captureScreenshot", {"format": "png"})
         return base64.b64decode(taken["data"])
 
@@ -77,7 +88,7 @@ class Browser:
 
 
 def find_browser() -> tuple[str, str] | str:
-    """Return the paths of a Chromium and its driver, or why there are none."""
+    """Return the paths of a Chromium and its driver, or the reason why they are missing."""
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     driver = shutil.which("chromedriver")
     if browser is None or driver is None:
@@ -87,13 +98,16 @@ def find_browser() -> tuple[str, str] | str:
 
 
 @contextmanager
-def open_browser(paths: tuple[str, str], profile: Path) -> Iterator[Browser]:
-    """Start it with an empty profile, a new folder of its own."""
+def open_browser(
+    paths: tuple[str, str], profile: Path, *, further: Sequence[str] = ()
+) -> Iterator[Browser]:
+    """Start the browser with an empty profile in a new folder. `further` has additional command
+    line options."""
     options = webdriver.ChromeOptions()
     options.binary_location, driver_path = paths
-    for option in (*_OPTIONS, f"--user-data-dir={profile}"):
+    for option in (*_OPTIONS, *further, f"--user-data-dir={profile}"):
         options.add_argument(option)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(driver_path))
     try:
         yield Browser(driver)

@@ -1,4 +1,4 @@
-"""A certificate for 127.0.0.1 that nobody has signed but itself."""
+"""A self-signed certificate for 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:
-    """(certificate, private key), PEM files."""
+    """Return the PEM files of a certificate and its private key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))

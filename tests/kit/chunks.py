@@ -1,4 +1,4 @@
-"""A small chunk log over a store whose requests can be counted and can fail."""
+"""A small chunk log. A test can count the requests to its object store, and make requests fail."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
 from tieredstore.providers import naming
-from tieredstore.providers.chunks.client import ClientLimits
-from tieredstore.providers.chunks.lives.names import Life, parse_object_name
+from tieredstore.providers.chunks.manifests.names import Generation, parse_object_name
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.segment import ChunkFileSegment
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
@@ -22,7 +22,7 @@ GRACE_MS = 120_000
 
 
 class Store:
-    """One object store and its clock, which every process sees."""
+    """One object store and its clock. All processes of a test share both."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -37,24 +37,27 @@ class Store:
         return Process(self, owner, settings)
 
     def names(self, id: SegmentId = LOG) -> list[str]:
-        """Of the objects of a segment."""
+        """Return the names of the objects of a segment, without their folder."""
         folder = f"/{id.path}/{id.type.name}/"
         return [info.key.rpartition("/")[2] for info in self.first.list("") if folder in info.key]
 
     def folder(self, id: SegmentId = LOG) -> str:
-        """Of a segment."""
+        """Return the folder of a segment."""
         cluster = naming.cluster_directory_name("DefaultCluster")
         return f"{cluster}/{naming.relative_segment_path(id)}"
 
-    def lives(self, id: SegmentId = LOG) -> set[Life]:
-        """Those of a segment in which there is an object."""
+    def generations(self, id: SegmentId = LOG) -> set[Generation]:
+        """Return the generations of a segment that have an object."""
         start = f"{self.folder(id)}/"
         names = [info.key.removeprefix(start) for info in self.first.list(start)]
-        return {found.life for name in names if (found := parse_object_name(name)) is not None}
+        return {
+            found.generation for name in names if (found := parse_object_name(name)) is not None
+        }
 
 
 class Process:
-    """One process on a store: its client counts requests and fails as planned."""
+    """One process that uses a store. Its client counts requests, and makes planned requests
+    fail."""
 
     def __init__(self, store: Store, owner: str | None, settings: dict[str, Any]) -> None:
         self.store = store
@@ -92,7 +95,7 @@ class Process:
         return bytes(segment.read(0, segment.size()))
 
     def operations(self) -> list[str]:
-        """What was asked of the store since the last look."""
+        """Return the requests to the store since the last call."""
         found = [request.partition(" ")[0] for request in self.client.requests]
         self.client.requests.clear()
         return found

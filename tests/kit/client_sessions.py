@@ -1,22 +1,24 @@
-"""Sessions of clients that note what they are told."""
+"""Client sessions that record their messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tieredstore.broker.clients import ClientReply
+from tieredstore.broker.auth.access import ANYBODY
+from tieredstore.broker.clients.session import ClientReply
 from tieredstore.errors import Unavailable
 from tieredstore.message.record import StoredMessage
 
 
 class NotingSession:
-    """A session without a connection."""
+    """A session without a connection. It records the messages that the broker sends to it."""
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
         self.language = "JAVA"
         self.version = 513
         self.address = "127.0.0.1:1"
+        self.caller = ANYBODY
         self.notified: list[str] = []
         self.checked: list[str] = []
         self.sent: list[tuple[int, dict[str, str]]] = []

@@ -1,4 +1,4 @@
-"""Runs the command line in this process, as a shell would see it."""
+"""Runs the command line in this process, with the results that a shell would get."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tieredstore.cli.main import run
 
 @dataclass
 class Ran:
-    """What one command line did."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -23,12 +23,12 @@ class Ran:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Lines of `--output ndjson`."""
+        """Rows that the command printed with `--output ndjson`."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
     def record(self) -> Any:
-        """The value of `--output json`."""
+        """Value that the command printed with `--output json`."""
         return json.loads(self.out)
 
 
@@ -44,9 +44,9 @@ def tieredstore(*arguments: object) -> Ran:
 
 
 def one_line(ran: Ran) -> str:
-    """The single line that a failing command leaves on stderr, and nothing like a traceback. A job
-    that has done steps says in front of it how to go on."""
-    lines = [line for line in ran.err.splitlines() if " with which the same command " not in line]
+    """Return the only line that a failing command prints to stderr. There must be no traceback. A
+    job that has completed steps first prints how to continue."""
+    lines = [line for line in ran.err.splitlines() if " the same command continues: " not in line]
     assert len(lines) == 1, ran.err
     assert lines[0].startswith("tieredstore: error: ")
     assert "Traceback" not in ran.err
@@ -55,7 +55,7 @@ def one_line(ran: Ran) -> str:
 
 
 def files_of(root: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Every file with its size, modification time and contents."""
+    """Return every file with its size, modification time and contents."""
     return {
         str(path.relative_to(root)): (
             path.stat().st_size,

@@ -1,4 +1,4 @@
-"""A broker's store, described by nothing but the Java keys of a `broker.conf`."""
+"""A broker's store that is described only by the Java keys of a `broker.conf`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment, find_layer
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.properties import is_runtime
 from tieredstore.providers.memory.provider import MemoryProvider
 
@@ -53,11 +53,11 @@ SMALL: dict[str, object] = {
     "tieredStoreIndexFileMaxIndexNum": 500,
     "readAheadCacheSizeBytes": 8 << 20,
 }
-"""What makes a store small; a test changes one key of it, or adds one."""
+"""Configuration of a small store, by Java's keys. Tests change or add keys."""
 
 
 def properties(root: Path, **keys: object) -> dict[str, str]:
-    """Java properties: SMALL under a root, with some keys changed."""
+    """Return the Java properties of SMALL for a store in `root`, with the given changes."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "tier").mkdir(exist_ok=True)
     places = {"storePathRootDir": root / "store", "tieredStoreFilePath": root / "tier"}
@@ -69,26 +69,28 @@ def properties(root: Path, **keys: object) -> dict[str, str]:
 
 
 def conf(root: Path, **keys: object) -> LoadedConfig:
-    """The configuration of those properties, without a warning."""
+    """Return the configuration that some properties make. They must cause no warning."""
     loaded = config_from_properties(properties(root, **keys), origin="broker.conf")
     assert loaded.warnings == ()
     return loaded
 
 
 def drop_runtime_keys(keys: Mapping[str, object]) -> dict[str, object]:
-    """Those that count from the start of a process only."""
+    """Remove the keys that can be changed while a store runs."""
     return {key: value for key, value in keys.items() if not is_runtime(FIELDS_BY_KEY[key])}
 
 
 def change_runtime_keys(config: StoreConfig, root: Path, keys: Mapping[str, object]) -> None:
-    """Change what may be changed while a store runs; nothing where it is so already."""
+    """Change those keys of a running store that can be changed while it runs. Equal values are
+    skipped."""
     texts = properties(root, **keys)
     runtime = keys.keys() - drop_runtime_keys(keys).keys()
     change_config(config, {key: parse_setting(key, texts[key], "update") for key in runtime})
 
 
 class Call(NamedTuple):
-    """A read or write of a segment: what, where (bytes), how much, by which thread."""
+    """A read or write of a segment: its kind, the position and size in bytes, and the thread that
+    called."""
 
     id: SegmentId
     position: int
@@ -97,8 +99,8 @@ class Call(NamedTuple):
 
 
 class RecordingProvider(WrapperProvider):
-    """A tier in memory that notes what is read and written, and runs a test's hook before it. All
-    its reads may block."""
+    """In-memory tier that records reads and writes. Before each of them it runs a hook of the test.
+    All its reads may block."""
 
     def __init__(self) -> None:
         self._memory = MemoryProvider()
@@ -117,13 +119,13 @@ class RecordingProvider(WrapperProvider):
         return replace(super().capabilities, preferred_batch_bytes=self._preferred_bytes)
 
     def prefer(self, size_bytes: int) -> None:
-        """From now on writes of that size are the cheapest."""
+        """Make writes of the given size the cheapest from now on."""
         self._preferred_bytes = size_bytes
 
     @contextmanager
     def meetings(self, count: int) -> Iterator[None]:
-        """Meanwhile, the first call of each thread returns only when `count` threads are in one,
-        and one more thread has had the time to come."""
+        """Block the first call of each thread until `count` threads have called. Then wait a short
+        time, so that a test sees whether one more thread calls."""
         seen = threading.local()
         changed = threading.Condition()
         threads: set[int] = set()
@@ -172,7 +174,8 @@ class RecordingSegment(WrapperSegment):
 
 
 class SteppedClock(ManualClock):
-    """A clock whose waiters wait until a test has moved it far enough, or has ended them."""
+    """A clock whose waiting threads continue once a test has advanced the clock past their
+    deadlines, or has released the threads."""
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
@@ -189,17 +192,17 @@ class SteppedClock(ManualClock):
         return event.is_set()
 
     def await_waits(self, count: int) -> list[int]:
-        """Until `wait` was called `count` times in all; the deadlines (epoch ms) of the calls."""
+        """Wait until `wait` was called `count` times. Return the deadlines of the calls, in epoch
+        ms."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.deadlines) >= count, 30)
             return list(self.deadlines)
 
 
 class Broker:
-    """A store and its parts. Loops of the tier do not run: tests call what loops would call.
-
-    at_run_time: whether the keys that may be changed at run time are given once it runs.
-    """
+    """A store and its parts. The background loops of the tier do not run. Tests call the functions
+    of the loops instead. With `at_run_time`, the keys that a running store can change are set only
+    after the start."""
 
     def __init__(
         self, root: Path, clock: ManualClock, *, at_run_time: bool = False, **keys: object
@@ -222,8 +225,8 @@ class Broker:
         return provider
 
     def put(self, count: int = 1, *, topic: str = TOPIC, queue_id: int = 0, **more: Any) -> None:
-        """Messages of the same size, 100 bytes of body; message 7 has the keys `k007` and
-        `all`."""
+        """Put messages of equal size, each with a body of 100 bytes. For example, message 7 has the
+        keys `k007` and `all`."""
         for _ in range(count):
             number = self.local.next_offset(topic, queue_id)
             values = {"body": b"x" * 100, "tags": "TagA", "keys": [f"k{number:03}", "all"], **more}
@@ -234,13 +237,14 @@ class Broker:
         self.local.dispatch_source.flush()
 
     def scan(self, *, force: bool = False) -> int:
-        """Upload as the dispatcher's loop does; how many messages went."""
+        """Upload once, as a round of the dispatcher's loop does. Return the number of uploaded
+        messages."""
         outcomes = self.store.dispatcher.scan(force)
         assert not [outcome.error for outcome in outcomes if outcome.error is not None]
         return sum(outcome.messages for outcome in outcomes)
 
     def upload(self) -> int:
-        """Upload everything."""
+        """Upload all messages."""
         return self.scan(force=True)
 
     def get(
@@ -258,26 +262,27 @@ class Broker:
     def cold_get(
         self, offset: int = 0, count: int = 1000, message_filter: MessageFilter | None = None
     ) -> GetMessageResult:
-        """A get of what only the tier has."""
+        """Get messages that exist only in the tier."""
         found: GetMessageResult = self.store.fetcher.get_message(
             "g", TOPIC, 0, offset, count, message_filter
         )
         return found
 
     def query(self, key: str, store: Any = None, count: int = 1000) -> list[int]:
-        """Queue offsets of the messages with a key."""
+        """Return the queue offsets of the messages that have a key."""
         found = (store or self.store).query_message(TOPIC, key, count, *FOREVER)
         return [message.queue_offset for message in found]
 
     def segments(self, type: FileSegmentType) -> dict[int, int]:
-        """Base offset -> size in bytes of the broker's segments of a type, as the backend has
-        them."""
+        """Return the sizes in bytes of the segments of a type that the backend has, by base
+        offset."""
         listing = self.provider.list(self.loaded.config.broker_name)
         return {item.id.base_offset: item.size_bytes for item in listing if item.id.type is type}
 
 
 MakeBroker: TypeAlias = Callable[..., Broker]
-"""Keyword arguments are Java keys, or `at` and `clock`: see `brokers`."""
+"""Function that makes a broker. Keyword arguments are Java keys, or the parameters `at` and `clock`
+of `brokers`."""
 
 
 def sizes(calls: Sequence[Call], type: FileSegmentType) -> list[int]:
@@ -286,7 +291,8 @@ def sizes(calls: Sequence[Call], type: FileSegmentType) -> list[int]:
 
 @contextmanager
 def brokers(root: Path, *, at_run_time: bool = False) -> Iterator[MakeBroker]:
-    """Makes brokers, each in a folder of its own unless `at` names one, and shuts them down."""
+    """Yield a function that makes brokers. Each broker has its own folder unless `at` names one.
+    All brokers are stopped after the test."""
     made: list[Broker] = []
 
     def make(*, at: Path | None = None, clock: ManualClock | None = None, **keys: object) -> Broker:

@@ -1,5 +1,5 @@
-"""The contract of consume queues as tests: a kind of queues joins by a subclass in
-`tests/contract/test_consume_queues.py`."""
+"""Tests of the contract of consume queues. Subclasses in `tests/contract/test_consume_queues.py`
+each test one kind of queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.local.queues.interface import (
     ConsumeQueueStoreInterface,
     QueueUnits,
 )
-from tieredstore.local.queues.time_search import offset_by_time
+from tieredstore.local.queues.unit_search import offset_by_time
 from tieredstore.message.consume_queue import make_units
 
 KEY = QueueKey("T", 0)
@@ -27,8 +27,8 @@ COUNTS = [1, 9, 10, 11, 35]
 
 
 def units_of(key: QueueKey, first: int, count: int, at: int = 0) -> QueueUnits:
-    """Messages of 50 bytes every 100 bytes of the log, stored every 10 ms: unit q at `at` + 100 * q
-    and 10 * q."""
+    """Return units of messages of 50 bytes. The message of unit q has the log offset `at` + 100 * q
+    and the store time 10 * q ms."""
     offsets = np.arange(first, first + count, dtype=np.int64)
     units = make_units(at + offsets * 100, np.full(count, 50, dtype=np.int64), offsets)
     return QueueUnits(key, first, units, offsets * 10)
@@ -39,7 +39,7 @@ def end_of(offset: int) -> int:
 
 
 def record_time(physical_offset: int) -> int:
-    """The store times of `units_of`, as a commit log would tell them."""
+    """Return the store time of a message of `units_of`, as a commit log would."""
     return physical_offset // 10
 
 
@@ -64,7 +64,7 @@ def loaded(store: ConsumeQueueStoreInterface, key: QueueKey) -> ConsumeQueueInte
 
 
 def walk(queue: ConsumeQueueInterface) -> list[int]:
-    """The tags codes of all units, read as a get reads them."""
+    """Return the tags codes of all units, read in the same way as by a get."""
     found: list[int] = []
     offset = queue.min_offset
     while offset < queue.max_offset:
@@ -76,7 +76,8 @@ def walk(queue: ConsumeQueueInterface) -> list[int]:
 
 
 class ConsumeQueueStoreContract:
-    """`open_store` opens (or opens again) the queues of a store in a folder, loaded."""
+    """Contract of consume queues. `open_store` opens the queues of a store in a folder, also
+    repeatedly, and loads them."""
 
     opened: list[ConsumeQueueStoreInterface]
 

@@ -1,4 +1,4 @@
-"""A broker on free ports, and what consumers send to it."""
+"""A broker on free ports, and the requests that consumers send to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.message.record import Message, StoredMessage, decode_record
+from tieredstore.message.encoding import Message
+from tieredstore.message.record import StoredMessage, decode_record
 
 TOPIC = "T"
 GROUP = "g"
@@ -25,13 +26,13 @@ GROUP = "g"
 
 @dataclass
 class ServedBroker:
-    """A broker that serves consumers at an address."""
+    """A running broker and the address at which it serves consumers."""
 
     services: BrokerServices
     address: str
 
     async def put(self, *messages: Message) -> None:
-        """Put messages and return when gets find them."""
+        """Put messages, and return when a get finds them."""
         for message in messages:
             result = self.services.store.put_message(message)
             assert result.ok, result.reason
@@ -42,7 +43,7 @@ class ServedBroker:
 async def served(
     root: Path, settings: Mapping[str, str] | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> AsyncIterator[ServedBroker]:
-    """A broker over a store in `root`, with the topic T of four queues."""
+    """Yield a broker over a store in `root`. It has the topic T with four queues."""
     properties = {
         "storePathRootDir": str(root),
         "brokerName": "b",
@@ -64,7 +65,7 @@ async def served(
 
 
 def play(root: Path, scenario: Callable[[ServedBroker], Awaitable[None]], **settings: str) -> None:
-    """Run a scenario against a broker."""
+    """Run an asynchronous test function with a broker."""
 
     async def run() -> None:
         async with served(root, settings) as broker:
@@ -84,7 +85,7 @@ def heartbeat(
     model: str = "CLUSTERING",
     producer: str | None = None,
 ) -> bytes:
-    """The body of a consumer's heartbeat, as Java writes it."""
+    """Return the body of a consumer's heartbeat, in Java's form."""
     tags = [tag.strip() for tag in expression.split("||") if tag.strip() != "*"]
     return msgspec.json.encode(
         {
@@ -118,7 +119,7 @@ def heartbeat(
 
 
 async def join(client: RemotingClient, client_id: str, **more: object) -> None:
-    """Send a heartbeat."""
+    """Send the heartbeat with which a consumer joins its group."""
     body = heartbeat(client_id, **more)  # type: ignore[arg-type]
     response = await client.request(RequestCode.HEART_BEAT, body=body)
     assert response.code == ResponseCode.SUCCESS, response.remark
@@ -127,7 +128,8 @@ async def join(client: RemotingClient, client_id: str, **more: object) -> None:
 async def pull_messages(
     client: RemotingClient, offset: int = 0, queue_id: int = 0, **fields: object
 ) -> RemotingCommand:
-    """Pull as a push consumer does, without waiting unless `sysFlag` says so."""
+    """Send a pull request, as a push consumer does. The request waits only if `sysFlag` asks for
+    it."""
     return await client.request(
         RequestCode.PULL_MESSAGE,
         {
@@ -146,7 +148,7 @@ async def pull_messages(
 
 
 def split_records(body: bytes) -> list[StoredMessage]:
-    """The messages of a response."""
+    """Return the messages of a response."""
     messages, position = [], 0
     while position < len(body):
         messages.append(decode_record(body, position))

@@ -1,4 +1,4 @@
-"""A provider that counts what is read through it."""
+"""A provider that counts the bytes and requests of reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 
 
 class CountedReads(WrapperProvider):
-    """reads, read_bytes: by the type of the segment."""
+    """A provider that counts reads. `reads` and `read_bytes` are counts by segment type."""
 
     def __init__(self, provider: SegmentProvider) -> None:
         super().__init__(provider)

@@ -1,4 +1,5 @@
-"""A tier in the memory of this process, and what reading it asks of its object store."""
+"""A tier in this process's memory. Tests count the requests that its readers send to the object
+store."""
 
 from __future__ import annotations
 
@@ -9,22 +10,24 @@ from pathlib import Path
 
 from tests.kit.growing_tier import BROKER, GrowingTier
 from tieredstore.config import StoreConfig
+from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
-from tieredstore.providers.chunks.client import ClientLimits
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
+from tieredstore.scan.catalogue import TierCatalogue
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation
 from tieredstore.testing.chunks import chunk_provider
 
 WHOLE_LISTING = 5
-"""LISTs of a small tier of one broker: which brokers there are takes two, a look at what is
-inherited one before and one after."""
+"""Number of LISTs of a whole listing of a small tier of one broker: two for the list of brokers,
+one for the epoch manifest before the segments, and one for it after them."""
 WHOLE_LISTING_AGAIN = 4
-"""By who knows what is inherited."""
+"""Number of LISTs of a whole listing if the reader already has the epoch manifest."""
 
 
 class CountingClient(MemoryObjectClient):
-    """Counts requests. together: reads of the first few threads wait for one another there."""
+    """A client that counts requests. The first `together` reads wait for each other, so that they
+    all run at the same time."""
 
     def __init__(self, beside: MemoryObjectClient, concurrent_requests: int = 16) -> None:
         limits = ClientLimits(concurrent_requests=concurrent_requests)
@@ -50,7 +53,7 @@ class CountingClient(MemoryObjectClient):
 
 @dataclass(frozen=True)
 class CountedLocation(TierLocation):
-    """A tier behind such a client."""
+    """Location of a tier whose requests go through a counting client."""
 
     client: CountingClient = field(default_factory=lambda: CountingClient(MemoryObjectClient()))
 
@@ -59,7 +62,7 @@ class CountedLocation(TierLocation):
 
 
 class CountedTier:
-    """A tier to write to, and the same one to be read, with what that asks."""
+    """A tier that a test writes, and a reader whose requests are counted."""
 
     def __init__(self, folder: Path, concurrent_requests: int = 16) -> None:
         store = MemoryObjectClient()
@@ -69,7 +72,7 @@ class CountedTier:
 
     @property
     def reads(self) -> int:
-        """Requests but for those of listings."""
+        """Return the number of requests other than LIST."""
         return self.client.requests.total() - self.client.requests["LIST"]
 
     def expire_first(self, topic: str, queue_id: int) -> None:
@@ -79,7 +82,7 @@ class CountedTier:
         self.written.provider.open(queue.commit_log[0].id).delete()
 
     def list_whole(self, provider: SegmentProvider) -> TierCatalogue:
-        """List the tier, which then counts for nothing."""
+        """List the tier, then set the counts of requests to zero."""
         found = load_catalogue(provider)
         self.client.requests.clear()
         return found

@@ -1,4 +1,5 @@
-"""Calls of the system that fail as if the machine had no room: each call of a test in turn."""
+"""System calls that fail as if the machine had no resources left. A test makes each call fail in
+turn."""
 
 from __future__ import annotations
 
@@ -15,10 +16,8 @@ CALLS: Final = ("open", "pwrite", "ftruncate", "posix_fallocate", "mkdir")
 
 
 class FailingCalls:
-    """From call `first` on (from 0; None: never), `count` of them fail with `error`.
-
-    error: an errno of OSError, or MemoryError. Calls of all threads count.
-    """
+    """Makes `count` calls fail with `error`, beginning with call number `first` (from 0). With None
+    no call fails. `error` is an errno of OSError, or MemoryError. Calls of all threads count."""
 
     def __init__(self, error: int | type[MemoryError] = errno.ENOSPC) -> None:
         self.error = error
@@ -29,19 +28,19 @@ class FailingCalls:
         self._lock = threading.Lock()
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        """Put them in place of the functions of `os`, and of `mmap.mmap`."""
+        """Replace the functions of `os`, and `mmap.mmap`, by failing ones."""
         for name in CALLS:
             patch.setattr(os, name, self._wrap(getattr(os, name)))
         if self.error is MemoryError or self.error == errno.ENOMEM:
             patch.setattr(mmap, "mmap", self._wrap(mmap.mmap))
 
     def fail(self, first: int, count: int) -> None:
-        """Fail `count` calls from the one with this number on, counted from now."""
+        """Make `count` calls fail, beginning with call number `first`, counted from now."""
         with self._lock:
             self.first, self.count, self.calls, self.failed = first, count, 0, 0
 
     def stop(self) -> None:
-        """Fail no more."""
+        """Make no further calls fail."""
         with self._lock:
             self.first = None
 

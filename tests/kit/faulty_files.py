@@ -1,4 +1,4 @@
-"""File operations that fail when they are told to, and note what was called."""
+"""File operations that fail on request and record the calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tieredstore.disk.file_operations import AppendFile, FileOperations
 
 
 class FaultyFiles(FileOperations):
-    """`plan[name]` lists errno numbers (or None) for the next calls of that name."""
+    """Files with planned failures. `plan[name]` lists the errno numbers (None for success) for the
+    next calls of that name."""
 
     def __init__(self) -> None:
         self.plan: dict[str, list[int | None]] = {}
@@ -32,9 +33,9 @@ class FaultyFiles(FileOperations):
         self._next("read")
         return super().read(path)
 
-    def write_synced(self, path: Path, data: bytes) -> None:
+    def write_synced(self, path: Path, data: bytes, mode: int = 0o644) -> None:
         self._next("write_synced")
-        super().write_synced(path, data)
+        super().write_synced(path, data, mode)
         self.during_write()
 
     def open_append(self, path: Path, *, empty: bool) -> AppendFile:
@@ -53,9 +54,9 @@ class FaultyFiles(FileOperations):
         self._next("unlink")
         super().unlink(path)
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, mode: int | None = None) -> None:
         self._next("make_directory")
-        super().make_directory(path)
+        super().make_directory(path, mode)
 
     def sync_directory(self, path: Path) -> None:
         self._next("sync_directory")

@@ -1,4 +1,4 @@
-"""Stores that an offload follows, and what it is told."""
+"""Stores that an offload follows while steps of the test change them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from tests.kit.command_line import tieredstore
 from tests.kit.local_stores import put_all, running, small_config
 from tieredstore.clock import ManualClock
-from tieredstore.jobs.offloading.options import OffloadOptions
+from tieredstore.jobs.options import OffloadOptions
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 
 
 def options(store: Path, **more: Any) -> OffloadOptions:
     root = store.parent
     return OffloadOptions(
-        store, f"file://{root / 'tier'}", root / "state", broker="b", cluster="c", **more
+        f"file://{root / 'tier'}", store, state=root / "state", broker="b", cluster="c", **more
     )
 
 
@@ -30,7 +30,7 @@ def put(store: DefaultMessageStore, first: int, count: int) -> None:
 
 
 class Steps(ManualClock):
-    """A clock whose waits run the next step of a story."""
+    """A clock on which each wait runs the next step of a scenario."""
 
     def __init__(self, steps: list[Any]) -> None:
         super().__init__(4_000_000_000_000)
@@ -44,7 +44,7 @@ class Steps(ManualClock):
 
 
 def fill(root: Path, *messages: Message) -> None:
-    """Put messages in a store that is opened and stopped for it."""
+    """Put messages into a stopped store. The store is started for this, and stopped again."""
     with running(small_config(root)) as store:
         put_all(store, list(messages))
 

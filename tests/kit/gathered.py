@@ -1,4 +1,4 @@
-"""Queues whose commits are gathered into group objects."""
+"""Queues whose commits are written together into group objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REGROUP_MS = 30 * 60_000
 
 
 def queue_ids(topic: str) -> tuple[SegmentId, SegmentId]:
-    """Name the segments of queue 0 of a topic."""
+    """Return the ids of the segments of queue 0 of a topic."""
     path = f"{BROKER}/{topic}/0"
     return (
         SegmentId(path, FileSegmentType.COMMIT_LOG, 0),
@@ -31,7 +31,7 @@ def queue_ids(topic: str) -> tuple[SegmentId, SegmentId]:
 
 
 class Gathering:
-    """A writer whose queues are written in groups."""
+    """A writer that writes its queues in groups."""
 
     def __init__(self, store: Store, **settings: Any) -> None:
         chosen = {"group_bytes": GROUP_BYTES, "regroup_interval_ms": REGROUP_MS} | settings
@@ -50,7 +50,7 @@ class Gathering:
         return self._open[id]
 
     def take(self, topic: str, messages: bytes, units: bytes) -> None:
-        """Write what may wait."""
+        """Acquire the writer epoch, for a writer that may delay its groups."""
         log, queue = queue_ids(topic)
         starts = [self.ends.get(log, 0), self.ends.get(queue, 0)]
         ends = [starts[0] + len(messages), starts[1] + len(units)]
@@ -60,19 +60,20 @@ class Gathering:
         self.ends[log], self.ends[queue] = ends
 
     def write(self, *topics: str, text: bytes = b"0123456789") -> None:
-        """Commit the same for some queues: messages, and units of two bytes."""
+        """Commit the same content for some queues: messages, and units of two bytes."""
         for topic in topics:
             self.take(topic, topic.encode()[:1] + text, text[:2])
         self.epoch.confirm()
 
     def keep(self, store: Store, advance_ms: int = REGROUP_MS) -> None:
-        """Let time pass, and do the maintenance that is due."""
+        """Advance the clock, and run the maintenance that is due."""
         store.clock.advance(advance_ms)
         self.process.tier.run_maintenance(sweep=False)
 
 
 def read_queue(store: Store, topic: str) -> tuple[bytes, bytes]:
-    """What a process without a state reads: the same by the broker's listing and the segment's."""
+    """Return the messages that a process without local state reads. The listing of the whole broker
+    and the listing of the segment must agree."""
     process = store.process()
     listed = {found.id: found for found in process.tier.list(BROKER)}
     found = []
@@ -84,13 +85,13 @@ def read_queue(store: Store, topic: str) -> tuple[bytes, bytes]:
 
 
 def list_groups(store: Store) -> list[str]:
-    """Names of the group objects."""
+    """Return the names of the group objects."""
     keys = (info.key for info in store.first.list(""))
     return [key.rpartition("/")[2] for key in keys if "/.groups/" in key]
 
 
 def attempt(action: Any) -> str:
-    """Do something that may fail; returns the name of its error."""
+    """Call a function that may fail. Return the name of its error, or an empty text."""
     try:
         action()
     except TieredStoreError as error:

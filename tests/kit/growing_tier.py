@@ -1,4 +1,4 @@
-"""A Posix tier that grows, expires, and is made again while a stream reads it."""
+"""A Posix tier that grows, expires, and is recreated while a stream reads it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOST = encode_host("10.0.0.7", 10911)
 
 @dataclass
 class _Queue:
-    """Ends of the segments that are written to, and of the queue."""
+    """End of a queue, and the ends of its last commit log and consume queue segments."""
 
     log_base: int = 0
     log_end: int = 0
@@ -31,8 +31,8 @@ class _Queue:
 
 
 class GrowingTier:
-    """Messages have the body `TOPIC/QUEUE/OFFSET ` again and again, the key KEY-OFFSET, the tag
-    T0 to T2 and a store time of one second a message."""
+    """A tier that grows. A message has the body `TOPIC/QUEUE/OFFSET `, repeated, the key
+    KEY-OFFSET, and one of the tags T0 to T2. Store times advance by one second per message."""
 
     def __init__(self, root: Path, provider: SegmentProvider | None = None) -> None:
         self.root = root
@@ -63,8 +63,9 @@ class GrowingTier:
         sys_flag: int = 0,
         body: bytes | None = None,
     ) -> range:
-        """Append messages; their queue offsets. without `with_units`: to the commit log alone.
-        uniq_keys, times_ms: of each message, in place of what it would have; body: of all."""
+        """Append messages. Return their queue offsets. Without `with_units`, append only to the
+        commit log. `uniq_keys` and `times_ms` have the UNIQ_KEYs and store times of the messages,
+        instead of the defaults. `body` is used for all messages."""
         self.metadata.add_topic(topic)
         self.metadata.add_queue(topic, queue_id)
         queue = self._queues.setdefault((topic, queue_id), _Queue())
@@ -102,24 +103,25 @@ class GrowingTier:
         return range(first, first + count)
 
     def roll(self, topic: str, queue_id: int) -> None:
-        """What is appended next goes into new segments."""
+        """End the last segments of a queue. Later messages go into new segments."""
         queue = self._queues[topic, queue_id]
         queue.log_base, queue.units_base = queue.log_end, queue.offset * UNIT_SIZE
 
     def skip(self, topic: str, queue_id: int, count: int) -> None:
-        """The broker deletes so many messages before they are uploaded: the dispatcher goes on in
-        a new consume queue segment behind them, and where it was in the commit log."""
+        """Simulate that the broker deleted `count` messages before their upload. The dispatcher
+        continues after them in a new consume queue segment, and at the same position in the commit
+        log."""
         queue = self._queues[topic, queue_id]
         queue.offset += count
         queue.units_base = queue.offset * UNIT_SIZE
 
     def expire(self, topic: str, queue_id: int) -> None:
-        """The first commit log segment and the first consume queue segment are deleted."""
+        """Delete the first commit log segment and the first consume queue segment."""
         for type_ in FileSegmentType.CONSUME_QUEUE, FileSegmentType.COMMIT_LOG:
             self.segments(topic, queue_id, type_)[0].unlink()
 
     def make_again(self, topic: str) -> None:
-        """Delete a topic; what is appended next is another one of its name."""
+        """Delete a topic. The next append creates a new topic with the same name."""
         shutil.rmtree(next((self.root / "tier").glob(f"*_{CLUSTER}/{BROKER}/{topic}")))
         self.metadata.delete_topic(topic)
         for key in [key for key in self._queues if key[0] == topic]:
@@ -127,7 +129,7 @@ class GrowingTier:
         self._life += 1
 
     def segments(self, topic: str, queue_id: int, type_: FileSegmentType) -> list[Path]:
-        """Files of a queue, the oldest first."""
+        """Return the segment files of a queue, oldest first."""
         folder = f"*_{CLUSTER}/{BROKER}/{topic}/{queue_id}/{type_.name}"
         found = (self.root / "tier").glob(f"{folder}/[!.]*")
         return sorted(found, key=lambda path: path.name[-20:])

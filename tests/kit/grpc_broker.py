@@ -1,5 +1,5 @@
-"""A broker's gRPC service over a real local store, and a client that speaks it without any library
-of RocketMQ's."""
+"""A broker's gRPC service on a real local store, and a client for it that uses no RocketMQ
+library."""
 
 from __future__ import annotations
 
@@ -7,24 +7,20 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import grpc
 import grpc.aio
 import msgspec
 
+from tests.kit.grpc_types import find_message, list_values
 from tests.kit.local_stores import running, small_config
-from tieredstore.broker.clients import ConsumerManager, ProducerManager
+from tieredstore.broker.clients.consumers import ConsumerManager, ProducerManager
+from tieredstore.broker.grpc.message_types import SERVICE_NAME, find_class, list_methods
 from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.service import Service
-from tieredstore.broker.grpc.stubs import (
-    SERVICE_NAME,
-    find_class,
-    find_message,
-    list_methods,
-    list_values,
-)
-from tieredstore.broker.pull.hold import PullHold
+from tieredstore.broker.lite.subscriptions import LiteSubscriptions
+from tieredstore.broker.pull import PullHold
 from tieredstore.broker.receive.service import ReceiveService
 from tieredstore.broker.send.send_back import SendBack
 from tieredstore.broker.send.sender import MessageSender
@@ -42,8 +38,16 @@ CODES = list_values("Code")
 _METHODS = {method.name: method for method in list_methods()}
 
 
+_ALL_TYPES: Final = {
+    "brokerName": "broker-a",
+    "enableTopicMessageTypeCheck": "false",
+    "autoCreateMixedTopics": "true",
+    "grpcClientConsumerMinLongPollingTimeoutMillis": "0",
+}
+
+
 class GrpcBroker:
-    """A running service: its parts and its port."""
+    """A running gRPC service with its parts and its port."""
 
     def __init__(self, services: BrokerServices, service: Service, port: int) -> None:
         self.services = services
@@ -51,12 +55,12 @@ class GrpcBroker:
         self.port = port
 
     def client(self, client_id: str = "client") -> GrpcClient:
-        """Make a client; used with `async with`."""
+        """Make a client, to be used with `async with`."""
         return GrpcClient(self.port, client_id)
 
 
 class GrpcClient:
-    """Calls methods with the messages of the definition."""
+    """Client that calls the methods of the protocol definition with their messages."""
 
     def __init__(self, port: int, client_id: str) -> None:
         self._channel = grpc.aio.insecure_channel(
@@ -72,23 +76,24 @@ class GrpcClient:
         await self._channel.close()
 
     async def call(self, method: str, request: Any, timeout_s: float = 20) -> Any:
-        """Call a method of one response."""
+        """Call a method that returns one response."""
         return await self._make(method, self._channel.unary_unary)(
             request, timeout=timeout_s, metadata=self._metadata
         )
 
     async def receive(self, request: Any, timeout_s: float = 20) -> list[Any]:
-        """Call ReceiveMessage; returns all responses."""
+        """Call ReceiveMessage. Return all responses."""
         call = self._make("ReceiveMessage", self._channel.unary_stream)
         return [one async for one in call(request, timeout=timeout_s, metadata=self._metadata)]
 
     def open_telemetry(self, timeout_s: float | None = None) -> Any:
-        """Open a telemetry stream: `write` and `read` on it."""
+        """Open a telemetry stream with `write` and `read`."""
         call = self._make("Telemetry", self._channel.stream_stream)
         return call(timeout=timeout_s, metadata=self._metadata)
 
     def make(self, name: str, **fields: Any) -> Any:
-        """Make a request; `topic`, `group` are names, `endpoints=True` those of the broker."""
+        """Make a request. `topic` and `group` are names. `endpoints=True` adds the endpoints of the
+        broker."""
         request = find_message(name)()
         for field in ("topic", "group"):
             if field in fields:
@@ -100,7 +105,7 @@ class GrpcClient:
         return request
 
     def set_endpoints(self, endpoints: Any) -> None:
-        """Write where the client reaches the broker."""
+        """Set the address at which the client reaches the broker."""
         endpoints.scheme = list_values("AddressScheme")["IPv4"]
         endpoints.addresses.add(host="127.0.0.1", port=self._port)
 
@@ -119,8 +124,9 @@ async def serving_grpc(
     properties: dict[str, str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncIterator[GrpcBroker]:
-    """Serve over a store under a folder."""
-    settings = load_broker_settings({"brokerName": "broker-a", **(properties or {})}, "test")
+    """Serve over a store under a folder. Topics take messages of all types, unless `properties` say
+    otherwise."""
+    settings = load_broker_settings({**_ALL_TYPES, **(properties or {})}, "test")
     sizes = {
         "mapped_file_size_commit_log_bytes": 16 << 20,
         "mapped_file_size_consume_queue_bytes": 20_000,
@@ -143,12 +149,18 @@ async def serving_grpc(
         services.producers = ProducerManager(clock)
         services.consumers = ConsumerManager(clock)
         services.sender = MessageSender(
-            store, settings, services.topics, services.groups, LOCALHOST
+            store,
+            settings,
+            services.topics,
+            services.groups,
+            LOCALHOST,
+            fills_light_queues=lambda: store_config.fills_light_queues,
         )
         services.offsets = ConsumerOffsetManager(config, clock)
         services.hold = PullHold()
         services.hold.start()
-        store.set_message_arriving_listener(services.hold.tell_arrived)
+        store.set_message_arriving_listener(services.hold.notify_arrived)
+        services.subscriptions = LiteSubscriptions(settings, services.groups, clock)
         services.receive = ReceiveService.create(
             config,
             store=store,
@@ -159,6 +171,7 @@ async def serving_grpc(
             dead_letters=SendBack(
                 store, settings, services.topics, services.groups, is_read_only=False
             ),
+            subscriptions=services.subscriptions,
             is_live=lambda group, client: client in services.consumers.list_client_ids(group),
             clock=clock,
         )
@@ -183,6 +196,6 @@ async def serving_grpc(
 
 
 def codes(statuses: Sequence[Any]) -> list[str]:
-    """Name the codes of statuses."""
+    """Return the code names of the responses' statuses."""
     names = {number: name for name, number in CODES.items()}
     return [names[status.code] for status in statuses]

@@ -1,5 +1,5 @@
-"""A tier in files whose writes wait while a file `hang` is beside it, as those of a backend do that
-never answers, and whose writer epoch waits while there is a file `hang-start`."""
+"""A Posix tier whose writes wait while a file `hang` exists beside the tier, as if the backend did
+not respond. Acquiring the writer epoch waits while a file `hang-start` exists."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import Buffer, FileSegment, WriterEpoch, WriteResult
+from tieredstore.contracts.tier_identity import EpochRecord
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.providers.posix.provider import PosixProvider
 
 
 class HangingProvider(WrapperProvider):
-    """A Posix provider that waits."""
+    """A Posix provider whose writes, and whose acquisition of the epoch, wait while a file exists
+    beside the tier."""
 
     def __init__(self, wrapped: PosixProvider, folder: Path) -> None:
         super().__init__(wrapped)
@@ -26,7 +27,8 @@ class HangingProvider(WrapperProvider):
         return cls(PosixProvider.from_config(config), Path(config.tier_file_path).parent)
 
     def wait(self, sign: str = "hang") -> None:
-        """Wait while the sign is there; `<sign>.seen` says that somebody does."""
+        """Wait while the file `sign` exists. Creates the file `<sign>.seen`, so that a test knows
+        that a thread waits."""
         while (self._folder / sign).exists():
             (self._folder / f"{sign}.seen").touch()
             time.sleep(0.05)

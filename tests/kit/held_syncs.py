@@ -1,4 +1,4 @@
-"""Syncs of files that a test holds up, fails or counts."""
+"""Syncs of files that a test holds, fails or counts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ WAIT_S: Final = 60.0
 
 
 class HeldSyncs:
-    """os.fdatasync and os.fsync, patched. synced: paths in the order of their ends. While `hold` is
-    on, a background flush of a path with that part waits for `release`; `error` is raised by the
-    next one."""
+    """Patched versions of os.fdatasync and os.fsync. `synced` has the paths in the order of
+    completion. While `hold` is set, a background flush waits for `release` if the file's path
+    contains `hold`. If `error` is set, the next sync raises it."""
 
     def __init__(self, patch: pytest.MonkeyPatch, part: str = "/commitlog/") -> None:
         self.synced: list[str] = []

@@ -1,7 +1,8 @@
-"""Generated tiers with all that befalls one, and the plain list of what a reader has to find there.
+"""Generated tiers with every kind of event and damage, and the list of the rows that a reader must
+find.
 
-history = build(root, draw(histories()))
-history.rows(since_ms=…)     # the right rows: a loop over a list, no index, no search
+    history = build(root, draw(histories()))
+    history.rows(since_ms=…)     # the expected rows: a loop over a list, without index or search
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 
 COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp", "body", "tags", "msg_id", "keys")
-"""What `rows_of` needs."""
+"""Columns that `rows_of` needs."""
 LOG, UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 KINDS = ("body", "head", "unit", "zeros")
-"""How a message is damaged: a byte of its body, its magic, its unit, or zeros in its place."""
+"""Parts of a message that can be damaged: a byte of its body, its magic code, its unit, or all its
+bytes, which become zeros."""
 TAILS = ("whole", "zeros", "cut", "units")
-"""How a queue ends: whole; with zeros in place of its last message; in the middle of it; with a
-unit whose message is not there."""
+"""States of a queue's end: whole, last message replaced by zeros, cut within the last message, or a
+unit without its message."""
 
 
 @dataclass(frozen=True)
 class QueuePlan:
-    """One queue. Numbers count its messages from 0.
-
-    rolls: messages that begin new segments. steps: (number, by how many ms the clock is set).
-    odd_times: store times of single messages. codas: messages with the coda of an old writer in
-    front. holes: (number, queue offsets in front of it that the dispatcher left out). damaged: how.
-    lost: (type, number) of segments that are gone in the middle; expired: how many are gone in
-    front, of the log and of the consume queue.
-    """
+    """Plan of one queue. Numbers count its messages from 0. `rolls` are messages that begin new
+    segments. `steps` are (number, change of the clock in ms). `odd_times` are (number, store time)
+    of single messages. `codas` are messages before which an old writer left a coda. `holes` are
+    (number, count): the dispatcher skipped `count` queue offsets before the message. `damaged` are
+    (number, kind). `lost` are (type, number) of missing segments in the middle. `expired` has the
+    counts of segments that are missing at the beginning: of the commit log, and of the consume
+    queue."""
 
     topic: str
     queue_id: int
@@ -66,7 +67,7 @@ class QueuePlan:
     tail: str = "whole"
 
     def times(self) -> list[int]:
-        """Store times, epoch ms."""
+        """Store times of the messages, epoch ms."""
         now, found = START_MS, []
         for number in range(self.count):
             now += sum(by for at, by in self.steps if at == number) + self.pace_ms
@@ -76,7 +77,7 @@ class QueuePlan:
 
 @dataclass(frozen=True)
 class Row:
-    """A message that a reader has to find. keys: with its UNIQ_KEY in front."""
+    """A message that a reader must find. `keys` begin with its UNIQ_KEY."""
 
     topic: str
     queue_id: int
@@ -93,7 +94,8 @@ class Row:
 
 @dataclass
 class History:
-    """A tier that was built. is_damaged: whether a reader may fail instead."""
+    """A tier that was built from plans, and its expected rows. If it `is_damaged`, a reader may
+    fail instead of returning the rows."""
 
     root: Path
     plans: list[QueuePlan]
@@ -119,7 +121,7 @@ class History:
         tags: Iterable[str] | None = None,
         keys: Iterable[str] | None = None,
     ) -> list[Row]:
-        """The right rows for these filters, by topic, queue and offset."""
+        """Return the expected rows for these filters, by topic, queue and offset."""
         return sorted(
             (
                 row
@@ -137,7 +139,7 @@ class History:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
-    """The rows of batches, by topic, queue and offset."""
+    """Return the rows of record batches, by topic, queue and offset."""
     found: list[Row] = []
     for batch in batches:
         times = batch.column(batch.schema.get_field_index("store_timestamp")).view(pa.int64())
@@ -190,14 +192,17 @@ _RARELY = st.integers(0, 3).map(lambda number: number == 3)
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[QueuePlan]:
-    """Plans of one to three queues of two topics."""
+    """Strategy of plans of one to three queues of two topics."""
     names = [("orders", 0), ("orders", 1), ("paid", 0)]
     return [draw(queue_plans(*name)) for name in names[: draw(st.integers(1, 3))]]
 
 
 @st.composite
 def filters(draw: st.DrawFn, plans: list[QueuePlan]) -> dict[str, Any]:
-    """Arguments of `History.rows`, at and beside what there is."""
+    """Strategy of arguments of `History.rows`, at and near the existing values. Lower bounds are
+    never above upper bounds, and the history has each queue id, because readers refuse other
+    values."""
+    queue_ids = sorted({plan.queue_id for plan in plans})
     times = sorted({time + by for plan in plans for time in plan.times() for by in (0, 1)})
     offsets = st.integers(0, 130)
     choices: dict[str, st.SearchStrategy[Any]] = {
@@ -205,7 +210,7 @@ def filters(draw: st.DrawFn, plans: list[QueuePlan]) -> dict[str, Any]:
         "until_ms": st.sampled_from(times),
         "from_offset": offsets,
         "until_offset": offsets,
-        "queue_ids": st.sampled_from([(0,), (1,), (0, 1)]),
+        "queue_ids": st.sampled_from([*((one,) for one in queue_ids), tuple(queue_ids)]),
         "tags": st.sampled_from([("Tag0",), ("Tag1", "none")]),
         "keys": st.lists(
             st.sampled_from(["orders-0-1", "orders-0-7", "orders-1-2", "paid-0-0", "U-paid-0-3"]),
@@ -213,11 +218,15 @@ def filters(draw: st.DrawFn, plans: list[QueuePlan]) -> dict[str, Any]:
             max_size=3,
         ).map(tuple),
     }
-    return {name: draw(choices[name]) for name in choices if draw(st.integers(0, 2)) == 0}
+    drawn = {name: draw(choices[name]) for name in choices if draw(st.integers(0, 2)) == 0}
+    for lower, upper in (("since_ms", "until_ms"), ("from_offset", "until_offset")):
+        if lower in drawn and upper in drawn:
+            drawn[lower], drawn[upper] = sorted((drawn[lower], drawn[upper]))
+    return drawn
 
 
 def build(root: Path, plans: list[QueuePlan]) -> History:
-    """Write a tier and its state as the plans say."""
+    """Write a tier and its state according to the plans."""
     (root / "tier").mkdir(parents=True)
     history = History(root, plans)
     provider = PosixProvider(root / "tier", CLUSTER, fsync=False, checksums=False)
@@ -231,14 +240,16 @@ def build(root: Path, plans: list[QueuePlan]) -> History:
 
 @dataclass
 class _Segment:
-    """base: queue offset of its first message and the byte of the log where it begins."""
+    """A segment. `base` has the queue offset of its first message, and the position in the commit
+    log at which the segment begins."""
 
     base: tuple[int, int]
     log: bytearray = field(default_factory=bytearray)
     units: bytearray = field(default_factory=bytearray)
     times: list[int] = field(default_factory=list)
     rows: list[tuple[Row, bool, int]] = field(default_factory=list)
-    """Each with whether it is good, and the byte that its unit names."""
+    """The messages of the segment: each row, whether it is intact, and the log position in its
+    unit."""
 
 
 class _QueueWriter:

@@ -1,4 +1,4 @@
-"""Signals that arrive at a chosen instruction, as Ctrl-C may."""
+"""Signals that arrive at a chosen instruction, as Ctrl-C can."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ SIGNAL = signal.SIGUSR2
 
 
 class Interrupt(BaseException):
-    """What the signal handler raises, as KeyboardInterrupt is."""
+    """Error that the signal handler raises, in place of KeyboardInterrupt."""
 
 
 @contextmanager
 def raising_signal(number: int = SIGNAL) -> Iterator[None]:
-    """Within the block, a signal raises Interrupt wherever the interpreter handles it."""
+    """Make a signal raise Interrupt within the block, at the point where the interpreter handles
+    the signal."""
 
     def raise_interrupt(*_: object) -> None:
         raise Interrupt
@@ -34,12 +35,10 @@ def raising_signal(number: int = SIGNAL) -> Iterator[None]:
 
 
 def call_interrupted(call: Callable[[], object], step: int) -> bool:
-    """Call, with a signal that arrives in front of the `step`-th instruction of it (from 1),
-    whoever's; returns whether there were so many. Needs `raising_signal`.
-
-    The interpreter handles the signal where it always does: behind the next call, at the beginning
-    of a function, before a jump back. Nothing is raised where no signal could.
-    """
+    """Call a function with a signal that arrives before its `step`-th instruction (from 1), callees
+    included. Return whether the function had that many instructions. Needs `raising_signal`. The
+    interpreter handles the signal at its usual points: after the next call, at the beginning of a
+    function, before a jump back. No signal is handled between these points."""
     seen = 0
     # A collection would call others' functions in the middle, and the interpreter drops what these
     # raise.
@@ -53,7 +52,7 @@ def call_interrupted(call: Callable[[], object], step: int) -> bool:
             if seen == step:
                 sys.settrace(None)
                 # In C, from an instruction that handles no signal: it stays pending until the
-                # traced code goes on.
+                # traced code continues.
                 [_] = map(_thread.interrupt_main, (SIGNAL,))
         return trace
 
@@ -71,8 +70,8 @@ def call_interrupted(call: Callable[[], object], step: int) -> bool:
 
 
 def run_elsewhere(call: Callable[[], object], timeout_s: float = 20) -> None:
-    """Call in another thread, so that a lock which stayed taken fails the test. Raises what the
-    call raises."""
+    """Call a function in another thread, so that a lock that is still held fails the test. Raises
+    the errors of the call."""
     found: list[BaseException | None] = []
 
     def run() -> None:

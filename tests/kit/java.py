@@ -1,8 +1,8 @@
 """Runs the published Java broker over stores that this project wrote.
 
-The Java side is `tests/interop/java`: check.sh compares every message (and key query) that a
-manifest names; Append takes a store over, appends and uploads; Hold runs while we look at its
-store.
+The Java programs are in `tests/interop/java`: check.sh compares every message and key query that a
+manifest names. The class Append takes over a store, appends and uploads. The class Hold runs a
+broker while a test inspects its store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,15 +21,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from tests.kit import command_line
 from tests.kit.paths import JAVA
 
 RESOLVE_TIMEOUT_S = 600
 CHECK_TIMEOUT_S = 240
+SERVER_TIMEOUT_S = 1800
+"""Longest life in seconds of a server that serves all tests of a module."""
 PORT_OFFSETS = (0, 3, 5, 6)
-"""Name server, then the broker's fast, main and replication listeners."""
+"""Offsets of a broker's ports: the name server, then the broker's fast, main and replication
+listeners."""
 EVERY_KEY = "-DkeySample=1000000000"
-QUICK = ("-XX:TieredStopAtLevel=1",)
-"""A broker of a test lives for seconds: what starts at once beats what runs fast."""
+QUICK = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UseG1GC",
+    "-XX:+UseSerialGC",
+    "-Dtls.server.mode=disabled",
+)
+"""JVM options. A test's broker lives for seconds, so a quick start matters more than speed. TLS is
+off, since with TLS the name server and the broker each make an RSA key at their start."""
 OWN_KEYS = ("storePathRootDir", "storePathCommitLog", "tieredStoreFilePath")
 RESULT = re.compile(r"^RESULT (PASS|FAIL) want=(\d+) ok=(\d+) keyQueries=(\d+)/(\d+)", re.MULTILINE)
 
@@ -39,7 +48,9 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the Java broker found; counts are of messages and of key queries."""
+    """Findings of the Java broker. `wanted`, `right`: messages that were expected, and messages
+    that were read correctly. `key_queries`, `key_queries_right`: queries by key, and those that
+    found their message."""
 
     passed: bool
     wanted: int
@@ -51,15 +62,15 @@ class Report:
 
 
 class HeldBroker:
-    """A Java broker that runs on a store; made by `JavaTools.hold`. namesrv: where clients find
-    it."""
+    """A Java broker that runs on a store. Created by `JavaTools.hold`. `namesrv` is the address for
+    clients."""
 
     def __init__(self, process: subprocess.Popen[str], namesrv: str) -> None:
         self._process = process
         self.namesrv = namesrv
 
     def put(self, topic: str, queue_id: int, count: int) -> None:
-        """Append messages to a queue; consumers get them when this returns."""
+        """Append messages to a queue, and return when consumers can receive them."""
         self._ask(f"put {topic} {queue_id} {count}")
 
     def stop(self) -> None:
@@ -75,20 +86,20 @@ class HeldBroker:
 
 
 class JavaTools:
-    """A JVM with the broker's jars and our classes; made by `resolve`."""
+    """A JVM with the broker's jars and our classes. Created by `resolve`."""
 
     def __init__(self, classpath: str, flags: list[str]) -> None:
         self._classpath = classpath
         self._flags = flags
 
     def command(self, main: str, folder: Path) -> list[str]:
-        """The command that runs a class of RocketMQ; `folder` gets its logs."""
+        """Return the command that runs a class of RocketMQ. Logs are written to `folder`."""
         where = [f"-Duser.home={folder / 'home'}", f"-Drocketmq.home.dir={folder}"]
         return ["java", *self._flags, *where, "-cp", self._classpath, main]
 
     @classmethod
     def resolve(cls) -> JavaTools | str:
-        """The tools, or the reason why there are none (then the lane is skipped)."""
+        """Return the tools, or the reason why they are missing. Their tests are then skipped."""
         missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
         if missing:
             return f"not installed: {', '.join(missing)}"
@@ -107,7 +118,7 @@ class JavaTools:
         return cls(classpath, flags.split())
 
     def run_class(self, name: str, text: str) -> str:
-        """Run one of our classes that reads all of its input and then answers."""
+        """Run one of our Java classes. The class reads its whole input before it answers."""
         done = subprocess.run(
             ["java", "-Xmx256m", *QUICK, "-cp", self._classpath, name],
             input=text,
@@ -119,7 +130,7 @@ class JavaTools:
         return done.stdout
 
     def check(self, mode: str, root: Path, manifest: Manifest, work: Path) -> Report:
-        """check.sh over `root` (it works on a copy): mode is `tiered` or `local`."""
+        """Run check.sh on a copy of `root`. `mode`: `tiered` or `local`."""
         work.mkdir(parents=True)
         wanted = work / "manifest.json"
         wanted.write_text(json.dumps(manifest))
@@ -148,7 +159,8 @@ class JavaTools:
         self, root: Path, manifest: Manifest, queues: Iterable[tuple[str, int]], count: int
     ) -> dict[str, Any]:
         """Let the Java broker take over `root` in place, append `count` messages to each queue,
-        upload all and stop. Returns what it saw: `messages`, `atStart`, `afterAppend`."""
+        upload all and stop. Return what the Java broker reports: `messages`, `atStart`,
+        `afterAppend`."""
         wanted, out = root / "append-manifest.json", root / "append-out.json"
         wanted.write_text(json.dumps({"brokerConf": manifest["brokerConf"]}))
         names = [f"{topic}:{queue_id}" for topic, queue_id in queues]
@@ -166,8 +178,8 @@ class JavaTools:
 
     @contextmanager
     def hold(self, store: Path, *settings: str) -> Iterator[HeldBroker]:
-        """A Java broker on `store`, until `stop`; it is killed at the end, and when it hangs.
-        settings: `key=value` of its configuration."""
+        """Run a Java broker on `store` until `stop`. If the broker still runs at the end of the
+        block, it is killed. `settings` are lines `key=value` of its configuration."""
         log = store.parent / "java.log"
         java = ["java", *self._flags, *QUICK, f"-Duser.home={store.parent / 'home'}"]
         for _ in range(3):
@@ -185,7 +197,7 @@ class JavaTools:
 
     @contextmanager
     def name_server(self, folder: Path) -> Iterator[str]:
-        """A Java name server on a free port, killed at the end; gives `ip:port`."""
+        """Run a Java name server on a free port during the block, then kill it. Yield `ip:port`."""
         port = free_ports()
         config, log = folder / "namesrv.conf", folder / "namesrv.log"
         config.write_text(f"listenPort={port}\nrocketmqHome={folder}\n")
@@ -200,7 +212,7 @@ class JavaTools:
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
         with (
             log.open("w") as errors,
-            running_process([*java, main, "-c", str(config)], errors) as process,
+            running_process([*java, main, "-c", str(config)], errors, SERVER_TIMEOUT_S) as process,
         ):
             assert process.stdout is not None
             for line in process.stdout:
@@ -208,6 +220,38 @@ class JavaTools:
                     yield f"127.0.0.1:{port}"
                     return
         raise AssertionError(f"the name server ended:\n{log.read_text()[-4000:]}")
+
+    @contextmanager
+    def proxy(self, folder: Path, namesrv: str, cluster: str) -> Iterator[str]:
+        """Run a Java proxy in cluster mode, and kill it at the end. Yield `ip:port` of its gRPC
+        server. A long poll ends after 3 s, so that push consumers close soon. The proxy registers
+        its producers every second, since the brokers of tests check transactions every second."""
+        port = free_ports()
+        config, log = folder / "proxy.json", folder / "proxy.log"
+        settings = {
+            "rocketMQClusterName": cluster,
+            "namesrvAddr": namesrv,
+            "grpcServerPort": port,
+            "remotingListenPort": port + 3,
+            "grpcClientConsumerMinLongPollingTimeoutMillis": 0,
+            "grpcClientConsumerMaxLongPollingTimeoutMillis": 3000,
+            "transactionHeartbeatPeriodSecond": 1,
+        }
+        config.write_text(json.dumps(settings))
+        main = "org.apache.rocketmq.proxy.ProxyStartup"
+        java = ["java", *self._flags, *QUICK, "-Dtls.server.mode=permissive"]
+        java += [f"-Duser.home={folder / 'home'}"]
+        command = [*java, "-cp", self._classpath, main, "-pm", "cluster", "-pc", str(config)]
+        with (
+            log.open("w") as errors,
+            running_process(command, errors, SERVER_TIMEOUT_S) as process,
+        ):
+            assert process.stdout is not None
+            for line in process.stdout:
+                if "startup successfully" in line:
+                    yield f"127.0.0.1:{port}"
+                    return
+        raise AssertionError(f"the proxy ended:\n{log.read_text()[-4000:]}")
 
     def _on_free_ports(self, command: Any) -> subprocess.CompletedProcess[str]:
         for attempt in range(3):
@@ -218,7 +262,7 @@ class JavaTools:
                 **extra,
             }
             done = _run(arguments, timeout_s=CHECK_TIMEOUT_S + 30, environment=environment)
-            # between our look and Java's bind somebody else may have taken a port
+            # Another process may have taken a port before Java binds it
             if attempt == 2 or "Address already in use" not in done.stdout:
                 return done
         raise AssertionError("unreachable")
@@ -238,7 +282,7 @@ def _run(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run in a process group of its own; whatever happens, nothing of it is left behind."""
+    """Run a command in its own process group. Whatever happens, stop the group at the end."""
     with subprocess.Popen(
         command,
         cwd=cwd,
@@ -259,10 +303,12 @@ def _run(
 
 @contextmanager
 def running_process(
-    command: list[str], errors: int | IO[str] = subprocess.PIPE
+    command: list[str],
+    errors: int | IO[str] = subprocess.PIPE,
+    longest_s: float = CHECK_TIMEOUT_S,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process group that we talk with; killed at the end, or after CHECK_TIMEOUT_S, which ends
-    what we read from it."""
+    """Run a process group whose input and output the test uses. The group is killed at the end of
+    the block, or after `longest_s`, so that its output ends."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=errors, text=True, start_new_session=True
@@ -272,7 +318,7 @@ def running_process(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
-        timer = threading.Timer(CHECK_TIMEOUT_S, kill)
+        timer = threading.Timer(longest_s, kill)
         timer.start()
         try:
             yield process
@@ -282,7 +328,7 @@ def running_process(
 
 
 def free_ports() -> int:
-    """A port P such that P + each of PORT_OFFSETS is free on loopback."""
+    """Return a port P such that P + each of PORT_OFFSETS is free on loopback."""
     for _ in range(100):
         with ExitStack() as stack:
             first = stack.enter_context(socket.socket())
@@ -297,7 +343,7 @@ def free_ports() -> int:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """A writable copy; files with holes (mapped files) keep them."""
+    """Make a writable copy of a folder. Sparse files stay sparse."""
     target.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-R", "--sparse=always", str(source), str(target)], check=True)
     for path in [target, *target.rglob("*")]:
@@ -305,23 +351,22 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def write_broker_conf(path: Path, manifest: Manifest, **extra: str) -> Path:
-    """The fixture's broker configuration without its paths."""
+    """Write the fixture's broker configuration, without the paths in it."""
     values = {**manifest["brokerConf"], **extra}
     path.write_text("".join(f"{k}={v}\n" for k, v in values.items() if k not in OWN_KEYS))
     return path
 
 
 def tieredstore(*arguments: str | Path) -> str:
-    """Run the command line as a user does; returns its standard output."""
-    command = [sys.executable, "-m", "tieredstore.cli.main", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, f"{command}: {done.stderr}"
-    return done.stdout
+    """Run the command line in this process. Return its standard output."""
+    ran = command_line.tieredstore(*arguments)
+    assert ran.code == 0, f"{arguments}: {ran.err}"
+    return ran.out
 
 
 def key_queries(messages: Iterable[Mapping[str, Any]]) -> int:
-    """How many queries the Java check asks when it asks for every message: one for the UNIQ_KEY
-    and one for the first of the keys; none of system topics and of `%…` topics."""
+    """Return how many key queries the Java check makes. It queries every message by its UNIQ_KEY
+    and by its first key, except messages of system topics and `%…` topics."""
     hidden = ("RMQ_SYS", "rmq_sys", "SCHEDULE", "%")
     return sum(
         (message["uniqKey"] is not None) + (message["keys"] is not None)

@@ -1,5 +1,5 @@
-"""Messages of every kind for the Java checker, and the fields that it compares, from what was put
-and from nothing that was stored."""
+"""Messages of every kind for the Java checker, and the fields that it compares. The fields are
+computed from the messages before they are put, not from stored messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 
 # Small files, so that every kind of file rolls several times.
 BROKER_CONF = {
@@ -25,7 +25,7 @@ QUEUES = (("inter_one", 0), ("inter_two", 0), ("inter_two", 1))
 
 
 def wanted_of(message: Message, result: Any, offset: int, **known: Any) -> dict[str, Any]:
-    """The fields that check.sh compares, from what was put and from nothing that was stored."""
+    """Return the fields that check.sh compares, computed from the messages that were put."""
     body = bytes(message.body)
     return {
         "topic": message.topic,
@@ -72,7 +72,7 @@ def made(
 
 
 def fill(store: DefaultMessageStore) -> Iterator[dict[str, Any]]:
-    """500 single messages and 20 batches of 10 in three queues; yields what must be there."""
+    """Put 500 single messages and 20 batches of 10 in three queues. Yield the expected fields."""
     source = random.Random(11)
     for number in range(500):
         message, known = made(QUEUES[number % 3], number, source)

@@ -1,5 +1,5 @@
-"""An object store in memory, one of whose users stands still at one of its requests, or gave it up
-long before it takes effect."""
+"""An object store in memory. One of its clients is paused in a request, or has given up a request
+long before the request takes effect."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.objects import MemoryObjectClient
 
 HOWS = ("before", "after", "lost", "late", "twice")
-"""What happens at the chosen request: others go on before it takes effect, or between that and its
-reply, which gets lost, too; it is given up, and takes effect last; it is answered, and takes effect
-a second time."""
+"""Fates of the chosen request. `before`, `after`: other clients continue before the request takes
+effect, or between its effect and its reply. `lost`: like `after`, and the reply is lost. `late`:
+the client gives up the request, which takes effect after all others. `twice`: the request is
+answered, and takes effect a second time."""
 CHANGING = frozenset({"PUT", "COMPLETE_UPLOAD", "DELETE"})
 
 
 class LateClient(MemoryObjectClient):
-    """`watch` says at which request `meanwhile` happens, once. ahead_ms: how far the gateway that
-    answers is ahead of the one that stamps objects. stamps_beginning: what has parts is as old as
-    its upload's beginning, as Amazon has it."""
+    """In-memory object store whose client pauses at the request that `watch` chooses. `ahead_ms`:
+    lead of the clock of the gateway that answers over the clock that stamps objects. With
+    `stamps_beginning`, a multipart object gets the time at which its upload began, as at Amazon."""
 
     def __init__(
         self, *, ahead_ms: int = 0, stamps_beginning: bool = False, **settings: Any
@@ -40,14 +41,14 @@ class LateClient(MemoryObjectClient):
     def watch(
         self, number: int = 0, how: str = "", meanwhile: Callable[[], None] | None = None
     ) -> None:
-        """number: of the request, from 1 with the next one; 0: none."""
+        """Choose a request to watch. Number 1 is the next request, and 0 disables watching."""
         self.requests.clear()
         self.is_over = False
         self._number, self._how = number, how
         self._meanwhile = meanwhile or self._meanwhile
 
     def deliver(self) -> None:
-        """Let what is late take effect now."""
+        """Apply the late requests now."""
         for act in self._late:
             act()
         self._late.clear()
@@ -94,7 +95,7 @@ class LateClient(MemoryObjectClient):
         super().delete(*arguments, **named)
 
     def _hold(self, act: Callable[[], object]) -> bool:
-        """Keep a request for later; whether it has no effect now."""
+        """Keep a request for later. Return whether the request still has no effect."""
         if not self._is_held:
             return False
         self._is_held = False

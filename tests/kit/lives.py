@@ -1,4 +1,5 @@
-"""Writers that succeed one another on a tier, with a clock each, and what each of them was told."""
+"""Writers that own a tier one after the other. Each has its own clock, and records the bytes that
+it has written."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Any
 
 from tests.kit.late_requests import LateClient
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import (
     FencedWrite,
     FileSegment,
@@ -15,7 +17,6 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.errors import Unavailable
-from tieredstore.providers.chunks.client import ClientLimits
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
@@ -27,8 +28,8 @@ GRACE_MS = 120_000
 SWITCH_MS = (1_000, 20_000, 59_000, 61_000, 1_200_000)
 CLOCKS = ("server", "zombie", "successor")
 WHICH = (("server", "successor"), ("successor",), CLOCKS)
-"""Whose clocks go on during a switch: a machine stands still with its clock, gateways differ, and
-all."""
+"""Sets of clocks that continue while another writer takes over. The paused writer's clock may stop
+with its machine. The object store's gateways may have different clocks."""
 LIMITS = ClientLimits(min_part_bytes=100)
 POLICY = MergePolicy(fan_in=4, target_bytes=1_000, part_bytes=100, free_bytes=30, settle_ms=0)
 
@@ -56,13 +57,14 @@ class Tier:
     def content(
         self, file: str = QUEUE, kind: FileSegmentType = FileSegmentType.COMMIT_LOG
     ) -> bytes:
-        """What a reader gets that knows nothing."""
+        """Return the bytes that a reader without any state gets."""
         return read_file(chunk_provider(self.client()), file, kind)
 
 
 class Broker:
-    """One process with a clock of its own. told: what it confirmed of each file, or without `looks`
-    had a reply for, behind what it found there when it began."""
+    """One process with its own clock. `told` has each file's bytes that the process knows to be in
+    the tier: those found at its start, and those confirmed since. Without `looks`, bytes count once
+    the store replied to their write."""
 
     def __init__(
         self, client: LateClient, name: str, *, looks: bool = True, **settings: Any
@@ -87,12 +89,12 @@ class Broker:
         return chunk_provider(self.client, owner=self.name, **self._settings)
 
     def restart(self) -> Broker:
-        """Begin again as a process that remembers nothing."""
+        """Begin again like a new process, which remembers nothing."""
         self.tier = self._make_tier()
         return self.begin()
 
     def begin(self) -> Broker:
-        """Take the writer epoch over, and go by what is there."""
+        """Acquire the writer epoch, and continue from a listing of the tier."""
         self.epoch = self.tier.acquire_writer(BROKER, take_over=True)
         self._segments.clear()
         self._own.clear()
@@ -109,7 +111,7 @@ class Broker:
         return self
 
     def append(self, *pieces: bytes, file: str = QUEUE) -> Broker:
-        """Write behind what it knows, and confirm. Raises Fenced, Unavailable."""
+        """Append after the bytes in `told`, and confirm. Raises Fenced, Unavailable."""
         for piece in pieces:
             told = self.told.get(file, b"")
             self._write(file, len(told), piece)
@@ -139,7 +141,7 @@ class Broker:
         self._segments[file][-1].seal()
 
     def delete(self, file: str = QUEUE) -> Broker:
-        """Delete a file; the next append makes it again."""
+        """Delete a file. The next append creates it again."""
         self.told.pop(file, None)
         for segment in self._segments.pop(file, [])[::-1]:
             segment.delete()
@@ -147,7 +149,7 @@ class Broker:
         return self
 
     def content(self, file: str = QUEUE) -> bytes:
-        """What it reads itself."""
+        """Return the bytes that this writer reads."""
         content = b""
         for segment in self._segments.get(file, []):
             content = content[: segment.id.base_offset] + bytes(segment.read(0, segment.size()))
@@ -157,7 +159,7 @@ class Broker:
         self.tier.run_maintenance(sweep=sweep)
 
     def collect(self, tier: Tier) -> None:
-        """Merge, and delete what is garbage then."""
+        """Merge small objects, and delete garbage."""
         for _ in range(2):
             self.keep()
             for clock in (self.clock, tier.server):
@@ -178,7 +180,7 @@ class Broker:
 def read_file(
     tier: ChunkProvider, file: str, kind: FileSegmentType = FileSegmentType.COMMIT_LOG
 ) -> bytes:
-    """Join the segments of a file, each as far as the next one begins."""
+    """Join the segments of a file, each up to the beginning of the next one."""
     found = [item for item in _listings(tier) if item.id.path == file and item.id.type is kind]
     content = b""
     for listing in found:

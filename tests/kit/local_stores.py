@@ -17,7 +17,7 @@ from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.local.log.gathering import Runs
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 
 START_MS = 1_700_000_000_000
 FOREVER = (0, 2**63 - 1)
@@ -33,7 +33,8 @@ PUBLIC_A_SIZES: dict[str, Any] = {
 
 
 def small_config(root: Path, **changes: Any) -> StoreConfig:
-    """4 KiB commit log files, 10 units a queue file, 20 items an index file."""
+    """Return settings with commit log files of 4 KiB, 10 units per consume queue file, and 20 items
+    per index file."""
     config = StoreConfig(
         store_path_root_dir=str(root),
         store_type=STORE_TYPE,
@@ -47,7 +48,7 @@ def small_config(root: Path, **changes: Any) -> StoreConfig:
 
 @contextmanager
 def running(config: StoreConfig, clock: Any = None) -> Iterator[DefaultMessageStore]:
-    """A started store, shut down at the end."""
+    """Start a store, and shut it down at the end."""
     store = DefaultMessageStore(config, clock or ManualClock(START_MS))
     store.load()
     store.start()
@@ -58,7 +59,7 @@ def running(config: StoreConfig, clock: Any = None) -> Iterator[DefaultMessageSt
 
 
 def plain(topic: str = "T", queue_id: int = 0, number: int = 0, **more: Any) -> Message:
-    """A message that can be told from others by its body, key and UNIQ_KEY."""
+    """Make a message with a unique body, key and UNIQ_KEY."""
     values: dict[str, Any] = {
         "tags": f"Tag{number % 3}",
         "keys": [f"k{number}"],
@@ -70,7 +71,7 @@ def plain(topic: str = "T", queue_id: int = 0, number: int = 0, **more: Any) -> 
 
 
 def put_all(store: DefaultMessageStore, messages: list[Message]) -> list[Any]:
-    """Put and dispatch; each has to be accepted."""
+    """Put messages, and dispatch them. The store must accept all of them."""
     results = [store.put_message(message) for message in messages]
     assert all(result.ok for result in results), [r.status for r in results if not r.ok]
     store.wait_until_dispatched()
@@ -78,7 +79,7 @@ def put_all(store: DefaultMessageStore, messages: list[Message]) -> list[Any]:
 
 
 def copy_store(source: Path, target: Path) -> Path:
-    """A writable copy of a store directory."""
+    """Make a writable copy of a store directory."""
     shutil.copytree(source, target)
     for folder, folders, files in os.walk(target):
         for name in folders + files:
@@ -87,6 +88,6 @@ def copy_store(source: Path, target: Path) -> Path:
 
 
 def runs_of(*spans: tuple[int, int]) -> Runs:
-    """Runs of a log."""
+    """Return the log's runs of consecutive bytes."""
     starts, ends = np.array(spans, np.int64).T
     return Runs.of(starts, ends)

@@ -1,4 +1,4 @@
-"""Tests that are coroutines."""
+"""Decorator for tests that are coroutines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ P = ParamSpec("P")
 
 
 def on_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run a test that is a coroutine function on a loop of its own."""
+    """Run a coroutine test function on an event loop of its own."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,4 +1,5 @@
-"""The tier that `tieredstore offload` makes of a Java broker's store, and what must be in it."""
+"""The tier that `tieredstore offload` makes from a Java broker's store, and its expected
+content."""
 
 from __future__ import annotations
 
@@ -15,11 +16,10 @@ OUR_OFFLOAD = {"tieredStoreGroupCommitTimeout": "1000"}
 
 @dataclass(frozen=True, slots=True)
 class Offloaded:
-    """A tier that `tieredstore offload` made from the fixture's local store.
-
-    root: as check.sh wants it, `store/` (our state directory) and `tiered/`; source: the local
-    store; manifest: what must be in the tier, as the Java broker itself saw it in the local store.
-    """
+    """A tier that `tieredstore offload` made from the fixture's local store. `root` has the layout
+    that check.sh needs: our state directory `store/` and the tier `tiered/`. `source` is the local
+    store. `manifest` has the expected content of the tier, as the Java broker saw it in the local
+    store."""
 
     root: Path
     source: Path
@@ -27,7 +27,8 @@ class Offloaded:
 
 
 def tier_manifest(public_a_manifest: Manifest) -> Manifest:
-    """The fixture's messages of the topics that Java tiers; expired there or not, all are local."""
+    """Return the fixture's messages of the topics that Java uploads. The local store has all of
+    them, also those that expired in Java's tier."""
     tiered_topics = {m["topic"] for m in public_a_manifest["messages"] if "tiered" in m}
     messages = [
         {**message, "tiered": message.get("tiered", {})}
@@ -38,16 +39,18 @@ def tier_manifest(public_a_manifest: Manifest) -> Manifest:
 
 
 def offload(source: Path, root: Path, manifest: Manifest) -> str:
-    """Copy the local store `source` into `root/tiered` with the state in `root/store`."""
+    """Offload the local store `source` into the tier `root/tiered`. `root/store` is the state
+    directory."""
     conf = write_broker_conf(root / "broker.conf", manifest, **OUR_OFFLOAD)
     return tieredstore(
         "offload", source, "--tier", f"file://{root / 'tiered'}", "--state", root / "store",
-        "--config", conf,
+        "--config", conf, "--upload-index",
     )  # fmt: skip
 
 
 def stored_messages(source: Path, topics: set[str]) -> Iterator[StoredMessage]:
-    """What our own read-only store finds in the consume queues of some topics."""
+    """Return the messages that our read-only store finds in the consume queues of the given
+    topics."""
     store = open_read_only(source)
     try:
         dispatch = store.dispatch_source

@@ -1,4 +1,4 @@
-"""Which files a thread opens, by Python's audit events."""
+"""Records the files that a thread opens, by Python's audit events."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextmanager
 def watch_opens(thread: int) -> Iterator[list[tuple[str, str]]]:
-    """Note what a thread opens meanwhile, but for modules that it imports: path, and who did.
-    thread: as `threading.get_ident` tells it."""
+    """Record the files that a thread opens during the block, each as its path and its callers.
+    Imported modules are left out. `thread` is a result of `threading.get_ident`."""
     if not _watched:
-        sys.addaudithook(_note)  # which nobody can take off again: without a watch it does nothing
+        sys.addaudithook(_note)  # An audit hook cannot be removed. Without a watch it does nothing.
     found = _watched[thread] = []
     try:
         yield found

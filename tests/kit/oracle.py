@@ -1,7 +1,7 @@
-"""Right answers to the manifest's queries, computed from its `messages[]` and nothing else.
+"""Correct answers to the manifest's queries, computed only from its `messages[]`.
 
-The manifest records what a Java broker answered; where that differs from what is computed here,
-Java is wrong (or the definition differs), and the tests say under which number.
+The manifest records the answers of a Java broker. If Java's answer differs from the answer computed
+here, Java is wrong or defines the answer differently. The tests name the number of the difference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ TRANSFER_BYTES = 262_144
 
 @dataclass(frozen=True)
 class Expected:
-    """What a get answers. min and max are the queue's, offsets those of the messages."""
+    """Expected answer to a get. `min` and `max` are the queue's first offset and end. `offsets` are
+    the offsets of the returned messages."""
 
     status: str
     next: int
@@ -41,7 +42,7 @@ class Queue:
 
 
 class Oracle:
-    """Answers for queues whose store holds the offsets [low, high)."""
+    """Correct answers for queues of which a store has the offsets [low, high)."""
 
     def __init__(self, manifest: dict[str, Any]) -> None:
         self.queues: dict[tuple[str, int], Queue] = defaultdict(Queue)
@@ -68,11 +69,9 @@ class Oracle:
         broker_low: int | None = None,
         overshoot: bool = True,
     ) -> Expected:
-        """A get from a store that holds the queue from `low` on.
-
-        overshoot: the answer ends after the message that reaches the byte limit (tier), not
-        before it (local store). broker_low: the minimum that the answer reports.
-        """
+        """Return the answer to a get from a store that holds the queue from `low` on. With
+        `overshoot` (tier), the answer ends after the message that reaches the byte limit, otherwise
+        (local store) before it. `broker_low` is the minimum offset that the answer reports."""
         rows = self.queues[topic, queue_id].rows
         high = len(rows)
         shown = low if broker_low is None else broker_low
@@ -102,8 +101,9 @@ class Oracle:
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: str, *, low: int = 0
     ) -> int:
-        """LOWER: the first message at or after the time, the end when there is none. UPPER: the
-        last at or before it, the first message of the queue when there is none."""
+        """Return the offset for a time. LOWER: the first message at or after the time, or the end
+        if there is none. UPPER: the last message at or before the time, or the first message of the
+        queue if there is none."""
         times = self.queues[topic, queue_id].times[low:]
         if boundary == "lower":
             return low + bisect.bisect_left(times, timestamp_ms)
@@ -112,7 +112,7 @@ class Oracle:
     def query(
         self, topic: str, key: str, begin_ms: int, end_ms: int, low: dict[tuple[str, int], int]
     ) -> set[tuple[int, int, int, str]]:
-        """All (queue id, offset, store time, topic) of a topic's messages with a key."""
+        """Return (queue id, offset, store time, topic) of all messages of a topic with a key."""
         return {
             (row["queueId"], row["queueOffset"], row["storeTimestamp"], row["topic"])
             for (name, queue_id), queue in self.queues.items()
@@ -123,7 +123,7 @@ class Oracle:
 
 
 def keys_of(row: dict[str, Any]) -> set[str]:
-    """The keys under which a message is indexed."""
+    """Return the keys under which a message is indexed."""
     keys = {key for key in (row["properties"].get("KEYS") or "").split(" ") if key}
     unique = row["properties"].get("UNIQ_KEY")
     return keys | {unique} if unique else keys
@@ -132,7 +132,7 @@ def keys_of(row: dict[str, Any]) -> set[str]:
 def is_right(
     answer: list[list[Any]], right: set[tuple[int, int, int, str]], max_count: int
 ) -> bool:
-    """Whether a key query's answer is right: nothing wrong, nothing twice, nothing missing but
-    what `max_count` cuts off."""
+    """Return whether an answer to a key query is correct. It must have no wrong or repeated
+    message, and may lack messages only if `max_count` limits it."""
     rows = [tuple(row) for row in answer]
     return len(rows) == len(set(rows)) == min(len(right), max_count) and set(rows) <= right

@@ -1,4 +1,4 @@
-"""The parts of a broker that take messages, over a real store."""
+"""Parts of a broker that serve producers, over a real store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.kit.local_stores import START_MS
 from tests.kit.store_type import STORE_TYPE
-from tieredstore.broker.clients import ProducerManager, RebalanceLocks
+from tieredstore.broker.clients.consumers import ProducerManager, RebalanceLocks
 from tieredstore.broker.delay.hook import DelayHook
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
@@ -19,22 +19,31 @@ from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.state.traffic import TrafficCounts
 from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.delay_levels import parse_delay_levels
 from tieredstore.message.encoding import Message
 from tieredstore.message.hosts import encode_host
 from tieredstore.message.record import StoredMessage
+from tieredstore.timestamps import parse_delay_levels
 
 STORE_HOST = encode_host("127.0.0.1", 10911)
 
 
 class Producing:
-    """A store, what sends to it, and what delivers later."""
+    """A store, the services that put messages into it, and the services that deliver delayed
+    messages."""
 
-    def __init__(self, root: Path, clock: ManualClock, **settings: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        clock: ManualClock,
+        *,
+        store: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
         self.root = root
         self.clock = clock
         config = StoreConfig(
@@ -42,6 +51,7 @@ class Producing:
             store_type=STORE_TYPE,
             mapped_file_size_commit_log_bytes=8 << 20,
             mapped_file_size_consume_queue_bytes=20_000,
+            **(store or {}),
         )
         self.settings = BrokerSettings(
             broker_name="b", broker_ip1="127.0.0.1", broker_cluster_name="C", **settings
@@ -60,28 +70,43 @@ class Producing:
         )
         self.timers = TimerMessageService(self.store, self.hook, root / "config", clock)
         self.locks = RebalanceLocks(clock)
+        self.traffic = TrafficCounts()
         self.sender = MessageSender(
-            self.store, self.settings, self.topics, self.groups, STORE_HOST, locks=self.locks
+            self.store,
+            self.settings,
+            self.topics,
+            self.groups,
+            STORE_HOST,
+            locks=self.locks,
+            fills_light_queues=lambda: config.fills_light_queues,
+            traffic=self.traffic,
         )
         self.send_back = SendBack(self.store, self.settings, self.topics, self.groups)
         self.offsets = ConsumerOffsetManager(root / "config", clock)
         self.producers = ProducerManager(clock)
-        self.transactions = TransactionService(
-            self.store, self.settings, self.sender, self.offsets, self.producers, clock
+        self.transactions = self.make_transactions()
+
+    def make_transactions(self) -> TransactionService:
+        """Create the transaction service as a broker's start does."""
+        return TransactionService(
+            self.store, self.settings, self.sender, self.offsets, self.producers, self.clock
         )
 
     async def send(self, topic: str = "T", body: bytes = b"body", **more: Any) -> Any:
-        """Send one message; its queue is the broker's choice unless it is given."""
-        message = Message.create(topic, body, **{"queue_id": -1, **more})
-        return await self.sender.send(SendRequest("g", message))
+        """Send one message. Without a queue id the broker chooses the queue."""
+        return await self.sender.send(self.make_request(topic, body, **more))
+
+    def make_request(self, topic: str = "T", body: bytes = b"body", **more: Any) -> SendRequest:
+        """Make the request that sends one message."""
+        return SendRequest("g", Message.create(topic, body, **{"queue_id": -1, **more}))
 
     def put_as_is(self, topic: str, properties: dict[str, str], body: bytes = b"x") -> Any:
-        """Put a message past all checks and hooks."""
+        """Put a message without any check or hook."""
         message = Message.create(topic, body, properties=properties)
         return self.hook.put_now(self.store, message)
 
     def read(self, topic: str = "T", queue_id: int = 0, offset: int = 0) -> list[StoredMessage]:
-        """All messages of a queue, from an offset on."""
+        """Return all messages of a queue from an offset on."""
         self.store.wait_until_dispatched()
         found: list[StoredMessage] = []
         while batch := self.store.get_message("g", topic, queue_id, offset, 32).messages:
@@ -92,7 +117,7 @@ class Producing:
 
 @contextmanager
 def producing(root: Path, clock: ManualClock | None = None, **settings: Any) -> Iterator[Producing]:
-    """Parts over a started store, shut down at the end."""
+    """Create the parts over a started store, which is shut down at the end."""
     parts = Producing(root, clock or ManualClock(START_MS), **settings)
     try:
         yield parts

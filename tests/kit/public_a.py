@@ -1,4 +1,4 @@
-"""What the tests over the public-a fixture share: opening its stores, running its queries."""
+"""What tests of the fixture public-a share: they open its stores and run its queries."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 
 Low = dict[tuple[str, int], int]
 JAVA_TIER_LOW: Low = {("pub_expire", 0): 344}
-"""First offsets of the queues in Java's tier, where not 0."""
+"""First offsets of those queues in Java's tier that do not begin at 0."""
 
 
 def config_at(public_a: Path, root: Path, **overrides: str) -> StoreConfig:
-    """The fixture's broker.conf, for a copy of its store under `root`."""
+    """Return the configuration in the fixture's broker.conf, for a copy of its store below
+    `root`."""
     places = {
         "storePathRootDir": str(root / "store"),
         "tieredStoreFilePath": str(root / "tiered"),
@@ -39,7 +40,7 @@ def config_at(public_a: Path, root: Path, **overrides: str) -> StoreConfig:
 
 
 class JavaTier:
-    """Java's own tier and metadata, read by our fetcher, on a copy."""
+    """A copy of Java's tier and metadata, which this project reads."""
 
     def __init__(self, public_a: Path, root: Path) -> None:
         shutil.copytree(public_a / "tiered", root / "tiered")
@@ -76,7 +77,7 @@ class JavaTier:
 
 
 def sha256_at(message: StoredMessage, commit_log_offset: int) -> str:
-    """SHA-256 of the record as it would be at another offset of the tiered commit log."""
+    """Return the SHA-256 of a record whose physical offset is replaced by `commit_log_offset`."""
     raw = bytearray(message.raw)
     raw[28:36] = commit_log_offset.to_bytes(8, "big")
     return hashlib.sha256(raw).hexdigest()
@@ -95,7 +96,8 @@ def wrong_gets(
     overshoot: bool = True,
     broker_low: int | None = None,
 ) -> list[tuple[dict[str, Any], Expected, Expected]]:
-    """Rows that `get` answers otherwise than the oracle: (row, right, found)."""
+    """Return the manifest's rows for which `get` and the oracle differ, as (row, expected,
+    found)."""
     wrong = []
     for row in rows:
         queue = row["topic"], row["queueId"]
@@ -124,7 +126,8 @@ def wrong_gets(
 def wrong_times(
     rows: list[dict[str, Any]], oracle: Oracle, search: Callable[..., int], *, low: Low
 ) -> list[tuple[dict[str, Any], int, int]]:
-    """Rows that `search` answers otherwise than the oracle: (row, right, found)."""
+    """Return the manifest's rows for which `search` and the oracle differ, as (row, expected,
+    found)."""
     wrong = []
     for row in rows:
         queue = row["topic"], row["queueId"]
@@ -146,8 +149,8 @@ def wrong_queries(
     most: int = 1 << 30,
     is_ordered: bool = True,
 ) -> list[tuple[dict[str, Any], list[Any]]]:
-    """Rows that `query` answers wrongly: (row, found). is_ordered: an answer that is not by queue
-    and offset is wrong."""
+    """Return the manifest's rows that `query` answers wrongly, as (row, found). With `is_ordered`,
+    an answer that is not ordered by queue and offset is wrong."""
     wrong = []
     for row in rows:
         right = oracle.query(row["topic"], row["key"], row["begin"], row["end"], low)

@@ -1,5 +1,4 @@
-"""A receive service over a small local store, with everything it needs, which can be killed and
-started again."""
+"""A receive service on a small local store. A test can kill and restart the service."""
 
 from __future__ import annotations
 
@@ -9,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.local_stores import START_MS, plain, put_all, small_config
-from tieredstore.broker.clients import Subscription
-from tieredstore.broker.pull.hold import PullHold
-from tieredstore.broker.receive import Received, ReceiveRequest, ReceiveService
+from tieredstore.broker.clients.session import Subscription
+from tieredstore.broker.pull import PullHold
 from tieredstore.broker.receive.journal import JournalCalls, ReceiveJournal
+from tieredstore.broker.receive.requests import Received, ReceiveRequest
+from tieredstore.broker.receive.service import ReceiveService
 from tieredstore.broker.receive.state import FROM_FIRST, ReceiveState
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import SubscriptionGroupConfig, SubscriptionGroupManager
@@ -26,8 +26,8 @@ FROM_FIRST_GROUP = {"consumeFromWhere": FROM_FIRST}
 
 
 class KeptDeadLetters:
-    """Notes what became a dead letter; `error` is raised in place of it. was_put: once one is
-    there, before the caller hears of it."""
+    """Records dead letters. If `error` is set, a put raises it. `was_put` is set when a dead letter
+    is stored, before the put returns."""
 
     def __init__(self) -> None:
         self.was_put = asyncio.Event()
@@ -45,7 +45,7 @@ class KeptDeadLetters:
 
 class Receiving:
     """Topic T with `queues` queues, and group G, which begins at the first message unless
-    `attributes` say otherwise."""
+    `attributes` change that."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class Receiving:
         self.numbers = 0
 
     async def start(self) -> None:
-        """Begin, as after a restart."""
+        """Start the service, as after a restart."""
         self.hold = PullHold()
         self.hold.start()
-        self.store.set_message_arriving_listener(self.hold.tell_arrived)
+        self.store.set_message_arriving_listener(self.hold.notify_arrived)
         self.journal = ReceiveJournal(
             self.folder / "receive",
             is_synced=self.is_synced,
@@ -110,7 +110,7 @@ class Receiving:
         await self.service.start()
 
     async def kill(self) -> None:
-        """Leave everything as the end of a process does: nothing is written any more."""
+        """Stop like a killed process: nothing more is written."""
         for task in self.service._tasks:
             await task.stop()
         if self.journal._fd >= 0:
@@ -126,7 +126,7 @@ class Receiving:
         self.store.shutdown()
 
     def put(self, count: int = 1, queue_id: int = 0, message_group: str = "", **more: Any) -> None:
-        """Put messages whose bodies are their numbers."""
+        """Put messages. Their bodies are consecutive numbers."""
         properties = {"__SHARDINGKEY": message_group} if message_group else {}
         messages = []
         for _ in range(count):
@@ -138,15 +138,15 @@ class Receiving:
         put_all(self.store, messages)
 
     async def receive(self, max_count: int = 32, **more: Any) -> list[Received]:
-        """Receive what is there now, or within `poll_ms`."""
+        """Receive the messages that are available, or those that arrive within `poll_ms`."""
         poll_ms = more.pop("poll_ms", 0)
-        expression = more.pop("expression", "*")
+        expression, topic = more.pop("expression", "*"), more.pop("topic", "T")
         more.setdefault("invisible_ms", 30_000)
         return await self.service.receive(
             ReceiveRequest(
-                group="G",
-                topic="T",
-                subscription=Subscription.parse("T", expression),
+                group=more.pop("group", "G"),
+                topic=topic,
+                subscription=Subscription.parse(topic, expression),
                 max_count=max_count,
                 deadline_ms=self.clock.now_ms() + poll_ms,
                 **more,
@@ -154,17 +154,17 @@ class Receiving:
         )
 
     def offset(self, queue_id: int = 0) -> int | None:
-        """The consumer offset."""
+        """Return the group's consumer offset."""
         return self.offsets.query_offset("G", "T", queue_id)
 
 
 def bodies(received: list[Received]) -> list[int]:
-    """The numbers of messages."""
+    """Return the numbers that are the messages' bodies."""
     return [int(bytes(one.message.body)) for one in received]
 
 
 def drive(folder: Path, test: Callable[[Receiving], Awaitable[None]], **more: Any) -> None:
-    """Run a test with a service over a folder, on a loop of its own."""
+    """Run a test on its own event loop, with a service over a folder."""
 
     async def run() -> None:
         receiving = Receiving(folder, **more)

@@ -1,4 +1,4 @@
-"""The tier of the recipes: orders in JSON, payments in Avro."""
+"""The tier that the recipes use: orders in JSON, payments in Avro."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def order_body(number: str, customer: str, cents: int) -> bytes:
 
 
 def payment_body(order: str, cents: int, card: str | None) -> bytes:
-    """As Avro writes the record."""
+    """Return a payment encoded in Avro."""
     return _text(order) + _number(cents) + (b"\0" if card is None else b"\x02" + _text(card))
 
 
@@ -41,7 +41,8 @@ def _text(value: str) -> bytes:
 
 
 class RecipeTier:
-    """A Posix tier in a folder; each `add` is one backfill behind what is there."""
+    """A Posix tier in a folder. Each call of `add` is one backfill, which adds messages after the
+    existing ones."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -52,14 +53,14 @@ class RecipeTier:
         return f"file://{self._root / 'tier'}"
 
     def fill(self) -> None:
-        """Write five orders, a body that is no JSON, and three payments."""
+        """Write five orders, a body that is not JSON, and three payments."""
         self.add("orders", [*(order_body(*one) for one in ORDERS), b"no JSON"])
         self.add("payments", [payment_body(*one) for one in PAYMENTS])
 
     def add(
         self, topic: str, bodies: list[bytes], *, every: timedelta = timedelta(hours=1)
     ) -> None:
-        """Append messages to queue 0 of a topic, so far apart in time."""
+        """Append messages to queue 0 of a topic. Their store times are the given interval apart."""
         self._tables += 1
         first = START + timedelta(days=self._tables)
         times = [first + n * every for n in range(len(bodies))]

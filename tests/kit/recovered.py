@@ -1,4 +1,4 @@
-"""Stores that were not stopped, and what must be true of one after its recovery."""
+"""Stores that were not stopped cleanly, and checks of a store after its recovery."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ Found = dict[tuple[str, int], list[bytes]]
 
 
 def leave_unclean(root: Path, *, checkpoint: Checkpoint | None = None) -> None:
-    """Make a stopped store look like one whose process was killed; checkpoint: as it was then."""
+    """Make a stopped store look as if its process had been killed. `checkpoint` is the content that
+    the checkpoint file then has."""
     (root / "abort").write_text("4711")
     if checkpoint is not None:
         write_checkpoint(root, checkpoint)
 
 
 def read_everything(store: DefaultMessageStore) -> Found:
-    """The raw records of each queue; its offsets are gapless, its keys lead to its messages."""
+    """Return the raw records of each queue. Check that offsets have no gap, and that each key finds
+    its messages."""
     found: Found = {}
     for key in sorted(store.dispatch_source.queues()):
         minimum = store.get_min_offset_in_queue(*key)
@@ -38,6 +40,6 @@ def read_everything(store: DefaultMessageStore) -> Found:
 
 
 def reopen(root: Path, **changes: Any) -> Found:
-    """Open a store, recovered if need be, read all of it and stop it."""
+    """Open a store, with a recovery if needed. Read all messages, and stop the store."""
     with running(small_config(root, **changes)) as store:
         return read_everything(store)

@@ -1,4 +1,5 @@
-"""A remoting client for tests: requests, the server's own calls, and raw bytes."""
+"""A remoting client for tests. It sends requests and raw bytes, and receives requests that the
+server sends."""
 
 from __future__ import annotations
 
@@ -9,14 +10,18 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Self
 
-from tieredstore.broker.remoting.client import connect
+from tieredstore.broker.auth.policies import Action
 from tieredstore.broker.remoting.codes import HeaderType
-from tieredstore.broker.remoting.command import Body, RemotingCommand
-from tieredstore.broker.remoting.connection import Connection
-from tieredstore.broker.remoting.frame import FrameReader, encode_start
-from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.headers import decode_header, encode_header
-from tieredstore.broker.remoting.limits import RemotingLimits
+from tieredstore.broker.remoting.command import (
+    Body,
+    FrameReader,
+    RemotingCommand,
+    decode_header,
+    encode_header,
+    encode_start,
+)
+from tieredstore.broker.remoting.connection import Connection, RemotingLimits, connect
+from tieredstore.broker.remoting.handler_table import HandlerTable, NoFields, Outcome, Request
 from tieredstore.broker.remoting.server import RemotingServer
 from tieredstore.broker.tls import TlsMode
 
@@ -24,7 +29,8 @@ TIMEOUT_MS = 20_000
 
 
 class _Calls(HandlerTable):
-    """Takes every call of the server; answers those that a test has an answer for."""
+    """Receives all requests that the server sends, and answers those for which a test has
+    registered an answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,11 +46,22 @@ class _Calls(HandlerTable):
         return take
 
 
-class RemotingClient:
-    """A client of one server.
+def register_plain(
+    table: HandlerTable,
+    code: int,
+    handler: Callable[[Connection, RemotingCommand], Outcome],
+) -> None:
+    """Let a function answer the requests of a code. The function gets the unparsed command."""
 
-    header_type: of what it sends. A response of any code is returned, never raised.
-    """
+    def answer(request: Request[NoFields]) -> Outcome:
+        return handler(request.connection, request.command)
+
+    table.register(code, answer, NoFields, Action.GET)
+
+
+class RemotingClient:
+    """A client of one server. `header_type` applies to its requests. Responses are returned
+    whatever their code is. No code raises an error."""
 
     def __init__(self, connection: Connection, calls: _Calls, header_type: HeaderType) -> None:
         self.connection = connection
@@ -58,7 +75,7 @@ class RemotingClient:
         header_type: HeaderType = HeaderType.JSON,
         tls: ssl.SSLContext | None = None,
     ) -> Self:
-        """Connect to `host:port`, with TLS where there is a context for it."""
+        """Connect to `host:port`, with TLS if a context is given."""
         calls = _Calls()
         connection = await connect(address, calls, timeout_ms=TIMEOUT_MS, tls=tls)
         return cls(connection, calls, header_type)
@@ -70,8 +87,8 @@ class RemotingClient:
         body: Body = b"",
         timeout_ms: int = TIMEOUT_MS,
     ) -> RemotingCommand:
-        """Send a request and wait for its response. Values of the fields may be anything whose
-        `str` is what Java writes; booleans become `true` and `false`."""
+        """Send a request and wait for its response. Field values are sent as their `str`, which
+        must equal Java's text, except booleans: `true` and `false`."""
         fields = _texts(ext_fields)
         return await self.connection.request(code, fields, body, timeout_ms, self.header_type)
 
@@ -82,17 +99,17 @@ class RemotingClient:
         self.connection.send_one_way(code, _texts(ext_fields), body, self.header_type)
 
     def answer(self, code: int, answer: Callable[[RemotingCommand], RemotingCommand]) -> None:
-        """Answer the server's own calls of a code."""
+        """Register the function that answers the server's requests of a code."""
         self._calls.answers[code] = answer
 
     async def next_call(self) -> RemotingCommand:
-        """Wait for the server's next own call."""
+        """Wait for the next request that the server sends."""
         async with asyncio.timeout(TIMEOUT_MS / 1000):
             return await self._calls.received.get()
 
     @property
     def waiting_calls(self) -> int:
-        """Own calls of the server that came and were not taken by `next_call`."""
+        """Requests of the server that have arrived and were not yet returned by `next_call`."""
         return self._calls.received.qsize()
 
     async def close(self) -> None:
@@ -121,7 +138,8 @@ async def serve(
     tls: ssl.SSLContext | None = None,
     tls_mode: TlsMode = TlsMode.PERMISSIVE,
 ) -> AsyncIterator[tuple[RemotingServer, str]]:
-    """Serve a table on a free loopback port; gives the server and its address."""
+    """Serve a table of request handlers on a free loopback port. Yield the server and its
+    address."""
     server = RemotingServer(table, limits, tls, tls_mode)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
@@ -136,7 +154,7 @@ async def serve(
 async def open_raw(
     address: str,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect for raw bytes."""
+    """Open a connection for raw bytes."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -148,7 +166,8 @@ async def open_raw(
 
 
 async def read_until_end(address: str, data: bytes) -> bytes:
-    """Send raw bytes and return all that the server answers until it ends the connection."""
+    """Send raw bytes, and return everything that the server sends until it closes the
+    connection."""
     async with open_raw(address) as (reader, writer), asyncio.timeout(TIMEOUT_MS / 1000):
         writer.write(data)
         answer = b""
@@ -159,13 +178,13 @@ async def read_until_end(address: str, data: bytes) -> bytes:
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """Write a whole frame."""
+    """Encode a command as a whole frame."""
     header, body = encode_header(command), command.body_bytes
     return encode_start(command.header_type, header, len(body)) + body
 
 
 def decode_commands(data: bytes) -> list[RemotingCommand]:
-    """Read whole frames."""
+    """Decode whole frames into commands."""
     frames = FrameReader()
     frames.add(data)
     commands: list[RemotingCommand] = []
@@ -178,7 +197,7 @@ def decode_commands(data: bytes) -> list[RemotingCommand]:
 
 
 async def wait_for(condition: Callable[[], bool]) -> None:
-    """Let the loop run until something holds."""
+    """Run the event loop until a condition holds."""
     async with asyncio.timeout(TIMEOUT_MS / 1000):
         while not condition():  # noqa: ASYNC110 - a test looks at what tells nobody
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""A whole broker on the test's own loop, on free loopback ports."""
+"""A whole broker on the test's event loop, on free loopback ports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 async def running_broker(
     root: Path, clock: Clock = SYSTEM_CLOCK, **keys: str
 ) -> AsyncIterator[Broker]:
-    """A started broker, stopped at the end. keys: of a broker.conf."""
+    """Start a broker, and stop it at the end of the block. `keys` are keys and values of a
+    broker.conf."""
     properties = {
         "storePathRootDir": str(root),
         "mappedFileSizeCommitLog": str(8 << 20),

@@ -1,4 +1,4 @@
-"""A disk that forgets: what was not synced may be there, be missing, or be torn after a crash."""
+"""A disk that loses unsynced data. After a crash such data may exist, be missing, or be torn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class File:
 
 
 class SimulatedFiles(FileOperations):
-    """`crash_at` stops before that step (from 1); each call is one step or, with bytes, three."""
+    """Files on the disk. The process stops before step number `crash_at`, counted from 1. A call
+    counts as three steps if it writes bytes, otherwise as one."""
 
     def __init__(self, names: dict[Path, File] | None = None, crash_at: int = 0) -> None:
         self.names = dict(names or {})
@@ -64,7 +65,7 @@ class SimulatedFiles(FileOperations):
     def read(self, path: Path) -> bytes:
         return self.names[path].content
 
-    def write_synced(self, path: Path, data: bytes) -> None:
+    def write_synced(self, path: Path, data: bytes, mode: int = 0o644) -> None:
         self.step()
         file = self.make_or_empty(path)
         self.fill(file, data)
@@ -92,7 +93,7 @@ class SimulatedFiles(FileOperations):
         if path in self.names:
             self.change({path: None})
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, mode: int | None = None) -> None:
         pass
 
     def sync_directory(self, path: Path) -> None:
@@ -103,14 +104,14 @@ class SimulatedFiles(FileOperations):
     # After a crash
 
     def after_kill(self) -> SimulatedFiles:
-        """The process ended, the system did not: everything written is there."""
+        """Return the disk after the process was killed. All written data exists."""
         return SimulatedFiles(
             {name: File(file.content, file.content) for name, file in self.names.items()}
         )
 
     def after_power_loss(self) -> Iterator[SimulatedFiles]:
-        """All states the disk may be in: any of the pending names, and of unsynced bytes none,
-        half, all, or zeros of the right length."""
+        """Return all possible states of the disk after a power loss. Any of the unsynced names may
+        exist. Of unsynced bytes, none, half, all, or zeros of the right length exist."""
         assert len(self.pending) <= MOST_PENDING
         for chosen in itertools.product((False, True), repeat=len(self.pending)):
             names = dict(self.synced_names)
@@ -132,7 +133,7 @@ class SimulatedFiles(FileOperations):
 def content(file: File, variant: str) -> bytes:
     if variant == "none" or file.content == file.synced:
         return file.synced
-    # What was appended behind synced bytes takes none of these away.
+    # Bytes appended after synced ones take none of these away.
     kept = file.synced if file.content.startswith(file.synced) else b""
     rest = file.content[len(kept) :]
     if variant == "half":

@@ -1,4 +1,4 @@
-"""A disk under one folder that stands still for as long as a test wants."""
+"""A disk, mapped to one folder, that hangs for as long as a test wants."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Final
 import pytest
 
 WAIT_S: Final = 120.0
-"""So long, then it goes on by itself: who waits for it is told by `has_given_up`."""
+"""Longest time in seconds for which the disk hangs. After this time the disk continues by itself,
+and `has_given_up` is set."""
 _CALLS: Final = ("pread", "pwrite", "fsync", "fdatasync")
 
 
 class StandingDisk:
-    """Positional reads and writes and syncs of the files below `folder`, patched: between `stop`
-    and `go_on` they do not return."""
+    """Patched positional reads, writes and syncs of the files below `folder`. Between `stop` and
+    `go_on` these calls do not return."""
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self.has_given_up = False
@@ -40,7 +41,7 @@ class StandingDisk:
         return str(Path(f"/proc/self/fd/{fd}").readlink()).startswith(self._folder)
 
     def wait(self) -> None:
-        """Return once the disk goes on."""
+        """Block while the disk hangs."""
         if not self._turns.wait(WAIT_S):
             self.has_given_up = True
 

@@ -1,4 +1,4 @@
-"""An object store in memory, one of whose users stands still at one of its requests."""
+"""An object store in memory. One of its clients is paused in a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 
 
 class StoppedClient(MemoryObjectClient):
-    """`meanwhile` happens before or after its `number`-th request, whose reply may get lost."""
+    """Client that calls `meanwhile` before or after request number `number`. The reply to that
+    request may get lost."""
 
     def __init__(self, number: int, when: str, **settings: Any) -> None:
         super().__init__(**settings)

@@ -1,4 +1,4 @@
-"""Which consume queues the local stores of the suites have, unless a test says so itself."""
+"""Consume queue type of all local stores in the test suites, unless a test sets another type."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ import os
 from typing import Final
 
 STORE_TYPE: Final = os.environ.get("TIEREDSTORE_TEST_STORE_TYPE", "default")
-"""`storeType`: `default` (files) or `defaultRocksDB`."""
+"""Value of the key `storeType`: `default` (files) or `defaultRocksDB`."""

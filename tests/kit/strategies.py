@@ -1,4 +1,4 @@
-"""What the property tests of the message formats draw from."""
+"""Hypothesis strategies for the property tests of the message formats."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from tieredstore.errors import Corrupt
+from tieredstore.message.encoding import Message
 from tieredstore.message.hosts import encode_host
 from tieredstore.message.properties import encode_properties
-from tieredstore.message.record import Message
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -48,7 +48,8 @@ MESSAGE = st.builds(
 
 
 def corrupt_or_none(call: Callable[[], object]) -> Corrupt | None:
-    """The Corrupt error that a call raises; any other error is the test's failure."""
+    """Return the Corrupt error that a call raises, or None if it succeeds. Any other error fails
+    the test."""
     try:
         call()
     except Corrupt as error:

@@ -1,5 +1,5 @@
-"""Writes a small Posix tier with its metadata, segment by segment, from the formats alone: it has
-no checksums, as one of a Java broker."""
+"""Writes a small Posix tier with its metadata, segment by segment. It uses only the formats, and
+writes no checksums, like a Java broker."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.kit.index_chains import put_item
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import (
     FileSegmentType,
@@ -22,17 +23,12 @@ from tieredstore.message.consume_queue import UNIT_SIZE, pack_unit
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.hosts import encode_host
-from tieredstore.message.index.tiered import (
-    IndexHeader,
-    compact,
-    pack_header,
-    put_item,
-    unsealed_size,
-)
+from tieredstore.message.index.tiered import IndexHeader, compact, pack_header, unsealed_size
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
+from tieredstore.scan.catalogue import TierCatalogue
 from tieredstore.scan.findings import Finding, Severity
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import VerifyReport, verify
 
 BROKER, CLUSTER = "broker-a", "cluster-a"
@@ -45,7 +41,7 @@ CODA = (16).to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(8)
 
 @dataclass
 class Stored:
-    """A message as it is in the tier."""
+    """A message in the tier."""
 
     message: Message
     queue_offset: int
@@ -90,8 +86,9 @@ class BuiltTier:
 
 
 class TierBuilder:
-    """Appends messages to queues; rolls segments after so many messages. times: store times of the
-    messages to come, epoch ms. checksums: of blocks, beside the segments."""
+    """Appends messages to queues. Rolls segments after a given number of messages. `times` are
+    store times of the next messages, in epoch ms. `checksums` adds block checksums beside the
+    segments."""
 
     def __init__(
         self,
@@ -121,9 +118,9 @@ class TierBuilder:
         hole: tuple[int, int] | None = None,
         with_coda: bool = False,
     ) -> list[Stored]:
-        """One queue with all its messages. hole: (number, count): in front of that message, the
-        first of a segment, the broker had deleted so many. with_coda: at the end of each commit log
-        segment, as old writers did."""
+        """Build one queue with all its messages. `hole` is (number, count): the broker had deleted
+        `count` messages before message `number`, which begins a segment. `with_coda` writes a coda
+        at the end of each commit log segment, as old writers did."""
         path = f"{BROKER}/{topic}/{queue_id}"
         self.built.metadata.add_topic(topic)
         self.built.metadata.add_queue(topic, queue_id)
@@ -156,8 +153,8 @@ class TierBuilder:
         return stored
 
     def index(self, *, with_empty_keys: bool = False) -> None:
-        """All keys of all messages in one compacted index segment; with_empty_keys: and the empty
-        one of each, as Java does for KEYS with a space in front of a key."""
+        """Write all keys of all messages into one compacted index segment. `with_empty_keys` adds
+        an empty key for each message, as Java does for KEYS that begin with a space."""
         buffer = bytearray(unsealed_size(SLOTS, MAX_ITEMS))
         buffer[:28] = pack_header(IndexHeader(INDEX_BEGIN_MS))
         times = []
@@ -189,7 +186,7 @@ class TierBuilder:
 
 
 def write_segment(provider: SegmentProvider, id: SegmentId, data: bytes) -> None:
-    """Write a segment whole."""
+    """Write a complete segment."""
     segment = provider.open(id)
     assert segment.write(0, [data]) == Written(len(data))
     segment.close()
@@ -198,7 +195,7 @@ def write_segment(provider: SegmentProvider, id: SegmentId, data: bytes) -> None
 def announce_segment(
     metadata: DefaultMetadataStore, id: SegmentId, size: int, times: list[int]
 ) -> None:
-    """Record a segment in the metadata, with the store times of its messages."""
+    """Record a segment in the metadata, with the first and last store time of its messages."""
     metadata.put_segment(
         FileSegmentMetadata(
             id.path,
@@ -212,7 +209,7 @@ def announce_segment(
 
 
 def message(topic: str, queue_id: int, number: int, **options: Any) -> Message:
-    """A message that differs from all others in body, keys and UNIQ_KEY."""
+    """Return a message with a unique body, unique keys and a unique UNIQ_KEY."""
     fields: dict[str, Any] = {
         "queue_id": queue_id,
         "tags": f"Tag{number % 3}",
@@ -227,7 +224,8 @@ def message(topic: str, queue_id: int, number: int, **options: Any) -> Message:
 
 
 def small_tier(root: Path) -> BuiltTier:
-    """Three queues of two topics, one with IPv6 hosts, several segments each, and an index."""
+    """Build a tier with three queues of two topics, several segments in each queue, and an index.
+    One queue has IPv6 hosts."""
     builder = TierBuilder(root)
     builder.queue("orders", 0, [message("orders", 0, n) for n in range(12)], first_offset=100)
     builder.queue("orders", 1, [message("orders", 1, n) for n in range(4)])
@@ -248,7 +246,7 @@ def flip(path: Path, position: int, mask: int = 0xFF) -> None:
 
 
 def units_of(path: Path) -> np.ndarray:
-    """The units of a consume queue segment's file."""
+    """Return the units of a consume queue segment from its file."""
     from tieredstore.message.consume_queue import UNIT_DTYPE
 
     return np.frombuffer(path.read_bytes(), UNIT_DTYPE)

@@ -1,4 +1,5 @@
-"""A tiered store over a local one, both in a folder, that can be stopped, lost and opened again."""
+"""A tiered store over a local store, both in one folder. A test can stop, lose and reopen the
+store."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tieredstore import registry
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.tier.store import TieredMessageStore
 from tieredstore.tier.upload.outcome import DispatchOutcome
 
@@ -26,7 +27,8 @@ POSIX: dict[str, object] = {
 
 
 class TieredLocal:
-    """Puts, uploads and reads of one broker. keys: further Java properties."""
+    """The store of one broker, and its puts, uploads and reads. `keys` are further Java
+    properties."""
 
     def __init__(self, root: Path, clock: ManualClock | None = None, /, **keys: object) -> None:
         self.root = root
@@ -57,7 +59,8 @@ class TieredLocal:
         self.open(**keys)
 
     def lose_disk(self) -> None:
-        """What the local disk held is gone; the folder `config` was kept elsewhere."""
+        """Delete the content of the local disk except the folder `config`, as if another disk had
+        `config`."""
         self.close()
         store = self.root / "store"
         for path in store.iterdir():
@@ -65,7 +68,7 @@ class TieredLocal:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def put(self, topic: str, *bodies: bytes, queue_id: int = 0, key: str = "all") -> list[int]:
-        """Put messages that can be read when this returns; their queue offsets."""
+        """Put messages, and wait until they can be read. Return their queue offsets."""
         offsets = []
         for body in bodies:
             self.clock.advance(10)
@@ -77,14 +80,14 @@ class TieredLocal:
         return offsets
 
     def upload(self) -> list[DispatchOutcome]:
-        """Flush, then upload all that there is. No visit fails."""
+        """Flush, then upload everything. No upload round may fail."""
         self.local.flush()
         outcomes = self.store.dispatcher.scan(force=True)
         assert [outcome.error for outcome in outcomes if outcome.error is not None] == []
         return outcomes
 
     def read(self, topic: str, queue_id: int = 0, store: Any = None) -> list[tuple[int, bytes]]:
-        """(offset, body) of all that a consumer gets that begins at 0."""
+        """Return (offset, body) of all messages that a consumer receives from offset 0."""
         store = store or self.store
         found: list[tuple[int, bytes]] = []
         offset = 0
@@ -98,6 +101,6 @@ class TieredLocal:
             offset = result.next_begin_offset
 
     def tier_files(self, topic: str) -> list[Path]:
-        """The segments of a topic, without their checksums."""
+        """Return the segment files of a topic, without their checksum files."""
         files = (path for path in (self.root / "tier").rglob("[!.]*") if path.is_file())
         return [path for path in files if f"/{topic}/" in str(path)]

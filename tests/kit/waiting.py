@@ -1,4 +1,4 @@
-"""Waits for what another thread does."""
+"""Waits until another thread has done something."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST_S = 60.0
 
 
 def wait_for(is_done: Callable[[], bool]) -> None:
-    """Return once it is done; fail when it does not come."""
+    """Return once a condition is true. Fail if that takes too long."""
     deadline = time.monotonic() + LONGEST_S
     while not is_done():
         assert time.monotonic() < deadline, "it did not come"
@@ -19,7 +19,7 @@ def wait_for(is_done: Callable[[], bool]) -> None:
 
 
 class WatchedLock:
-    """A lock that knows which threads have come to it, to wait if need be."""
+    """A lock that records the threads that have tried to acquire it."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = lock

@@ -1,4 +1,5 @@
-"""One session and one cluster for all tests of Spark: they take long to start."""
+"""Fixtures of the Spark tests. All tests share one session and one cluster, because both start
+slowly."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def java() -> None:
 
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session of this process: local[2]."""
+    """A Spark session in this process, with the master local[2]."""
     from tieredstore.spark import session
 
     with pytest.MonkeyPatch.context() as patch:
@@ -44,6 +45,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
 
 @pytest.fixture(scope="session")
 def cluster(java: None) -> Iterator[Cluster]:
-    """A session with two executors, in a process of its own: `cluster.call(function, …)`."""
+    """A Spark session with two executors, in another process. `cluster.call(function, …)` runs a
+    function in that process."""
     with cluster_of_two(CLUSTER_CONF) as cluster:
         yield cluster

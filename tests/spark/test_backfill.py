@@ -1,4 +1,4 @@
-"""The job backfill with its tasks on two executors, and from a DataFrame of Spark."""
+"""The job `backfill` runs its tasks on two executors, and reads a Spark DataFrame."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 
 from tests.kit.jobs.backfill import contents, damage, found, messages, new_run, tier_at
 from tests.kit.spark.cluster import Cluster
-from tieredstore.jobs.backfilling import BackfillOptions, backfill_frame, run_backfill
+from tieredstore.jobs.backfilling.frames import backfill_frame
+from tieredstore.jobs.backfilling.job import run_backfill
 from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.options import BackfillOptions
 from tieredstore.jobs.run import JobRun
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def run_there(spark: SparkSession, table: str, root: Path) -> dict[str, Any]:
 
 
 def frame_there(spark: SparkSession, table: str, root: Path) -> dict[str, Any]:
-    """A DataFrame that Spark read, in no order."""
+    """Return a DataFrame that Spark has read. Its rows are in no particular order."""
     frame = spark.read.parquet(table).repartition(3, "body")
     return backfill_frame(on_spark(spark), tier_at(root), frame, root / "staging", OPTIONS)
 

@@ -1,4 +1,4 @@
-"""Spark Connect: a client without a JVM, and a server that has not this package."""
+"""Spark Connect: the client has no JVM, and the server does not have this package."""
 
 from __future__ import annotations
 

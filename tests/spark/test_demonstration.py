@@ -1,4 +1,5 @@
-"""The part of `scripts/demo` in Spark, which is a program of `examples/`."""
+"""The Spark part of `scripts/demo` is a program of `examples/`. It runs and prints the expected
+output."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def test_it_counts_the_messages_of_each_topic_and_shows_how(
 def test_a_failure_names_the_log(tmp_path: Path) -> None:
     with Counting(tmp_path / "log") as counting:
         counting.begin(tmp_path / "nothing")
-        with pytest.raises(SystemExit, match="log says why"):
+        with pytest.raises(SystemExit, match="Its log is"):
             counting.show()
     assert "nothing" in (tmp_path / "log").read_text()
 

@@ -1,4 +1,4 @@
-"""`tieredstore.spark.read`: the rows of the data source, without it."""
+"""`tieredstore.spark.read` returns the rows of the data source without using it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
         {"includeProperties": "true", "minPartitions": "8"},
         {"columns": "queue_offset,body,keys"},
         {"columns": "topic,queue_id,queue_offset"},
-        {"tags": "TagA,TagB"},
+        {"tags": "TagA || TagB"},
         {"startingOffsets": "earliest", "maxPartitionBytes": "64k"},
         {"endingTimestamp": "2001-01-01T00:00:00Z"},
     ],
@@ -104,7 +104,7 @@ def test_damage_ends_the_query_or_is_left_out(spark: SparkSession, tmp_path: Pat
     log.write_bytes(data)
     with pytest.raises(Exception, match="body CRC does not fit"):
         read(spark, tier.url, subscribe="orders").collect()
-    left = read(spark, tier.url, subscribe="orders", corruptRecords="skip")
+    left = read(spark, tier.url, subscribe="orders", onDamage="skip")
     assert sorted(row.queue_offset for row in left.collect()) == [0, 1, 3]
 
 

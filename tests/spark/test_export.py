@@ -1,4 +1,4 @@
-"""Exports whose tasks run in other processes, on a cluster."""
+"""Exports run their tasks on a cluster, in other processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.kit.jobs.export import FORMATS, Export, places_of
 from tests.kit.spark.cluster import Cluster
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt
-from tieredstore.jobs.exporting import ExportRequest, Format, OnCorrupt
+from tieredstore.jobs.exporting.request import ExportRequest, Format
+from tieredstore.scan.findings import OnDamage
 from tieredstore.scan.location import TierLocation
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def on_spark(spark: SparkSession, source: TierLocation, request: ExportRequest) -> dict[str, Any]:
-    from tieredstore.jobs.exporting import run_export
+    from tieredstore.jobs.exporting.job import run_export
     from tieredstore.jobs.journal import Journal
     from tieredstore.jobs.run import JobRun
     from tieredstore.spark.runner import SparkRunner
@@ -62,7 +63,7 @@ def test_damage_met_by_an_executor(cluster: Cluster, tier: GrowingTier, tmp_path
         file.write(b"\0\0")
     with pytest.raises(Corrupt, match=r"orders/0/COMMIT_LOG@0 byte \d+"):
         cluster.call(on_spark, exported.source, exported.request())
-    request = exported.request(on_corrupt=OnCorrupt.SKIP)
+    request = exported.request(on_damage=OnDamage.SKIP)
     report = cluster.call(on_spark, exported.source, request)
     assert (report["rows"], report["corrupt_messages"]) == (619, 1)
 
@@ -70,7 +71,7 @@ def test_damage_met_by_an_executor(cluster: Cluster, tier: GrowingTier, tmp_path
 def test_duplicates_are_found_by_executors(
     cluster: Cluster, tier: GrowingTier, tmp_path: Path
 ) -> None:
-    """A message whose key a queue beside it has, too, and then one in a later run."""
+    """Executors find duplicates of a key in two queues, and duplicates that a later run exports."""
     tier.append("paid", 0, 4, uniq_keys=["a", "b", "a", "c"])
     tier.append("paid", 1, 2, uniq_keys=["c", "d"])
     exported = Export(tmp_path / "exported", Format.PARQUET, tier)

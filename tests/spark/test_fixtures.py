@@ -1,4 +1,4 @@
-"""What the tests of Spark stand on."""
+"""Tests of the fixtures that the Spark tests use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's own queries give over generated tiers is what a plain list says."""
+"""Spark's own queries over generated tiers return the same rows as a plain list."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_query_gives_the_rows_of_a_plain_list(
     chosen = data.draw(filters(plans))
     chosen.pop("keys", None)
     frame = spark.read.format("rocketmq_tiered").options(
-        path=history.url, subscribePattern=".*", corruptRecords="skip", failOnDataLoss="false"
+        path=history.url, subscribePattern=".*", onDamage="skip", failOnDataLoss="false"
     )
     found = frame.load()
     assert collect(found) == history.rows()

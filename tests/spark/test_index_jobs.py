@@ -1,4 +1,4 @@
-"""`rebuild index` and `compact index` with their tasks on a cluster."""
+"""`rebuild index` and `compact index` run their tasks on a cluster."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def index_jobs(runner: Runner, url: str, state: Path, staging: str | None) -> list[dict[str, Any]]:
-    """The index made anew; added to, by a small file; compacted."""
+    """Rebuild the index, add a small file to it, and compact the index."""
     from tieredstore.jobs.index import rebuild
-    from tieredstore.jobs.index.compact import CompactOptions, run_compact_index
-    from tieredstore.jobs.index.rebuild import RebuildOptions, run_rebuild_index
+    from tieredstore.jobs.index.compact import run_compact_index
+    from tieredstore.jobs.index.rebuild import run_rebuild_index
     from tieredstore.jobs.journal import Journal
+    from tieredstore.jobs.options import CompactIndexOptions, RebuildIndexOptions
     from tieredstore.jobs.run import JobRun
     from tieredstore.scan.location import locate
 
@@ -35,11 +36,11 @@ def index_jobs(runner: Runner, url: str, state: Path, staging: str | None) -> li
         return JobRun("index", runner, Journal(None, {}))
 
     with patch.object(rebuild, "TASK_BYTES", 2500):
-        options = RebuildOptions(replace=True, staging=staging)
+        options = RebuildIndexOptions(force=True, staging=staging)
         made = run_rebuild_index(run(), source, options)
-        options = RebuildOptions(until_ms=START_MS + 3000, staging=staging)
+        options = RebuildIndexOptions(until=START_MS + 3000, staging=staging)
         added = run_rebuild_index(run(), source, options)
-    return [made, added, run_compact_index(run(), source, CompactOptions(staging=staging))]
+    return [made, added, run_compact_index(run(), source, CompactIndexOptions(staging=staging))]
 
 
 def on_spark(spark: SparkSession, url: str, state: Path, staging: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`rebuild metadata` with its tasks on a cluster."""
+"""`rebuild metadata` runs its tasks on a cluster."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def rebuild(spark: SparkSession, url: str, state: Path, *, exact: bool) -> dict[str, Any]:
     from tieredstore.jobs.journal import Journal
     from tieredstore.jobs.metadata import job
+    from tieredstore.jobs.options import RebuildMetadataOptions
     from tieredstore.jobs.run import JobRun
     from tieredstore.scan.location import locate
     from tieredstore.spark.runner import SparkRunner
@@ -24,7 +25,7 @@ def rebuild(spark: SparkSession, url: str, state: Path, *, exact: bool) -> dict[
     run = JobRun("rebuild-metadata", SparkRunner(spark), Journal(None, {}))
     with patch.object(job, "_TASK_QUEUES", 1):  # a task for each queue
         return job.run_rebuild_metadata(
-            run, locate(url), state, job.RebuildOptions(exact_times=exact)
+            run, locate(url), state, RebuildMetadataOptions(exact_times=exact)
         )
 
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/spark/recipes.md run as they stand, and print what the page says."""
+"""The code of docs/spark/recipes.md runs unchanged, and prints what the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every way to the data source: installed, sent as a zip, enabled."""
+"""The data source can be registered in every supported way: installed, sent as a zip, or
+enabled."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def test_enabled_on_a_cluster(cluster: Cluster, url: str) -> None:
 
 
 def registered_by_hand(spark: SparkSession, url: str, zip_path: str) -> Any:
-    """In a session of its own, which knows nothing of what others have registered."""
+    """Register the data source in a new session, which lacks the registrations of other tests, and
+    read."""
     from tieredstore.spark.source import RocketmqTieredDataSource
 
     session = spark.newSession()
@@ -72,7 +74,7 @@ def test_sent_and_registered_by_hand(cluster: Cluster, zipped: Path, url: str) -
 def run(
     command: list[str | Path], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """A program of Spark's in an environment where the clone is not installed."""
+    """Run a Spark program in an environment in which this checkout is not installed."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
     done = subprocess.run(
         command,

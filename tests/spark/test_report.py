@@ -1,4 +1,4 @@
-"""The job `report` on a cluster says what it says on one machine."""
+"""The job `report` gives the same result on a cluster as on one machine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from tests.kit.spark.cluster import Cluster
 from tests.kit.tier_builder import START_MS, small_tier
 from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.options import ReportOptions
 from tieredstore.jobs.reporting import job
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def report_with(runner: Runner, url: str, to: str) -> dict[str, Any]:
-    options = job.ReportOptions(now_ms=START_MS + 60_000)
+    options = ReportOptions(as_of=START_MS + 60_000)
     with Journal(None, {}) as journal, mock.patch.object(job, "TASK_BYTES", 1500):
         run = JobRun("report", runner, journal)
         found = job.run_report(run, locate(url), Path(to), options)

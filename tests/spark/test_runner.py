@@ -1,4 +1,5 @@
-"""Tasks of a job on Spark: each outcome once, whatever happens to attempts at it."""
+"""The runner executes tasks of a job on Spark. Each task has one outcome, even if attempts fail or
+are repeated."""
 
 from __future__ import annotations
 
@@ -104,7 +105,8 @@ def test_a_task_that_fails_in_all_attempts_ends_the_job_as_unavailable(
 
 @pytest.fixture(params=["spark", "cluster"])
 def call(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Calls a function with the session of this process, or with that of the cluster."""
+    """Return a function that calls its argument with a Spark session: that of this process, or that
+    of the cluster."""
     where = request.getfixturevalue(request.param)
     return where.call if isinstance(where, Cluster) else functools.partial(_call, where)
 

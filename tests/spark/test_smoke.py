@@ -1,4 +1,5 @@
-"""Each part on Spark once: scripts/nightly runs these on the oldest and the newest Spark too."""
+"""Each part of the project runs once on Spark. scripts/nightly also runs these tests on the oldest
+and the newest Spark."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def test_push_down(spark: SparkSession, tier: GrowingTier) -> None:
 
 
 def test_several_queries_over_one_frame(spark: SparkSession, tier: GrowingTier) -> None:
-    """Spark gives each what it planned for the last one whose filters it pushed."""
+    """Several queries over one DataFrame return correct rows, although Spark gives all of them the
+    plan of that query whose filters were pushed last."""
     enable(spark)
     frame = spark.read.format("rocketmq_tiered").option("subscribe", "orders").load(tier.url)
     first, second = frame.where("queue_id = 0"), frame.where("queue_id = 1")

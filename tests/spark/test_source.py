@@ -1,4 +1,4 @@
-"""The data source in batch queries, through Spark itself."""
+"""Spark runs batch queries on the data source."""
 
 from __future__ import annotations
 
@@ -137,7 +137,8 @@ def test_filters_cut_what_is_read_where_spark_pushes_them(
 def test_no_query_over_a_frame_gets_a_row_that_its_filter_excludes(
     registered: SparkSession, tier: GrowingTier, pushes_down: bool
 ) -> None:
-    """Spark uses what it planned with pushed filters for both sides of a union or a join."""
+    """No query over a DataFrame gets a row that its filter excludes, although Spark uses one plan,
+    with the filters of one side, for both sides of a union or a join."""
 
     def orders() -> DataFrame:
         return frame(registered, tier.url, pushDownFilters="true").where("queue_id = 0")
@@ -190,7 +191,7 @@ def test_one_damaged_segment_among_many(registered: SparkSession, tmp_path: Path
     text = error_of(frame(registered, tier.url, minPartitions="3"))
     assert f"broker-a/many/0/COMMIT_LOG@{int(path.name[-20:])} byte" in text
     report = str(tmp_path / "report")
-    found = frame(registered, tier.url, corruptRecords="skip", corruptReportPath=report)
+    found = frame(registered, tier.url, onDamage="skip", corruptReportPath=report)
     assert found.count() == 99
     assert [row.queue_offset for row in registered.read.json(report).collect()] == [56]
 
@@ -204,7 +205,7 @@ def test_wrong_options_fail_where_they_are_given(registered: SparkSession) -> No
 
 
 def places_of(spark: SparkSession, url: str, options: dict[str, str]) -> list[tuple[Any, ...]]:
-    """A function for the cluster's driver."""
+    """Return the rows as tuples. This function runs in the cluster's driver."""
     from tieredstore.spark import enable
 
     enable(spark)

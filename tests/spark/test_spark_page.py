@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md run as they stand, and print what the page says."""
+"""The examples of docs/spark.md run unchanged, and print what the page shows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A master and two workers as docs/spark/submit.md starts them, each worker with an address of its
-own."""
+"""A master and two workers run as docs/spark/submit.md starts them. Each worker has its own
+address."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def answers(address: tuple[str, int]) -> bool:
 def daemon(name: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     program = Path(sys.executable).with_name("spark-class")
     command = [str(program), f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments]
-    # The script finds Spark by this Python; by default by that of the PATH, which may have none.
+    # The script finds Spark by this Python. By default it uses that of the PATH, which may have
+    # none.
     env = {**os.environ, "PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(java_home())}
     process = subprocess.Popen(
         command, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -95,7 +96,8 @@ def two_hosts(master: str) -> Iterator[Cluster]:
 
 
 def test_the_script_of_the_page_is_submitted_with_the_zip(master: str, tmp_path: Path) -> None:
-    """The first test: a session of the others has all cores."""
+    """The script of the documentation page is submitted with the zip. This test runs first, because
+    the session of the later tests uses all cores."""
     page = (ROOT / "docs/spark/submit.md").read_text()
     script = tmp_path / "job.py"
     script.write_text(page.split("```python\n")[1].split("```")[0])

@@ -1,4 +1,4 @@
-"""Streams through Spark itself: each message once, over restarts, kills and new topics."""
+"""Spark runs streams. Each message is delivered once, across restarts, kills and new topics."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def writer(spark: SparkSession, url: str, folder: Path, options: dict[str, str])
 def available_now(
     spark: SparkSession, url: str, folder: Path, options: dict[str, str]
 ) -> list[int]:
-    """Rows of each batch."""
+    """Return the number of rows of each batch of a query that ends when it has read all available
+    data."""
     spark.dataSource.register(RocketmqTieredDataSource)
     query = writer(spark, url, folder, options).trigger(availableNow=True).start()
     query.awaitTermination()
@@ -127,7 +128,7 @@ def test_a_cluster_streams(cluster: Cluster, tier: GrowingTier, tmp_path: Path) 
 
 
 PATIENCE_S = 600
-"""A limit, for a machine on which a stream takes minutes to begin."""
+"""Time limit in seconds. It allows for machines on which a stream needs minutes to start."""
 KILLS = ("checkpoint/offsets/1", "out/_spark_metadata/2")
 MORE_KILLS = ("checkpoint/commits/0", *KILLS, "checkpoint/offsets/4", "checkpoint/commits/5")
 

@@ -1,4 +1,4 @@
-"""The job verify on a cluster says what it says on one machine."""
+"""The job `verify` gives the same result on a cluster as on one machine."""
 
 from __future__ import annotations
 

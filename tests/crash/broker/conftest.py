@@ -1,4 +1,4 @@
-"""Brokers that are killed under the load of real clients."""
+"""Fixtures for brokers that are killed under the load of real clients."""
 
 from tests.kit.clients.fixtures import java_grpc, java_remoting
 from tests.kit.object_store.fixtures import credentials, servers

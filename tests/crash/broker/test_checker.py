@@ -1,4 +1,4 @@
-"""The checker of queues finds what is planted, and nothing else."""
+"""The queue checker finds the faults that a test puts into a history, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_queue(queue_id: int, *queue: Delivered) -> History:
 
 
 def swapped(queue: list[Delivered]) -> list[Delivered]:
-    """The bodies of the first two of group a change places."""
+    """Swap the bodies of the first two messages of group a."""
     first, second = queue[0], queue[2]
     new = {0: Delivered(second.body, first.place), 2: Delivered(first.body, second.place)}
     return [new.get(at, one) for at, one in enumerate(queue)]

@@ -1,4 +1,4 @@
-"""A broker that is killed again and again delivers every delayed, timed and committed message."""
+"""A broker that is killed repeatedly delivers every delayed, timed and committed message."""
 
 from __future__ import annotations
 

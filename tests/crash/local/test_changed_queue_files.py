@@ -1,4 +1,4 @@
-"""Consume queue files that somebody cuts off, deletes or replaces under a running store."""
+"""Another process truncates, deletes or replaces consume queue files under a running store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.local_stores import plain, put_all, running, small_config
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.errors import Corrupt
 from tieredstore.service_thread import ServiceState
 

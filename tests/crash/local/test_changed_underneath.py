@@ -1,7 +1,5 @@
-"""Commit log files that somebody cuts off, deletes or replaces while their owner has them mapped.
-
-Each store runs in a process of its own, which must end by itself and not by a signal.
-"""
+"""Commit log files are truncated, deleted or replaced while a store has mapped them. Each store
+runs in a separate process, which must end by itself and not by a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""L05, L12: space, descriptors or memory run out at each operation of a store, then come back."""
+"""L05, L12: disk space, file descriptors or memory are missing at each operation of a store in
+turn, and are later available again."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.kit.crash.store_check import (
     read_contents,
 )
 from tests.kit.local_stores import plain, small_config
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.errors import Exhausted, TieredStoreError
 from tieredstore.local.message_store import DefaultMessageStore
 
@@ -26,14 +27,15 @@ NEEDS = {
     errno.EMFILE: frozenset({"open"}),
     errno.ENOMEM: frozenset({"open", "write", "allocate", "mkdir", "rename", "unlink"}),
 }
-"""Operations that may fail so."""
+"""For each error number, the operations that may fail with it."""
 SPAN = 6
-"""Operations that fail before there is room again."""
+"""Number of operations in a row that fail."""
 WAIT_S = 30.0
 
 
 class Injection:
-    """Fails operations number [first, first + SPAN) of those that can fail with an error number."""
+    """Makes SPAN operations fail with an error number. Operation number `first` is the first that
+    fails."""
 
     def __init__(self, number: int, first: int) -> None:
         self.number = number
@@ -50,9 +52,14 @@ class Injection:
             raise OSError(self.number, os.strerror(self.number), path)
 
 
+EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
+"""Step between the operations that fail. The daily run lets every third operation fail, the slow
+run all."""
+
+
 def run_program(root: Path, injection: Injection, flush_disk_type: str) -> int:
-    """Put, flush and shut down while operations fail; assert that nothing is lost and that all goes
-    on by itself. Returns how many operations could fail."""
+    """Put, flush and shut down while operations fail. Assert that no message is lost and that the
+    store continues by itself. Return the number of operations that could fail."""
     root.mkdir()
     facts: list[object] = []
     config = small_config(root / "store", flush_disk_type=flush_disk_type)
@@ -102,7 +109,8 @@ def _is_durable(result: object) -> bool:
 
 
 def _wait_until_it_goes_on(store: DefaultMessageStore, facts: list[object]) -> None:
-    """Put until it is taken, then wait until it is seen: without a hand."""
+    """Put a message repeatedly until the store accepts it, then wait until it can be read. The
+    store must recover without intervention."""
     end = time.monotonic() + WAIT_S
     number = 1000
     while True:
@@ -123,16 +131,19 @@ def _wait_until_it_goes_on(store: DefaultMessageStore, facts: list[object]) -> N
                 raise AssertionError from error
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("number", NEEDS, ids=lambda number: errno.errorcode[number])
 def test_l05_l12_what_runs_out_comes_back(
-    tmp_path: Path, number: int, flush_disk_type: str
+    tmp_path: Path, number: int, flush_disk_type: str, every: int
 ) -> None:
-    """At each operation after the start; then everything goes on without a restart."""
+    """A store continues without a restart after space, descriptors or memory were missing at any of
+    its operations."""
     count = run_program(tmp_path / "none", Injection(number, 1 << 30), flush_disk_type)
     assert count > 10
     failed = 0
-    for first in range(count):
+    places = range(0, count, every)
+    for first in places:
         injection = Injection(number, first)
         try:
             run_program(tmp_path / f"at{first}", injection, flush_disk_type)
@@ -140,4 +151,4 @@ def test_l05_l12_what_runs_out_comes_back(
             error.add_note(f"{errno.errorcode[number]} from operation {first} on")
             raise
         failed += injection.failed
-    assert failed >= count
+    assert failed >= len(places)

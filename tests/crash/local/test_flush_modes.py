@@ -1,4 +1,5 @@
-"""What may be missing after a crash, by flush mode: the table of docs/local-store.md."""
+"""The data that a crash may lose in each flush mode. The modes are those of the table in
+docs/local-store.md."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pytest
 from tests.kit.crash.recorder import Mark, Recording, record
 from tests.kit.crash.states import Loss, crash_state
 from tests.kit.local_stores import plain, running, small_config
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 
 CHILD = """
 import json, os, sys
@@ -43,8 +44,9 @@ BOTH = pytest.mark.parametrize("pool", [{}, POOL], ids=["plain", "pool"])
 
 
 def _kill_at(root: Path, settings: dict[str, Any], count: int, commit_at: int = 0) -> int:
-    """Kill a process that puts, at any moment after so many puts; how many it was told of.
-    commit_at: after how many puts what waits in the pool is committed."""
+    """Kill a process after a given number of puts, at a random moment. Return the number of
+    acknowledged puts. After `commit_at` puts, the data that waits in the buffer pool is
+    committed."""
     command = [sys.executable, "-c", CHILD, str(root), json.dumps(settings), str(commit_at)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -71,7 +73,7 @@ def _first_bodies(count: int) -> list[bytes]:
 def _check_killed(root: Path, settings: dict[str, Any]) -> None:
     told = _kill_at(root, settings, 60)
     found = _bodies(root, settings)
-    assert len(found) in (told, told + 1)  # one more may be stored, which nobody was told of
+    assert len(found) in (told, told + 1)  # one more may be stored without acknowledgement
     assert found == _first_bodies(len(found))
 
 
@@ -95,7 +97,8 @@ def test_a_killed_process_loses_what_was_not_committed_of_the_pool(tmp_path: Pat
 def _record_puts(
     disk: Path, settings: dict[str, Any], flush_at: int = 0, commit_at: Sequence[int] = ()
 ) -> Recording:
-    """12 puts. flush_at, commit_at: after how many of them that is done."""
+    """Record 12 puts. `flush_at` and `commit_at` are the numbers of puts after which the log is
+    flushed and committed."""
     disk.mkdir()
     config = small_config(disk / "s", **{**QUIET, **settings})
     with record(disk) as recorder, running(config) as store:
@@ -117,7 +120,8 @@ def _record_puts(
 def _list_states(
     recording: Recording, target: Path, loss: Loss
 ) -> list[tuple[dict[str, int], Path]]:
-    """For each mark: of how many puts what was done, and what is left."""
+    """Return the crash states. Each state has the numbers of puts that had completed each step, and
+    the files that remain."""
     states = []
     for cut, operation in enumerate(recording.operations):
         if isinstance(operation, Mark):
@@ -155,7 +159,8 @@ def test_a_power_cut_loses_what_was_not_flushed_under_async_flush(tmp_path: Path
 
 
 def test_a_power_cut_loses_what_was_not_flushed_of_the_pool(tmp_path: Path) -> None:
-    """And a kill at the same moments keeps what was committed, and no more."""
+    """A power cut loses those messages of the buffer pool that were not flushed, and no others. A
+    kill at the same point keeps all committed messages."""
     recording = _record_puts(tmp_path / "disk", POOL, flush_at=7, commit_at=(3, 10))
     lost = 0
     for done, root in _list_states(recording, tmp_path / "cut", Loss.UNSYNCED):

@@ -1,4 +1,4 @@
-"""A child that is forked, and a process that ends without a shutdown: neither harms the store."""
+"""Neither a forked child nor a process that ends without a shutdown harms the store."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import pytest
 
 import tieredstore
 from tests.kit.local_stores import plain, put_all, running, small_config
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
 from tieredstore.local.recovery.store_lock import StoreLock
-from tieredstore.tier.state_lock import StateLock
+from tieredstore.tier.state_files import StateLock
 from tieredstore.tier.store import TieredMessageStore
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 def _run_child(action: Callable[[], object]) -> int:
-    """Run it in a forked child; returns the child's exit code: 0 when nothing was raised."""
+    """Run a function in a forked child. Return the child's exit code, which is 0 if no exception
+    was raised."""
     child = os.fork()
     if child == 0:
         try:
@@ -39,7 +40,7 @@ def _run_child(action: Callable[[], object]) -> int:
 
 @pytest.fixture
 def forked_child() -> Callable[[], Callable[[], None]]:
-    """Begin a forked child that lives until the returned function is called."""
+    """Start a forked child, which lives until the yielded function is called."""
 
     def begin() -> Callable[[], None]:
         begun, told = os.pipe()

@@ -1,4 +1,5 @@
-"""A store on a small file system of its own that is really full, and then has room again."""
+"""A store on its own small file system. The file system becomes full, and later has free space
+again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Ctrl-C and other signals whose handlers raise, at every instruction of what a caller's thread
-does in a store."""
+"""Ctrl-C and other signals whose handlers raise interrupt a store at every instruction of a
+caller's thread."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ from tests.kit.local_stores import plain, running, small_config
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.columns.records import Stop, walk_records
+from tieredstore.message.columns.walk import Stop, walk_records
 from tieredstore.message.crc import crc32
-from tieredstore.message.record import Message, decode_record
+from tieredstore.message.encoding import Message
+from tieredstore.message.record import decode_record
 
 MEBIBYTE = 1 << 20
+EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
+"""Step between the interrupted instructions. The daily run tests every third instruction, the slow
+run all."""
 OTHER = plain("T", 1)
-"""A message of a queue that nobody else puts in."""
+"""A message for a queue to which no other thread writes."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +38,8 @@ def handler() -> Iterator[None]:
 
 
 def read_log(log: CommitLog, offset: int) -> list[tuple[str, int, int]]:
-    """Topic, queue and queue offset of the records from an offset on, each of them checked."""
+    """Return topic, queue id and queue offset of all records from a log offset on. Check each
+    record."""
     found = []
     while offset < log.max_offset:
         rest = log.rest_of_file(offset)
@@ -52,7 +57,7 @@ def read_log(log: CommitLog, offset: int) -> list[tuple[str, int, int]]:
 
 
 class Checker:
-    """Says after each interrupt whether the store is whole."""
+    """Checks after each interrupt that the store is intact."""
 
     def __init__(self, store: DefaultMessageStore) -> None:
         self.store = store
@@ -65,7 +70,7 @@ class Checker:
     def _check(self) -> None:
         store = self.store
         log = store.commit_log
-        self._wait_visible()  # nobody helps: the dispatch was woken
+        self._wait_visible()  # no other thread helps: the dispatch was woken
         store.wait_until_dispatched()  # ends, though a rolled file alone brings no message
         assert store.put_message(OTHER).ok
         for topic, queue_id, queue_offset in read_log(log, self._end):
@@ -89,16 +94,17 @@ class Checker:
 
 
 def interrupt_everywhere(
-    store: DefaultMessageStore, call: Callable[[], object], first: int = 1
+    store: DefaultMessageStore, call: Callable[[], object], every: int
 ) -> None:
-    """Call until no instruction of it is left that was not interrupted."""
+    """Repeat a call that is interrupted, each time `every` instructions later than before, until a
+    call finishes without an interrupt."""
     checker = Checker(store)
     checker.check()
-    step = first
+    step = 1
     while call_interrupted(call, step):
         checker.check()
-        step += 1
-    assert step > first + 20
+        step += every
+    assert step > 20
 
 
 def put_plain(store: DefaultMessageStore) -> None:
@@ -138,6 +144,7 @@ def get(store: DefaultMessageStore) -> None:
     store.get_message("g", "T", 1, 0, 4)
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize(
     "call",
     [
@@ -153,7 +160,7 @@ def get(store: DefaultMessageStore) -> None:
     ids=lambda call: call.__name__,
 )
 def test_l14_an_interrupt_at_any_instruction_leaves_a_whole_store(
-    tmp_path: Path, call: Callable[[DefaultMessageStore], None]
+    tmp_path: Path, call: Callable[[DefaultMessageStore], None], every: int
 ) -> None:
     config = small_config(
         tmp_path / "s",
@@ -166,22 +173,25 @@ def test_l14_an_interrupt_at_any_instruction_leaves_a_whole_store(
     )
     with running(config, SYSTEM_CLOCK) as store:
         put_plain(store)
-        interrupt_everywhere(store, lambda: call(store))
+        interrupt_everywhere(store, lambda: call(store), every)
     with running(config, SYSTEM_CLOCK) as store:
         Checker(store).check()
 
 
-def test_l14_an_interrupt_while_a_file_is_rolled_leaves_a_whole_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", EVERY)
+def test_l14_an_interrupt_while_a_file_is_rolled_leaves_a_whole_store(
+    tmp_path: Path, every: int
+) -> None:
     config = small_config(tmp_path / "s", message_index_enable=False)  # 4 KiB: each put rolls
     with running(config, SYSTEM_CLOCK) as store:
         message = plain("T", 0, body=b"x" * 3_000)
-        interrupt_everywhere(store, lambda: store.put_message(message))
+        interrupt_everywhere(store, lambda: store.put_message(message), every)
     with running(config, SYSTEM_CLOCK) as store:
         Checker(store).check()
 
 
 def test_l14_an_interrupted_flush_keeps_no_lock(tmp_path: Path) -> None:
-    # One index file: a flush does not become longer by what is put between two of them.
+    # One index file: puts between two flushes do not make a flush longer.
     config = small_config(
         tmp_path / "s", mapped_file_size_commit_log_bytes=MEBIBYTE, max_index_num=1 << 16
     )
@@ -196,7 +206,8 @@ def test_l14_an_interrupted_flush_keeps_no_lock(tmp_path: Path) -> None:
 
 
 def test_l14_signals_at_any_time_while_others_put(tmp_path: Path) -> None:
-    """Waiting for the lock is interrupted too."""
+    """Signals arrive while several threads put messages. They also reach a thread that waits for
+    the lock."""
     chance = random.Random(1)
     config = small_config(
         tmp_path / "s",

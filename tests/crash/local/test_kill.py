@@ -1,4 +1,4 @@
-"""L11, W04: a store under load is killed again and again; what it acknowledged is there."""
+"""L11, W04: a store under load is killed repeatedly, and loses no acknowledged message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def driver() -> Iterator[Driver]:
 
 
 def read_acks(path: Path) -> dict[tuple[str, int], int]:
-    """Return how many messages of each queue were acknowledged, from number 0 on."""
+    """Return the number of acknowledged messages of each queue. Check that their numbers count up
+    from 0."""
     counts: dict[tuple[str, int], int] = defaultdict(int)
     if path.exists():
         for line in path.read_bytes().split(b"\n")[:-1]:
@@ -42,7 +43,8 @@ def read_acks(path: Path) -> dict[tuple[str, int], int]:
 
 
 def kill_and_check(driver: Driver, root: Path, flush_disk_type: str, seed: int) -> None:
-    """Kill LIVES lives of one store, each after some ms of work; check it after each."""
+    """Kill a store LIVES times, each time after a few ms of work. Check the store after each
+    kill."""
     chance = random.Random(seed)
     acks = root / "acks"
     request = {"store": root / "store", "acks": acks, "flush_disk_type": flush_disk_type}

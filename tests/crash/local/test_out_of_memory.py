@@ -1,4 +1,5 @@
-"""No memory in the middle of a put: it is refused, or stored as a whole; no lock stays taken."""
+"""Memory runs out during a put. The store refuses the message or stores it completely, and no lock
+stays held."""
 
 from __future__ import annotations
 
@@ -12,22 +13,23 @@ import pytest
 
 from tests.kit.local_stores import START_MS, plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
+from tieredstore.contracts.message_store import PutMessageResult
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.compiled import find_appender_class
 from tieredstore.local.running_flags import RunningFlags
-from tieredstore.message.encoding import RecordEncoder
+from tieredstore.message.encoding import Message, RecordEncoder
 from tieredstore.message.hosts import LOCALHOST
-from tieredstore.message.record import Message
 
 LOG_BYTES = 1 << 20
 MOST_ALLOCATIONS = 1_000
 ENOUGH_OK = 10
-"""So many in a row: a put makes fewer allocations than that."""
+"""Number of successful puts in a row after which a test ends. The failing allocation is then beyond
+the last allocation of a put."""
 FIRST_OFFSET = 1_000_000
-"""Small integers need no memory."""
+"""First queue offset. A large number, because Python allocates no memory for small integers."""
 
 _testcapi: Any = pytest.importorskip("_testcapi", reason="the interpreter's own tests are not here")
 
@@ -113,7 +115,8 @@ def test_p01_each_allocation_of_a_put_fails_in_turn_and_nothing_is_stored_by_hal
     count: int,
     failing: int,
 ) -> None:
-    """failing: so many allocations from that one on."""
+    """Each allocation of a put fails in turn. A put stores all its messages or none. `failing` is
+    the number of allocations in a row that fail."""
     appender = kind(log, RecordEncoder(LOCALHOST), ManualClock(START_MS), RunningFlags())
     appender.find_next_offset = lambda *_: FIRST_OFFSET
     appender.open()

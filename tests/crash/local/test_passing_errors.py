@@ -1,7 +1,5 @@
-"""What passes (no space, descriptors, memory) never needs a restart; what lasts leaves reads alone.
-
-By the ids of the fault catalogue.
-"""
+"""After a temporary lack of disk space, file descriptors or memory, a store continues without a
+restart. Permanent errors do not stop reads. Tests are named by the ids of the fault catalogue."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ import pytest
 from tests.kit.failing_calls import FailingCalls
 from tests.kit.local_stores import FOREVER, plain, put_all, running, small_config
 from tests.kit.waiting import wait_for
-from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.errors import Exhausted, Unavailable
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.running_flags import RunningFlag
@@ -32,7 +30,8 @@ _REFUSED = (PutMessageStatus.SERVICE_NOT_AVAILABLE, PutMessageStatus.CREATE_MAPP
 
 
 def _check_whole(store: DefaultMessageStore, acknowledged: list[Any]) -> None:
-    """Everything acknowledged is found by queue and by key, and nothing else is in the queues."""
+    """Check that gets and key queries find every acknowledged message, and that the queues have no
+    others."""
     store.wait_until_dispatched()
     by_queue: dict[str, list[Any]] = {}
     for message, result in acknowledged:
@@ -61,12 +60,14 @@ def _put(store: DefaultMessageStore, numbers: range, acknowledged: list[Any]) ->
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("count", [1, 7])
 def test_l12_whatever_runs_out_at_any_call_all_goes_on_when_it_is_back(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: int,
     count: int,
+    every: int,
 ) -> None:
     calls = FailingCalls(error)
     calls.install(monkeypatch)
@@ -89,7 +90,7 @@ def test_l12_whatever_runs_out_at_any_call_all_goes_on_when_it_is_back(
         shutil.rmtree(root)
         if not hit:
             break
-        first += 1 + count // 2
+        first += every * (1 + count // 2)
     assert first > 10
 
 
@@ -113,7 +114,7 @@ def test_l05_a_moment_without_space_for_a_consume_queue_is_not_noticed(
         message = plain("T0", 0, 2)  # the log is the buffer
         acknowledged.append((message, store.put_message(message)))
         calls.stop()
-        wait_for(lambda: store.get_max_offset_in_queue("T0", 0) == 3)  # nobody asks for it
+        wait_for(lambda: store.get_max_offset_in_queue("T0", 0) == 3)  # without a request
         wait_for(lambda: store.health()[0].state is ServiceState.RUNNING)
         _check_whole(store, acknowledged)
     assert not (root / "abort").exists()
@@ -271,7 +272,7 @@ def test_l04_an_error_of_the_disk_stops_the_dispatch_and_reads_go_on(
                 store.wait_until_dispatched()
         result = store.put_message(plain(number=2))
         assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-        assert "no message becomes visible any more" in result.reason
+        assert "further messages do not become visible" in result.reason
         assert "Input/output error" in result.reason
         [raised] = store.running_flags.list_raised()
         assert (raised.flag, raised.is_lasting) == (RunningFlag.WRITE_LOGICS_QUEUE_ERROR, True)
@@ -317,7 +318,7 @@ def test_l12_a_moment_without_descriptors_needs_no_restart(tmp_path: Path) -> No
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MiB."""
+    """A file system of 64 MiB for one test."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]

@@ -1,4 +1,4 @@
-"""The recorder and its crash states, on programs whose outcomes are known."""
+"""Tests of the recorder and its crash states with programs whose outcome is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""L01 and L15: the machine stops at any file operation while topics are deleted and made again."""
+"""L01 and L15: the machine stops at any file operation while topics are deleted and recreated."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from tieredstore.local.message_store import DefaultMessageStore
 
 COUNT = 60
 STATES = 60
-"""Crash states that one test looks at, chosen among all."""
+"""Number of crash states that one test checks, drawn from all states."""
 
 
 def config_of(root: Path) -> StoreConfig:
-    """Queue files of 150 units, so that the blank units of a beginning fill several sectors."""
+    """Return settings with consume queue files of 150 units. So the blank units before a queue's
+    first message fill several sectors."""
     return small_config(
         root,
         mapped_file_size_commit_log_bytes=16_384,

@@ -1,4 +1,4 @@
-"""Crashes of the JSON metadata store at every step of every file operation."""
+"""The process crashes at every step of every file operation of the JSON metadata store."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ PATH = Path("/store/config/tieredStoreMetadata.json")
 LIMITS = Limits(max_journal_bytes=500)
 
 Fact: TypeAlias = tuple[object, ...]
-"""What a table holds: its kind, then what identifies the entry, then its value."""
+"""A fact in the metadata: its kind, the key of the entry, and its value."""
 
 
 def open_store(files: FileOperations, is_journaled: bool) -> DefaultMetadataStore:
-    """is_journaled: whether what comes and goes may be told by the journal alone."""
+    """Open the metadata store. `is_journaled`: whether the journal may contain creations and
+    deletions."""
     store = DefaultMetadataStore(PATH, "broker-a", ManualClock(), operations=files, limits=LIMITS)
     store.load()
     store.journal_structure(is_wanted=is_journaled)
@@ -36,7 +37,8 @@ def open_store(files: FileOperations, is_journaled: bool) -> DefaultMetadataStor
 
 
 class Promises:
-    """What calls that returned have promised, and what the one under way may have done."""
+    """Changes that must exist because their calls completed, and changes that may exist because
+    their call was interrupted."""
 
     def __init__(self) -> None:
         self.structure: list[frozenset[Fact]] = [frozenset()]  # the last one is acknowledged
@@ -115,7 +117,8 @@ def scenario(files: FileOperations, promises: Promises, is_journaled: bool) -> N
 
 
 def list_cases(each: int = 1) -> list[tuple[int, bool]]:
-    """The steps at which a run may crash, in both modes."""
+    """Return the steps at which a run may crash, each without and with a journal of creations and
+    deletions."""
     cases = []
     for is_journaled in (False, True):
         files = SimulatedFiles()

@@ -1,4 +1,4 @@
-"""A process that ends at any point of making a queue empty, or of deleting it."""
+"""A process ends at any point while it empties or deletes a queue."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ SETTINGS: dict[str, object] = {
 }
 COUNT = 8
 BEHIND = 3
-"""Where the queue begins anew."""
+"""Offset at which the emptied queue begins again."""
 
 
 class World:
-    """A queue of several segments."""
+    """A queue of several segments, its tier, its metadata and its store."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         if kind == "posix":
@@ -63,7 +63,7 @@ class World:
         writer.release()
 
     def break_queue(self) -> None:
-        """Neither can the queue be opened, nor does the metadata know all that it has."""
+        """Damage a queue: it cannot be opened, and the metadata lacks some of its segments."""
         bad = queue_id_of(7)
         entry = FileSegmentMetadata(bad.path, bad.type, bad.base_offset, size=20)
         self.tier.metadata.put_segment(entry)
@@ -87,7 +87,7 @@ def run(world: World, faults: Faults, action: Callable[[FlatFileStore], None]) -
 
 
 def left_over(world: World) -> list[SegmentId]:
-    """What is in the tier, or announced there, and should not be."""
+    """Return the segments that should be deleted, but are still in the tier or in its metadata."""
     marked = [entry.id for entry in world.tier.metadata.segments() if entry.status]
     return marked + [item.id for item in world.tier.provider.list(BROKER) if item.size_bytes]
 

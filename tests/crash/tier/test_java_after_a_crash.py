@@ -1,4 +1,4 @@
-"""What a Java broker makes of a tier whose Python writer was killed: it reads the JSON alone."""
+"""A Java broker can open a tier whose Python writer was killed. Java reads only the JSON file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 
 
 def test_no_segment_that_holds_messages_looks_expired(tmp_path: Path) -> None:
-    """Java's expiry deletes a segment without an end time at once, also the last one. Times go to
-    the journal, which Java does not read: so the entry has an end from its announcement on."""
+    """Java's expiry immediately deletes a segment without an end time, even the last segment. This
+    project records end times in the journal, which Java does not read. So the JSON entry of a
+    segment has an end time from its registration on."""
     path = tmp_path / "config" / "tieredStoreMetadata.json"
     metadata = DefaultMetadataStore(path, BROKER)
     metadata.load()

@@ -1,4 +1,5 @@
-"""A writer that ends anywhere between its locks and its first write has changed no metadata."""
+"""A process opens a tier for writing, and ends after it took its locks and before its first write.
+The metadata is unchanged."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ import pytest
 
 from tests.kit.tier.flat import BROKER, T0, config
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.epoch_record import EpochRecord
-from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.metadata_store import STATUS_DELETED, FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, WriterEpoch, Written
+from tieredstore.contracts.tier_identity import EpochRecord
 from tieredstore.errors import Unavailable
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
@@ -27,7 +28,6 @@ from tieredstore.testing.faults import (
     run_until_crash,
 )
 from tieredstore.tier.flat.file_store import FlatFileStore
-from tieredstore.tier.flat.segment import STATUS_DELETED
 from tieredstore.tier.writing import TierWriter
 
 EPOCH, LOAD = "acquire_writer", "metadata load"
@@ -36,7 +36,7 @@ DOOMED = FileSegmentMetadata(f"{BROKER}/T/0", FileSegmentType.COMMIT_LOG, 100)
 
 
 class Provider(FaultyProvider):
-    """The epoch is a call that may fail, too."""
+    """Provider whose acquisition of the epoch can also fail."""
 
     def acquire_writer(
         self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
@@ -48,15 +48,15 @@ class Provider(FaultyProvider):
 
 
 class Metadata(FaultyMetadataStore):
-    """So is reading."""
+    """Metadata store in which the process ends at a chosen call."""
 
     def load(self) -> None:
         self._faults.change(LOAD, super().load)
 
 
 class World:
-    """A tier with a segment that lives and one whose deletion was announced; a journal that is
-    newer than the main file; or a main file that is bad."""
+    """A tier with a live segment and a segment whose deletion was registered. The journal of its
+    metadata is newer than the main file, or the main file is damaged."""
 
     def __init__(self, root: Path, *, is_main_bad: bool = False) -> None:
         self.root = root
@@ -70,7 +70,7 @@ class World:
             doomed = DOOMED.copy()
             doomed.status = STATUS_DELETED
             writer.metadata.put_segment(doomed)
-            writer.metadata.add_queue("T", 0)  # what is above is in the backup, too
+            writer.metadata.add_queue("T", 0)  # the entries above are in the backup, too
         metadata = self.metadata()
         metadata.load()
         grown = LIVE.copy()
@@ -86,7 +86,9 @@ class World:
         return DefaultMetadataStore(path, BROKER, ManualClock(T0))
 
     def files(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in (self.state / "config").iterdir()}
+        """Return the metadata files and their content."""
+        found = (self.state / "config").glob("tieredStoreMetadata.json*")
+        return {path.name: path.read_bytes() for path in found}
 
     def known(self) -> list[SegmentId]:
         metadata = self.metadata()
@@ -115,7 +117,7 @@ def points(root: Path, *, is_main_bad: bool) -> list[CrashPoint]:
 
 
 def is_before_change(point: CrashPoint, points: list[CrashPoint]) -> bool:
-    """Tell whether it is before the first call that changes the metadata."""
+    """Return whether a call happens before the first change of the metadata."""
     changes = (p for p in points if p.call.startswith("metadata") and p.call != LOAD)
     first = next(changes)
     return point.number < first.number or point == first

@@ -1,5 +1,5 @@
-"""One store behind both protocols: what one sends the other gives out, with all that was said of
-it; and what is taken or done over gRPC stays so when the broker starts again."""
+"""Both protocols serve one store. Messages sent over one protocol arrive over the other with all
+properties. Receipts and acknowledgements over gRPC survive a restart of the broker."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from tests.kit.consuming import split_records
 from tests.kit.grpc_broker import GrpcClient, codes
+from tests.kit.grpc_types import find_message, list_values
 from tests.kit.remoting import RemotingClient
 from tests.kit.running_broker import running_broker
 from tieredstore.broker.broker import Broker
-from tieredstore.broker.grpc.conversion import read_duration_ms, write_duration_ms
-from tieredstore.broker.grpc.stubs import find_message, list_values
+from tieredstore.broker.grpc.protocol import read_duration_ms, write_duration_ms
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
@@ -29,7 +29,12 @@ async def serving(root: Path) -> AsyncIterator[tuple[Broker, GrpcClient, Remotin
     async with running_broker(root) as broker:
         services = broker.services
         services.topics.update_topic(
-            TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
+            TopicConfig(
+                topic_name="T",
+                read_queue_nums=1,
+                write_queue_nums=1,
+                attributes={"message.type": "MIXED"},
+            )
         )
         services.groups.update_group(
             SubscriptionGroupConfig(

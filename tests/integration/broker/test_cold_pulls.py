@@ -1,4 +1,5 @@
-"""Pulls from offset 0 while messages move from the local store to the tier: each once, in order."""
+"""Messages move from the local store to the tier while clients pull from offset 0. Each message is
+read once, in order."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from tests.kit.consuming import (
 )
 from tests.kit.remoting import RemotingClient
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
-from tieredstore.local.cleaning.disk_usage import DiskWatch
+from tieredstore.local.cleaning.service import DiskWatch
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.tier.store import TieredMessageStore
 
 QUEUES = 2
@@ -35,7 +36,8 @@ FULL = {"beginTimestamp": 0, "endTimestamp": 2**62}
 
 @asynccontextmanager
 async def tiered(root: Path, level: str) -> AsyncIterator[ServedBroker]:
-    """A broker with a Posix tier and files of a few messages, on a disk that is nearly full."""
+    """A broker with a Posix tier and files of a few messages. Its disk seems nearly full, so it
+    deletes uploaded files early."""
     settings = {
         "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
         "tieredBackendServiceProvider": "posix",
@@ -71,7 +73,7 @@ def body_of(queue_id: int, number: int) -> bytes:
 
 
 def move(broker: ServedBroker) -> None:
-    """Bring all that there is to the tier, and delete what it has from the disk."""
+    """Upload everything, and delete the uploaded messages from the disk."""
     local = local_store(broker)
     local.flush()
     tiered_store(broker).dispatcher.scan(force=True)
@@ -98,7 +100,7 @@ async def produce(broker: ServedBroker) -> None:
 
 
 async def replay(client: RemotingClient, queue_id: int) -> None:
-    """Pull a queue from its beginning: nothing is missing, nothing comes twice."""
+    """Pull a queue from its beginning, and check that no message is missing or duplicated."""
     offset = 0
     async with asyncio.timeout(100):
         while offset < TOTAL:
@@ -143,7 +145,8 @@ def test_a_replay_gets_each_message_once_while_the_border_moves(tmp_path: Path, 
 
 
 async def look_at_cold_ends(client: RemotingClient, broker: ServedBroker) -> None:
-    """Offsets, times, keys and places cover both stores."""
+    """Check that a broker finds the bounds of a queue, and the time and keys of its first message,
+    although only the tier has this message."""
     store = tiered_store(broker)
     first = store.get_message("x", TOPIC, 1, 0, 1).messages[0]
     assert local_store(broker).look_message_by_offset(first.physical_offset) is None

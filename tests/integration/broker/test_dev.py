@@ -1,4 +1,4 @@
-"""`tieredstore dev` as a developer runs it."""
+"""The tests run `tieredstore dev` as a developer does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What connections cost that do nothing: ten thousand have to fit in 500 MiB."""
+"""Ten thousand idle connections must fit into 500 MiB of memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_BYTES_EACH = (500 << 20) // 10_000
 
 
 def connect(address: str, number: int) -> socket.socket:
-    """A producer that has said who it is, and nothing since."""
+    """Return a connection that has sent only a producer's heartbeat."""
     host, port = address.split(":")
     client = socket.create_connection((host, int(port)), 60)
     who = {"clientID": f"c{number}", "producerDataSet": [{"groupName": f"p{number % 50}"}]}
@@ -34,12 +34,12 @@ def connect(address: str, number: int) -> socket.socket:
 
 
 def measure_resident(pid: int) -> int:
-    """Bytes of a process that are in memory."""
+    """Return the resident memory of a process, in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory of a process is told by /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="memory of a process is read from /proc")
 def test_i03_idle_connections_cost_little(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WARM + COUNT + 500

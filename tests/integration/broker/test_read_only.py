@@ -1,4 +1,5 @@
-"""`tieredstore broker --read-only` over tiers of Java's and of ours."""
+"""`tieredstore broker --read-only` serves tiers that Java wrote, and tiers that this project
+wrote."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.kit.remoting import RemotingClient
 from tests.kit.waiting import wait_for
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.send.sender import SendRequest
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.testing.broker import Broker
 
 VERB = [sys.executable, "-m", "tieredstore"]
@@ -81,7 +82,7 @@ def test_the_history_is_served_beside_its_live_broker(tmp_path: Path) -> None:
 
 def test_what_its_broker_uploads_meanwhile_is_served_too(tmp_path: Path) -> None:
     async def wait_for_more(address: str) -> bytes:
-        """A pull that is parked at the end of the queue is answered with what comes."""
+        """Pull at the end of the queue, and wait until the next messages arrive."""
         async with await RemotingClient.open(address) as client:
             await join(client, "c")
             await asyncio.to_thread(
@@ -224,11 +225,11 @@ def test_a_start_that_waits_for_its_tier_is_given_up_when_it_is_told_to_stop(
             env={**os.environ, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"},
         )
         try:
-            connection, _ = silent.accept()  # its first question, which nobody answers
+            connection, _ = silent.accept()  # its first request, which gets no answer
             with connection:
                 process.send_signal(signal.SIGTERM)
                 _, log = process.communicate(timeout=30)
         finally:
             process.kill()
     assert process.returncode == 0
-    assert b"it is given up" in log
+    assert b"the start has not ended in time" in log

@@ -1,4 +1,4 @@
-"""A broker whose disk is lost, restored from its tier: consumers go on where they were."""
+"""A broker whose disk was lost is restored from its tier, and consumers continue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tieredstore.broker.remoting.codes import ResponseCode
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.tier.store import TieredMessageStore
 
 UPLOADED, LOST = 8, 3
@@ -58,7 +58,7 @@ def upload(broker: ServedBroker) -> None:
 
 
 async def live_and_consume(broker: ServedBroker) -> None:
-    """What is put last is not uploaded: one group has consumed it all the same."""
+    """Run a broker that does not upload its last messages, although a group consumes them."""
     services = broker.services
     services.topics.update_topic(TopicConfig(topic_name="made", read_queue_nums=3))
     services.groups.update_group(SubscriptionGroupConfig(group_name=GROUP, retry_max_times=7))
@@ -70,7 +70,8 @@ async def live_and_consume(broker: ServedBroker) -> None:
 
 
 async def consume(broker: ServedBroker, offset: int) -> list[tuple[int, bytes]]:
-    """What a consumer gets from there on, of the tier and of the new store."""
+    """Return the messages that a consumer reads from the given offset on, from the tier and from
+    the new store."""
     found: list[tuple[int, bytes]] = []
     async with await RemotingClient.open(broker.address) as client:
         await join(client, "c")

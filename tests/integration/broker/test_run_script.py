@@ -1,4 +1,4 @@
-"""`scripts/run` as a new user runs it."""
+"""The tests run `scripts/run` as a new user does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tieredstore topic`, `send` and `tail` against a running broker."""
+"""`tieredstore topic`, `send` and `tail` work on a running broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that offloads are tried on."""
+"""Fixtures with stores for the tests of offloads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tieredstore.local.message_store import DefaultMessageStore
 
 @pytest.fixture
 def small(golden: Path, tmp_path: Path) -> Path:
-    """A store of 19 messages that go to a tier."""
+    """A store of 19 messages in topics that are tiered."""
     shutil.copytree(golden / "local-plain", tmp_path / "store")
     return tmp_path / "store"
 
 
 @pytest.fixture
 def growing(tmp_path: Path) -> DefaultMessageStore:
-    """A store that a broker of ours runs on."""
+    """The store of a running broker of this project."""
     conf = tmp_path / "broker.conf"
     conf.write_text(
         f"brokerName=b\nbrokerClusterName=c\nstorePathRootDir={tmp_path / 'store'}\n"

@@ -1,4 +1,4 @@
-"""`cat --follow`, and `cat` of a store."""
+"""The tests run `cat --follow`, and `cat` of a local store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 
 def take(process: subprocess.Popen[str], count: int) -> list[int]:
-    """The offsets of the next messages; they come at once, not when a buffer is full."""
+    """Return the offsets of the next messages. `cat` must print each message immediately, without
+    waiting until a buffer is full."""
     stdout: IO[str] | None = process.stdout
     assert stdout is not None
     rows: list[Any] = [json.loads(stdout.readline()) for _ in range(count)]
@@ -57,7 +58,7 @@ def test_messages_of_a_store_come_as_it_is_written(tmp_path: Path) -> None:
         store.put_message(plain("orders", 0, 0))
         store.flush()
         with start("--store", tmp_path / "store", "--topic", "orders", "--limit", 3) as process:
-            for number in range(1, 4):  # what came last is held back where nothing is behind it
+            for number in range(1, 4):  # the last message is held back until another one follows
                 store.put_message(plain("orders", 0, number))
                 store.flush()
             assert take(process, 3) == [0, 1, 2]

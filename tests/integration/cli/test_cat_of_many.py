@@ -1,4 +1,4 @@
-"""`cat` prints the same whether messages become rows one by one or a batch at a time."""
+"""`cat` prints the same rows whether it decodes messages singly or in batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, *arguments: object, few: int) -> tu
 
 
 def test_javas_messages(public_a: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compressed ones, and with IPv6 hosts, too."""
+    """Java's messages are printed, including compressed messages and messages with IPv6 hosts."""
     from tieredstore import open as open_tier
 
     url = f"file://{public_a / 'tiered'}"
@@ -36,7 +36,8 @@ def test_javas_messages(public_a: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def odd(tmp_path: Path) -> str:
-    """Two ranges: the second one is printed a batch at a time."""
+    """Return two ranges of unusual messages. `cat` prints messages of the second range in
+    batches."""
     builder = TierBuilder(tmp_path / "odd")
     plain = [message("orders", 0, number) for number in range(6)]
     builder.queue("orders", 0, plain)

@@ -1,4 +1,5 @@
-"""`tieredstore compact export` as processes: beside exporters, some of them killed."""
+"""`tieredstore compact export` runs in processes beside exporters. Some of the processes are
+killed."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.kit.command_line import tieredstore
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.compaction import ROUNDS, compact, data_files, export_often, staged
 from tests.kit.jobs.export import Export, places_of
-from tieredstore.jobs.exporting import Format
+from tieredstore.jobs.exporting.request import Format
 
 FENCED = 5
 
@@ -49,7 +50,8 @@ def command(name: str, exported: Export, work: str) -> list[str]:
 
 
 def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    """Two exporters and two compactors at once, of which one each is killed, again and again."""
+    """Two exporters and two compactors run concurrently, of which two are killed repeatedly. No row
+    is lost or duplicated."""
     chance = random.Random(5)
     tier = GrowingTier(tmp_path / "source")
     tier.append("t0", 0, 50)

@@ -1,4 +1,4 @@
-"""`tieredstore copy` from a shell's point of view."""
+"""The tests run `tieredstore copy` in a shell."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_table_of_a_plan_has_a_line_a_path(built: BuiltTier, tmp_path: Path)
 
 
 def other_tier(root: Path) -> dict[str, bytes]:
-    """Under the same names something else: another body in each first message."""
+    """A tier with the same names and different content: the body of each first message differs."""
     other = small_tier(root)
     for path in (root / "tier").rglob("COMMIT_LOG/[!.]*"):
         data = bytearray(path.read_bytes())
@@ -141,7 +141,7 @@ def test_h01_the_state_of_another_tier_is_refused(built: BuiltTier, tmp_path: Pa
     mixed = [*ends(built, tmp_path / "second")[:-1], tmp_path / "first" / "state"]
     ran = tieredstore("copy", *mixed)
     assert ran.code == 2
-    assert "is it the state of another tier or cluster?" in one_line(ran)
+    assert "docs/belonging.md, 'tier empty'" in one_line(ran)
 
 
 def test_h01_a_target_whose_state_is_lost_is_refused(built: BuiltTier, tmp_path: Path) -> None:
@@ -202,12 +202,13 @@ def test_h01_a_broker_that_is_not_there_is_refused_before_anything_is_made(
         "--to", f"file://{tmp_path}/target/tier", "--to-state", tmp_path / "target/state",
     )  # fmt: skip
     assert ran.code == 2
-    assert "no broker 'broker-x' in the tier; there are: broker-a" in one_line(ran)
+    assert "no broker 'broker-x' in the tier. It has: broker-a" in one_line(ran)
     assert segments_of(tmp_path / "target") == {}
 
 
 def test_messages_that_expired_before_they_were_copied_are_told_of(tmp_path: Path) -> None:
-    """All of a topic expired in the origin; a copy has its first messages, and lacks the others."""
+    """A copy reports messages that expired before it could copy them. After the first messages were
+    copied, all messages of the topic expired in the origin."""
     world = TieredLocal(tmp_path)
     places = ("--to", f"file://{tmp_path / 'copy'}", "--to-state", tmp_path / "copy-state")
     tier = ("--tier", f"file://{tmp_path / 'tier'}", "--state", tmp_path / "store")
@@ -231,7 +232,7 @@ def test_messages_that_expired_before_they_were_copied_are_told_of(tmp_path: Pat
         ran = copy()
         assert ran.code == 2
         assert "A/0: the target ends at offset" in ran.err
-        assert "has expired before it was copied; --force replaces the target's" in ran.err
+        assert "has expired before it was copied. --force replaces the target's" in ran.err
         assert "B/0" not in ran.err
         assert tieredstore("verify", *copied, "--quiet").code == 0
     assert copy("--force", "--yes").code == 0

@@ -1,4 +1,4 @@
-"""`tieredstore doctor` from a shell's point of view."""
+"""The tests run `tieredstore doctor` in a shell."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Every verb of the command line that takes a store or its tier, over one whose consume queues are
-in RocksDB."""
+"""Every verb that takes a store or its tier works on a store with its consume queues in RocksDB."""
 
 from __future__ import annotations
 
@@ -22,11 +21,12 @@ OF_BROKERS = frozenset(
         ("restore",),
     }
 )  # fmt: skip
-"""Verbs that take neither, and one that needs what a broker has left in its tier."""
+"""Verbs that are not tested: those that take neither a store nor a tier, and the one that needs
+backups of a broker's files."""
 
 
 def _walk(command: click.Command, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The names of each verb that does something, as they are typed."""
+    """Yield the full names of all verbs as a user types them. Groups of verbs are left out."""
     if not isinstance(command, click.Group):
         yield names
         return
@@ -66,6 +66,7 @@ def test_every_verb_takes_a_rocksdb_store_or_its_tier(public_rocksdb: Path, tmp_
         (("stat",), [*tier, *state], {}),
         (("cat",), [*tier, *state, "--topic", keyed["topic"]], {}),
         (("sql",), [".tables", *tier, *state], {}),
+        (("sample",), [tmp_path / "sample"], {}),
         (("query",), [*tier, *state, "--msg-id", keyed["uniqKey"]], {}),
         (("verify",), [*tier, *state, *job], {"messages": count, "findings": []}),
         (("report",), [*tier, *state, "--to", tmp_path / "report", *job], {}),

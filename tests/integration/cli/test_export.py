@@ -1,4 +1,4 @@
-"""`tieredstore export` as a process."""
+"""The tests run `tieredstore export` as a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.kit.command_line import one_line, tieredstore
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import Export, places_of
-from tieredstore.jobs.exporting import Format
+from tieredstore.jobs.exporting.request import Format
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -69,7 +69,8 @@ def test_a_target_for_each_topic_is_a_table_of_the_report(tmp_path: Path) -> Non
 def test_topics_that_are_not_there_are_refused_and_nothing_is_left(
     tmp_path: Path, topics: str, target: str
 ) -> None:
-    """The target would be one of the misspelt choice, and refuse the right one for ever."""
+    """An export of missing topics is refused. Otherwise the target would record misspelt names, and
+    later refuse the correct names."""
     tier = GrowingTier(tmp_path / "source")
     tier.append("orders", 0, 2)
     done = tieredstore(

@@ -1,4 +1,4 @@
-"""Exporters of their own processes at once, one of them killed, again and again."""
+"""Several exporters run concurrently in separate processes. One of them is killed repeatedly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import FORMATS, Export, places_of
-from tieredstore.jobs.exporting import Format
+from tieredstore.jobs.exporting.request import Format
 
 EXPORTERS = 3
 ROUNDS = 2

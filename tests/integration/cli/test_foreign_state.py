@@ -1,4 +1,4 @@
-"""A state directory of another tier."""
+"""Each verb is run with a state directory of another tier."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ WRITING = (
     "broker --read-only",
 )  # fmt: skip
 STATELESS = frozenset({"profile set", "config show"})
-"""Have the option, and look at no tier."""
+"""Verbs that have the option `--state` and open no tier."""
 BETWEEN = ("copy --from {tier} --from-state {other} --to {empty} --to-state {empty}-state",)
-LOCKS = frozenset({".writer", "tieredstore.lock", "tieredStoreMetadata.json.bak"})
-"""Files that whoever may write takes first."""
+LOCKS = frozenset({".writer", ".tier", "tieredstore.lock", "tieredStoreMetadata.json.bak"})
+"""Files that a writer locks before its first write."""
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -78,7 +78,7 @@ def test_a_state_of_another_tier_is_an_error_and_does_no_harm(
 
 
 def test_each_verb_that_takes_a_state_is_tried() -> None:
-    """A new one has to be among them."""
+    """The list of tested commands includes every verb that takes a state directory."""
 
     def find(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
         if isinstance(command, click.Group):

@@ -1,4 +1,4 @@
-"""The reading verbs over the tier that a Java broker wrote, with its state and without."""
+"""All verbs that only read work on a tier that a Java broker wrote, with and without its state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Manifest = dict[str, Any]
 
 @pytest.fixture(scope="module", params=["state", "tier alone"])
 def where(request: pytest.FixtureRequest, public_a: Path) -> list[str]:
-    """Options that name the tier."""
+    """Return the command line options that name the tier."""
     options = ["--tier", f"file://{public_a / 'tiered'}"]
     if request.param == "state":
         options += ["--state", str(public_a / "store"), "--config", str(public_a / "broker.conf")]
@@ -25,7 +25,7 @@ def where(request: pytest.FixtureRequest, public_a: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def tiered(public_a_manifest: Manifest) -> dict[str, list[dict[str, Any]]]:
-    """The messages that the manifest marks as tiered, by topic."""
+    """Return the messages that the manifest lists as uploaded to the tier, by topic."""
     messages: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for message in public_a_manifest["messages"]:
         if message.get("tiered"):
@@ -34,8 +34,8 @@ def tiered(public_a_manifest: Manifest) -> dict[str, list[dict[str, Any]]]:
 
 
 def without_warnings(text: str) -> list[str]:
-    """The lines but for what is told of Java's broker.conf."""
-    return [line for line in text.splitlines() if "broker.conf: keys that are not" not in line]
+    """Return the lines without the warnings about Java's broker.conf."""
+    return [line for line in text.splitlines() if "broker.conf: keys of Java" not in line]
 
 
 def test_cat_gives_every_tiered_message_with_its_body(
@@ -146,7 +146,7 @@ def test_query_finds_every_key_of_every_tiered_message(
         for message in messages:
             for key in keys_of(message):
                 by_key[topic, key].add((message["queueId"], message["queueOffset"]))
-    # Every 40th: each query opens the tier anew.
+    # Every 40th: each query opens the tier again.
     for (topic, key), right in sorted(by_key.items())[::40]:
         ran = tieredstore(
             "query",

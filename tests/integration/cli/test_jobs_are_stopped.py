@@ -1,4 +1,4 @@
-"""Jobs that a signal ends, as processes."""
+"""Signals stop jobs that run as processes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ if __name__ == "__main__":
         call.__kwdefaults__["task_bytes"] = 1  # a task for each queue, and more
     sys.exit(run(sys.argv[2:]))
 """
-"""The command, whose first task ends when it is told."""
-STOPS = "tieredstore: it stops after the tasks in hand; a second signal interrupts them\n"
+"""A program that runs the command. The first task of the job ends when the test requests it."""
+STOPS = "tieredstore: it stops after the current tasks, a second signal interrupts them\n"
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def run_and_signal(
     times: int = 1,
     reaches_workers: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command, and send it signals while its first task ends."""
+    """Run the command. Send it signals while its first task is running."""
     script, errors = folder / "slow.py", folder / "errors"
     script.write_text(SLOW)
     with errors.open("w") as stderr:
@@ -106,10 +106,10 @@ def test_j01_an_export_that_is_stopped_goes_on(
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert STOPS in done.stderr
-    assert done.stderr.splitlines()[-1] == "tieredstore: stopped; run it again to go on"
+    assert done.stderr.splitlines()[-1] == "tieredstore: stopped: run it again to continue"
     [journal] = (tmp_path / "work").iterdir()
     drop = f"`tieredstore jobs forget {journal.stem} --work {tmp_path / 'work'} --yes`"
-    assert f"journal {journal}; {drop} begins anew" in done.stderr.splitlines()[-2]
+    assert f"journal {journal}, {drop} drops it" in done.stderr.splitlines()[-2]
     assert not list((tmp_path / "exported").rglob("*.parquet")), "nothing is committed"
     again = run_and_signal(tmp_path, signal.SIGCONT, *export, "--workers", 1)
     assert again.returncode == 0, again.stderr
@@ -122,7 +122,8 @@ def test_j01_an_export_that_is_stopped_goes_on(
 def test_j01_a_job_whose_terminal_is_closed_stops_in_good_order(
     tmp_path: Path, tier: GrowingTier
 ) -> None:
-    """Nothing that it says then is an error."""
+    """A job whose terminal is closed stops cleanly. Its output to the closed terminal fails, but
+    this must not count as an error."""
     script = tmp_path / "slow.py"
     script.write_text(SLOW)
     export: list[object] = ["export", "--tier", tier.url, "--format", "parquet", "--workers", 2]
@@ -156,7 +157,7 @@ def test_j01_a_verify_that_is_stopped_says_how_the_next_one_would_go_on(
     done = run_and_signal(tmp_path, signal.SIGTERM, *verify)
     assert (done.returncode, done.stdout) == (143, "")
     assert done.stderr.splitlines()[-1] == (
-        "tieredstore: stopped; with --work the next run goes on"
+        "tieredstore: stopped: with --work the next run continues"
     )
     assert tieredstore(*verify).code == 0
 

@@ -1,4 +1,4 @@
-"""Verbs where a library of an extra is not installed."""
+"""Verbs run in environments that lack the library of an extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A broker.conf that lies beside a store is named where a name is missing that may stand in it."""
+"""If a broker or cluster name is missing, the error mentions a broker.conf beside the store,
+because that file may have the name."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ NAMES = (
     "report --tier {tier} --state {store} --to {new}",
     "restore --tier {tier} --store {store}",
 )
-"""The tier has two clusters, and a new one none."""
+"""Commands that need a broker or cluster name and do not get one. The existing tier has two
+clusters, the new tier has none."""
 OPTIONS = {
     "offload {store} --state {state}": "'--tier'",
     "offload {store} --tier {new}": "'--state'",

@@ -1,7 +1,8 @@
-"""offload --follow: a store that grows, whatever happens meanwhile, and how it says how it is."""
+"""`offload --follow` runs on a growing store, with faults, and reports its health."""
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import signal
@@ -19,16 +20,26 @@ from tests.kit.command_line import tieredstore
 from tests.kit.followed import Steps, fill, options, put, tiered_bodies
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tests.kit.waiting import wait_for
+from tieredstore.broker.operations.health import describe_health
 from tieredstore.cli.watching import serve_watch, write_health
 from tieredstore.config import StoreConfig, load_broker_conf
-from tieredstore.contracts.tier_status import TierStatus
-from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
-from tieredstore.jobs.offloading.job import follow_store, offload_store
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import TierStatus
+from tieredstore.errors import Corrupt, Refused, TieredStoreError, Unavailable
+from tieredstore.jobs.offloading.following import _find_refusal, follow_store
+from tieredstore.jobs.offloading.job import offload_store
 from tieredstore.jobs.offloading.source import OffloadSource
-from tieredstore.jobs.offloading.watch import BEHIND_MESSAGES, ROUNDS, OffloadWatch
+from tieredstore.jobs.offloading.watch import (
+    BEHIND_MESSAGES,
+    BEHIND_SECONDS,
+    GOOD_ROUND_SECONDS,
+    ROUNDS,
+    OffloadWatch,
+)
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
+from tieredstore.message.names import queue_path
 from tieredstore.service_thread import ServiceState
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
@@ -56,8 +67,8 @@ def test_follow_takes_what_is_added_until_it_is_stopped(
 
     clock = Steps([add, lambda: None, stop.set])
     report = follow_store(
-        options(tmp_path / "store"),
-        lambda so_far: totals.append(so_far.done),
+        options(tmp_path / "store", upload_index=True),
+        lambda so_far: totals.append(so_far.done) if so_far.unit == "messages" else None,
         stop=stop,
         clock=clock,
     )
@@ -78,6 +89,7 @@ def test_keys_that_are_not_uploaded_yet_are_found_with_the_state(
     growing.shutdown()
     stop = StopSignal()
     where = ["--tier", f"file://{tmp_path / 'tier'}", "--topic", "T", "--key", "k3"]
+    where += ["--unindexed-bytes", "0"]
     conf = tmp_path / "index.conf"
     conf.write_text("tieredStoreIndexFileMaxHashSlotNum=40\ntieredStoreIndexFileMaxIndexNum=100\n")
     answers: list[Any] = []
@@ -91,11 +103,16 @@ def test_keys_that_are_not_uploaded_yet_are_found_with_the_state(
 
     follow_store(options(tmp_path / "store", config=conf), stop=stop, clock=Steps([ask]))
     alone, unknown_shape, known = answers
-    assert alone.code == 3
-    assert "no index segments" in alone.err
-    assert unknown_shape.code == 3
-    assert "--config" in unknown_shape.err
+    assert alone.code == 9
+    assert "10 more were not looked at" in alone.err
+    assert unknown_shape.code == 0  # the watermarks have the capacity of the files
+    assert "k3" in unknown_shape.out
     assert [row["keys"] for row in known.rows] == [["k3"]]
+    # They stay there at the end, until somebody asks for them to be uploaded.
+    assert tieredstore("query", *where).code == 9
+    store = tmp_path / "store"
+    assert offload_store(options(store, config=conf)).keys_waiting == 10
+    assert offload_store(options(store, config=conf, upload_index=True)).keys_waiting == 0
     assert tieredstore("query", *where).code == 0
 
 
@@ -103,7 +120,9 @@ def test_keys_that_are_not_uploaded_yet_are_found_with_the_state(
 def test_follow_says_how_far_it_is_behind_a_running_store_and_why(
     tmp_path: Path, store_type: str
 ) -> None:
-    """As beside a Java broker: the checkpoint moves when the owner flushes, and seldom."""
+    """A following offload reports its lag behind a running store, and the reason for the lag: the
+    store belongs to a Java broker, which rarely flushes, and only a flush advances its
+    checkpoint."""
     clock = Steps([])
     never = 2**31 - 1
     quiet = {"flush_interval_commit_log_ms": never, "flush_interval_consume_queue_ms": never}
@@ -120,7 +139,7 @@ def test_follow_says_how_far_it_is_behind_a_running_store_and_why(
 
         def flush_then_put() -> None:
             store.flush()
-            clock.advance(20_000)  # what was held back is old enough for a small batch then
+            clock.advance(20_000)  # by then the held messages are old enough for a small batch
             put_all(store, [plain(number=17)])
 
         clock.steps += [lambda: None, flush_then_put, store.flush, stop.set]
@@ -154,7 +173,8 @@ def test_follow_says_how_far_it_is_behind_a_running_store_and_why(
 def test_l15_follow_goes_on_with_the_others_when_a_topic_is_not_the_one_in_the_tier(
     tmp_path: Path,
 ) -> None:
-    """As when a Java broker's topic was deleted and made again: its offsets begin at 0."""
+    """A topic that was deleted and recreated, so that its offsets begin at 0 again, is refused. The
+    offload of the other topics continues."""
     store = tmp_path / "store"
     fill(store, Message("A", b"first"), Message("B", b"one"))
     assert offload_store(options(store)).messages == 2
@@ -177,6 +197,45 @@ def test_l15_follow_goes_on_with_the_others_when_a_topic_is_not_the_one_in_the_t
     assert all("is not the one in the local store" in note for note in notes)
     assert tiered_bodies(tmp_path, "B") == ["one", "two", "three"]
     assert tiered_bodies(tmp_path, "A") == ["first"]
+
+
+def block(root: Path, topic: str) -> None:
+    """Put a file where the tier needs the folder of a topic."""
+    place = root / "tier/4a8a08f0_c" / queue_path("b", topic, 0)
+    place.parent.parent.mkdir(parents=True, exist_ok=True)
+    place.parent.write_bytes(b"")
+
+
+def test_j93_follow_ends_where_each_queue_is_refused_for_good(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    fill(store, Message("A", b"first"))
+    block(tmp_path, "A")
+    rounds: list[int] = []
+    clock = Steps([lambda: rounds.append(1)] * 3)
+    with pytest.raises(Refused, match="Not a directory"):
+        follow_store(options(store), stop=StopSignal(), clock=clock)
+    assert rounds == []
+
+
+def test_j93_a_queue_that_is_refused_stops_no_other_one(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    fill(store, Message("A", b"first"), Message("B", b"one"))
+    block(tmp_path, "A")
+    stop = StopSignal()
+    clock = Steps([lambda: fill(store, Message("B", b"two")), lambda: None, stop.set])
+    report = follow_store(options(store), stop=stop, clock=clock)
+    [(key, error)] = report.failed
+    assert (key.topic, type(error)) == ("A", Refused)
+    assert tiered_bodies(tmp_path, "B") == ["one", "two"]
+
+
+def test_j93_follow_ends_where_the_whole_file_system_is_read_only() -> None:
+    error = Refused("read-only")
+    error.__cause__ = OSError(errno.EROFS, "Read-only file system")
+    one, other = QueueKey("A", 0), QueueKey("B", 0)
+    assert _find_refusal({one: error}, {one, other}) is error
+    assert _find_refusal({one: Refused("x")}, {one, other}) is None
+    assert _find_refusal({one: Unavailable("x")}, {one}) is None
 
 
 def test_follow_tries_a_store_again_that_cannot_be_read_for_a_while(
@@ -215,7 +274,8 @@ def test_follow_tries_a_store_again_that_cannot_be_read_for_a_while(
 def test_a_store_that_is_gone_for_a_while_is_a_failure_and_nothing_is_lost(
     growing: DefaultMessageStore, tmp_path: Path
 ) -> None:
-    """As with a disk that is not mounted: an empty store has nothing to be behind of."""
+    """A store that is unmounted for some time is reported as a failure, and nothing is lost. An
+    unmounted disk leaves an empty folder, which must not count as a store without a backlog."""
     store = tmp_path / "store"
     put(growing, 0, 5)
     growing.shutdown()
@@ -256,7 +316,8 @@ def test_a_store_that_is_gone_for_a_while_is_a_failure_and_nothing_is_lost(
 
 
 def test_a_watched_offload_says_how_it_is(growing: DefaultMessageStore, tmp_path: Path) -> None:
-    """With the dispatcher's and the provider's metrics; a round that hangs makes it late."""
+    """A watched offload reports the metrics and health of the dispatcher and the provider. A round
+    that hangs counts as late."""
     stop = StopSignal()
     put(growing, 0, 10)
     growing.shutdown()
@@ -282,10 +343,57 @@ def test_a_watched_offload_says_how_it_is(growing: DefaultMessageStore, tmp_path
     assert "rocketmq_tiered_store_dispatch_latency" in names
 
 
+def test_j54_a_round_in_which_a_queue_failed_is_not_good(
+    growing: DefaultMessageStore, tmp_path: Path
+) -> None:
+    """A round in which a queue failed does not count as good. Metrics, health and the alarm on the
+    last good round agree, and all report the same backlog."""
+    stop = StopSignal()
+    put(growing, 0, 10)
+    growing.put_message(Message.create("U", b"good"))
+    growing.shutdown()
+    log = tmp_path / "store" / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    at = data.rfind(b"body 9")
+    assert at > 0
+    begin = data.rfind((0xDAA320A7).to_bytes(4, "big"), 0, at) - 4
+    data[begin + 4 : begin + 8] = b"\xff" * 4
+    log.write_bytes(data)
+    found: list[Any] = []
+
+    def look() -> None:
+        clock.advance(1000)
+        assert watch.tier is not None
+        health = describe_health(watch.list_services(), watch.tier)
+        value = watch.metrics.value
+        found.append(
+            (
+                health["status"],
+                watch.list_services()[0].state,
+                health["tier"]["failing_queues"],
+                value(ROUNDS, result="good"),
+                value(GOOD_ROUND_SECONDS),
+                (value(BEHIND_MESSAGES), value(BEHIND_SECONDS)),
+                (watch.tier.behind_messages, watch.tier.behind_ms / 1000),
+            )
+        )
+
+    clock = Steps([look, look, stop.set])
+    began = clock.now_ms() / 1000
+    watch = OffloadWatch(clock)
+    follow_store(options(tmp_path / "store"), stop=stop, watch=watch, clock=clock)
+    for status, state, failing, good, last_good, metrics, tier in found:
+        assert (status, state, failing, good) == ("degraded", ServiceState.FAILED, 1, 0)
+        assert last_good == began
+        assert metrics == pytest.approx(tier)
+        assert metrics[0] == 1
+
+
 def test_it_is_starting_until_its_first_round_takes_something(
     growing: DefaultMessageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A first round may take hours; it is late only while it takes nothing."""
+    """A run counts as starting, and not as late, while its first round uploads messages, which may
+    take hours."""
     stop = StopSignal()
     put(growing, 0, 10)
     growing.shutdown()
@@ -423,7 +531,8 @@ def test_a_metrics_port_is_of_a_run_that_follows(small: Path, wrong: list[str]) 
 def test_t01_follow_goes_on_while_the_topics_are_being_written(
     tmp_path: Path, left: bytes | None
 ) -> None:
-    """A broker that writes them in place has no backup of them at its first change."""
+    """A following offload continues while a Java broker rewrites the topics file, so that the file
+    is missing or incomplete for a moment. Before its first change, the file has no backup."""
     store = tmp_path / "store"
     (store / "config").mkdir(parents=True)
     path = store / "config" / "topics.json"

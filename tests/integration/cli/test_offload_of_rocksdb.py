@@ -1,4 +1,4 @@
-"""offload: a store whose consume queues are in RocksDB, as another one."""
+"""`offload` reads a store with its consume queues in RocksDB."""
 
 from __future__ import annotations
 

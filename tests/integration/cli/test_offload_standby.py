@@ -1,4 +1,4 @@
-"""offload --follow --standby: beside a replica, until it is told to take over."""
+"""`offload --follow --standby` runs beside a replica until it is ordered to take over."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from tests.kit.followed import Steps, options, put, tiered_bodies
 from tests.kit.local_stores import put_all, running, small_config
 from tieredstore import jobs
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
+from tieredstore.jobs.offloading import following as following_module
 from tieredstore.jobs.offloading import job as job_module
 from tieredstore.jobs.offloading import standby as standby_module
 from tieredstore.jobs.offloading.job import offload_store, run_offload
-from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.offloading.standby import ORDER_FILE, PATIENCE_MS, TakeOverOrder
 from tieredstore.jobs.offloading.watch import OffloadWatch
+from tieredstore.jobs.options import OffloadOptions, RunOptions
 from tieredstore.jobs.run import JobProgress
 from tieredstore.jobs.start import start_run
 from tieredstore.jobs.stopping import StopSignal
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 
@@ -32,7 +33,7 @@ SMALL_INDEX = "tieredStoreIndexFileMaxHashSlotNum=40\ntieredStoreIndexFileMaxInd
 
 
 class Site:
-    """A master's store that was offloaded up to a message, and a replica of it."""
+    """A master's store, part of which was offloaded, and a replica of the store."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -52,14 +53,14 @@ class Site:
         shutil.copytree(self.master, self.replica, dirs_exist_ok=True)
 
     def offload(self) -> None:
-        done = offload_store(options(self.master, config=self.conf))
+        done = offload_store(options(self.master, config=self.conf, upload_index=True))
         assert done.failed == []
 
     def options(self, **more: Any) -> OffloadOptions:
         return OffloadOptions(
-            self.replica,
             f"file://{self.root / 'tier'}",
-            self.state,
+            self.replica,
+            state=self.state,
             config=self.conf,
             broker="b",
             cluster="c",
@@ -69,19 +70,15 @@ class Site:
         )
 
     def run(self, *steps: Any, watch: OffloadWatch | None = None) -> Any:
-        """Run a standby whose waits are the steps; the report."""
+        """Run a standby. Each of its waits executes the next step. Return the report."""
 
         def told(progress: JobProgress) -> None:
             self.notes.append(progress.note)
 
-        with start_run("offload", {}, progress=told, has_journal=False) as run:
-            return run_offload(
-                run,
-                self.options(),
-                stop=self.stop,
-                watch=watch,
-                clock=Steps([*steps, self.stop.set]),
-            )
+        options = self.options(stop=self.stop, watch=watch)
+        how = RunOptions(progress=told)
+        with start_run("offload", {}, how, has_journal=False) as run:
+            return run_offload(run, options, clock=Steps([*steps, self.stop.set]))
 
     def give_order(self) -> None:
         self.order.touch()
@@ -122,8 +119,9 @@ def test_a_standby_that_is_told_goes_on_where_the_tier_ends(site: Site) -> None:
     verified = tieredstore("verify", "--tier", site.root / "tier", "--state", site.state)
     assert verified.code == 0, verified.out
     found = tieredstore(
-        "query", "--tier", site.root / "tier", "--topic", "T", "--key", "k3", "--output", "ndjson"
-    )
+        "query", "--tier", site.root / "tier", "--topic", "T", "--key", "k3",
+        "--state", site.state, "--output", "ndjson",
+    )  # fmt: skip
     assert [row["body"] for row in found.rows] == ["body 3"]
 
 
@@ -202,22 +200,22 @@ def test_a_replica_without_a_queue_that_the_tier_has_is_refused(site: Site) -> N
 
 
 def test_a_replica_that_runs_gets_the_time_to_flush(site: Site) -> None:
-    """Only what its checkpoint says is on disk is looked at: that of a Java broker is a minute
-    behind."""
+    """A running replica gets time to flush. Only messages before its checkpoint are read, and a
+    Java broker's checkpoint is up to a minute late."""
     site.fill(site.master, 10, 5)
     site.offload()
     shutil.rmtree(site.replica)
     site.replicate()
     clock = Steps([])
     never = 2**31 - 1
-    (site.replica / "checkpoint").unlink()  # it tells of no message
+    (site.replica / "checkpoint").unlink()  # it knows of no message
     quiet = {"flush_interval_commit_log_ms": never, "flush_interval_consume_queue_ms": never}
     with running(small_config(site.replica, **quiet), clock) as store:
         clock.steps = [lambda: None, store.flush, lambda: None, site.stop.set]
         site.state.mkdir(parents=True)
         site.give_order()
         with start_run("offload", {}, has_journal=False) as run:
-            report = run_offload(run, site.options(), stop=site.stop, clock=clock)
+            report = run_offload(run, site.options(stop=site.stop), clock=clock)
     assert report["failed"] == []
     assert site.order.stat().st_size > 0  # it was carried out
 
@@ -236,7 +234,7 @@ def test_a_replica_that_runs_and_never_catches_up_is_refused_after_some_minutes(
         pytest.raises(Corrupt, match="up to queue offset 15"),
         start_run("offload", {}, has_journal=False) as run,
     ):
-        run_offload(run, site.options(), stop=site.stop, clock=clock)
+        run_offload(run, site.options(stop=site.stop), clock=clock)
     assert PATIENCE_MS <= clock.monotonic_ms() - begin_ms <= PATIENCE_MS + 60_000
 
 
@@ -245,7 +243,7 @@ def test_a_replica_that_runs_and_never_catches_up_is_refused_after_some_minutes(
     [
         "standby.find_former_metadata",
         "standby.run_rebuild_metadata",
-        "job.await_coverage",
+        "following.await_coverage",
         "standby.TakeOverOrder.note_done",
         "job.OffloadWatch.begin",
     ],
@@ -259,7 +257,11 @@ def test_a_take_over_that_is_cut_off_is_carried_out_by_the_next_start(
     with monkeypatch.context() as patched:
         place = f"tieredstore.jobs.offloading.{step}"
         module, *names = step.split(".")
-        found: Any = {"standby": standby_module, "job": job_module}[module]
+        found: Any = {
+            "standby": standby_module,
+            "job": job_module,
+            "following": following_module,
+        }[module]
         for name in names:
             found = getattr(found, name)
 
@@ -293,7 +295,8 @@ def test_a_standby_that_took_over_and_is_started_again_goes_on_without_a_new_ord
 
 
 def test_a_standby_takes_nothing_from_a_writer_that_lives_in_files(site: Site) -> None:
-    """There nobody can end another's right: the other one has to be stopped."""
+    """In a tier of files, a standby cannot end the epoch of another writer that is alive. The other
+    writer must be stopped first."""
     site.offload()
     provider = PosixProvider(site.root / "tier", "c")
     epoch = provider.acquire_writer("b")
@@ -357,7 +360,7 @@ def test_the_store_of_a_slave_is_never_uploaded_without_standby(site: Site, tmp_
     ("setting", "reason"),
     [
         ("brokerRole=SLAVE", "a slave never uploads"),
-        ("enableControllerMode=true", "a controller says"),
+        ("enableControllerMode=true", "a controller chooses"),
         ("enableDLegerCommitLog=true", "DLedger"),
     ],
 )
@@ -402,7 +405,7 @@ def test_the_store_of_a_broker_whose_role_a_controller_changes_needs_standby(
     site: Site,
 ) -> None:
     (site.master / "epochFileCheckpoint").write_text("1\n1-0\n")
-    with pytest.raises(Invalid, match="controller says which replica is the master"):
+    with pytest.raises(Invalid, match="controller chooses the master"):
         site.offload()
     (site.replica / "epochFileCheckpoint").write_text("1\n1-0\n")
     assert site.run(site.give_order, lambda: None)["messages"] == 10

@@ -1,4 +1,4 @@
-"""Folders of any name: a URL is percent-decoded once, a path is taken as it is."""
+"""Folders may have any name. A URL is percent-decoded once, and a path is used unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`tieredstore rebuild metadata` between two runs of `offload`: as if nothing was lost."""
+"""`tieredstore rebuild metadata` runs between two runs of `offload`. The second run continues as
+with the original metadata."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 from tests.kit.command_line import Ran, one_line, tieredstore
 from tieredstore.config import load_broker_conf
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def conf(tmp_path: Path) -> Path:
 
 
 def put(conf: Path, first: int, count: int) -> None:
-    """Messages of three topics in a local store, one of them new in each call."""
+    """Put messages of three topics into a local store. One topic is new in each call."""
     store = DefaultMessageStore(load_broker_conf(conf).config)
     store.load()
     store.start()
@@ -52,7 +53,7 @@ def run(verb: tuple[object, ...], root: Path, conf: Path, tier: str = "tier") ->
 
 
 def test_an_offload_goes_on_with_metadata_that_was_made_anew(conf: Path, tmp_path: Path) -> None:
-    offload = ("offload", tmp_path / "store")
+    offload = ("offload", tmp_path / "store", "--upload-index")
     rebuild = ("rebuild", "metadata", "--work", tmp_path / "work", "--workers", "1", "--quiet")
     put(conf, 0, 30)
     run(offload, tmp_path, conf)
@@ -88,15 +89,18 @@ def test_an_offload_goes_on_with_metadata_that_was_made_anew(conf: Path, tmp_pat
 def test_items_of_a_former_life_are_no_damage_when_a_topic_comes_again(
     conf: Path, tmp_path: Path
 ) -> None:
-    """All messages of a topic expired, then the metadata was lost: the topic's new life has another
-    id and the same places."""
-    offload = ("offload", tmp_path / "store")
+    """Index items of a deleted topic are no damage when the topic is recreated. All its messages
+    expired, the metadata was lost, and no backup has the ends of its queues. The recreated topic
+    has another id and reuses the offsets."""
+    offload = ("offload", tmp_path / "store", "--upload-index")
     rebuild = ("rebuild", "metadata", "--work", tmp_path / "work", "--workers", "1", "--quiet")
     put(conf, 0, 30)
     run(offload, tmp_path, conf)
     tier = ("--tier", f"file://{tmp_path / 'tier'}", "--state", tmp_path / "tier-state")
     assert tieredstore("tier", "expire", "T", "--before", "now", *tier, "--yes").code == 0
     shutil.rmtree(tmp_path / "tier-state")
+    for path in (tmp_path / "tier").glob("*/*/.backups/*"):
+        path.unlink()
     run(rebuild, tmp_path, conf)
     put(conf, 30, 10)
     run(offload, tmp_path, conf)
@@ -110,7 +114,7 @@ def test_items_of_a_former_life_are_no_damage_when_a_topic_comes_again(
 
 def test_the_index_of_an_emptied_tier_is_compacted_and_rebuilt(conf: Path, tmp_path: Path) -> None:
     put(conf, 0, 30)
-    run(("offload", tmp_path / "store"), tmp_path, conf)
+    run(("offload", tmp_path / "store", "--upload-index"), tmp_path, conf)
     tier = ("--tier", f"file://{tmp_path / 'tier'}", "--state", tmp_path / "tier-state")
     ran = tieredstore("tier", "expire", "--all-topics", "--before", "now", *tier, "--yes")
     assert ran.code == 0
@@ -121,5 +125,8 @@ def test_the_index_of_an_emptied_tier_is_compacted_and_rebuilt(conf: Path, tmp_p
     assert (found["findings"], found["segments"]) == ([], 0)
     run(("compact", "index", *work), tmp_path, conf)
     put(conf, 30, 10)
-    assert run(("offload", tmp_path / "store"), tmp_path, conf).record["messages"] == 30
+    assert (
+        run(("offload", tmp_path / "store", "--upload-index"), tmp_path, conf).record["messages"]
+        == 30
+    )
     assert run(("verify",), tmp_path, conf).record["index_items"] == 30

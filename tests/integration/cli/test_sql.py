@@ -1,4 +1,4 @@
-"""`tieredstore sql` over a tier."""
+"""The tests run `tieredstore sql` over a tier."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_key_narrows_only_the_table_of_its_condition(
 
 @pytest.fixture(scope="module")
 def alike(tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
-    """Topics whose names differ in case alone, and one that is a word of SQL."""
+    """Topics whose names differ only in case, and a topic named like an SQL keyword."""
     builder = TierBuilder(tmp_path_factory.mktemp("alike"))
     for topic, count in [("Paid", 1), ("paid", 2), ("order", 3)]:
         builder.queue(topic, 0, [message(topic, 0, n) for n in range(count)])
@@ -196,7 +196,7 @@ def test_ctrl_c_interrupts_a_query(tier: BuiltTier) -> None:
 
 
 def is_using_threads(pid: int) -> bool:
-    """Whether DuckDB has begun: it has threads of its own."""
+    """Return whether DuckDB has started additional threads."""
     return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
 
 

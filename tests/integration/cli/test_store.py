@@ -1,4 +1,4 @@
-"""store check and store recover, as a shell sees them."""
+"""The tests run `store check` and `store recover` in a shell."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.kit.command_line import files_of, one_line, tieredstore
 from tests.kit.local_stores import START_MS, plain, put_all, running, small_config
 from tests.kit.recovered import leave_unclean, reopen
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.message_store import PUT_TIMES_MS
 from tieredstore.errors import Corrupt
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import Checkpoint
-from tieredstore.local.statistics.kept import STATISTICS_FILE
-from tieredstore.local.statistics.put_statistics import TIME_BOUNDS_MS
+from tieredstore.local.statistics import STATISTICS_FILE
 from tieredstore.timestamps import format_time
 
 
@@ -109,7 +109,7 @@ def test_a_missing_log_file_is_damage_that_no_recovery_mends(root: Path) -> None
     ran = tieredstore("store", "check", root)
     assert ran.code == 1
     assert f"expected the file of offset {4096} next" in one_line(ran)
-    assert f"`tieredstore store recover {root} --rebuild` makes anew" in one_line(ran)
+    assert f"`tieredstore store recover {root} --rebuild` to rebuild queues" in one_line(ran)
     assert "--rebuild" not in one_line(tieredstore("store", "check", root, "--rebuild"))
 
 
@@ -170,7 +170,7 @@ def test_stat_shows_what_the_owner_has_counted(root: Path) -> None:
     assert found["statistics_age_ms"] > 0
     assert found["puts_refused"] == {"MESSAGE_ILLEGAL": 1}
     assert (found["flush_behind_bytes"], found["dispatch_behind_bytes"]) == (0, 0)
-    assert [row["up_to_ms"] for row in found["put_times"]] == [*TIME_BOUNDS_MS, None]
+    assert [row["up_to_ms"] for row in found["put_times"]] == [*PUT_TIMES_MS, None]
     assert sum(row["puts"] for row in found["put_times"]) >= 3  # first of a queue, refused
     assert sum(row["put_locks"] for row in found["put_times"]) >= 2
     assert found["put_time_total_ms"] >= found["put_time_max_ms"] > 0

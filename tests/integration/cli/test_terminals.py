@@ -1,4 +1,4 @@
-"""What verbs print in terminals of 80 and of 120 columns, and without one."""
+"""Verbs print to terminals of 80 and of 120 columns, and to a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real clients, each in its own process, against a broker of ours."""
+"""Real clients, each in its own process, connect to our broker."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ __all__ = [
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """Our broker; in slow tests also the Java broker, which is the measure."""
+    """Our broker. Slow tests also use the Java broker for reference."""
     with BROKERS[request.param](tmp_path_factory.mktemp(request.param)) as broker:
         yield broker

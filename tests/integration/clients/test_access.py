@@ -1,4 +1,4 @@
-"""Users and policies by mqadmin 5.5.0, and what clients of both protocols may do then."""
+"""mqadmin 5.5.0 sets users and policies, and clients of both protocols get the permitted access."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pytest
 from tests.kit.clients.grpc_lab import LANGUAGES, start_client
 from tests.kit.clients.program import ClientFailed, Program
 from tests.kit.clients.served import Served, our_broker
-from tieredstore.broker.auth.acls import AclManager
 from tieredstore.broker.auth.policies import Policy, PolicyEntry
-from tieredstore.broker.auth.users import UserChange, UserManager
+from tieredstore.broker.auth.users import AclManager, UserChange, UserManager
 from tieredstore.broker.settings import load_broker_settings
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
 
@@ -27,7 +26,7 @@ SETTINGS = {
 
 
 def make_home(folder: Path, user: str, password: str) -> str:
-    """A ROCKETMQ_HOME with what mqadmin signs with; returns the option of a JVM."""
+    """Create a ROCKETMQ_HOME with mqadmin's credentials. Return the JVM option that selects it."""
     (folder / user / "conf").mkdir(parents=True)
     tools = folder / user / "conf" / "tools.yml"
     tools.write_text(f"accessKey: {user}\nsecretKey: {password}\n")
@@ -74,7 +73,7 @@ def test_users_and_policies_of_mqadmin_hold_for_both_protocols(
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A broker with a user who may send to one topic of two."""
+    """A broker with two topics and a user who may send to one of them."""
     folder = tmp_path_factory.mktemp("guarded")
     config = folder / "store" / "config"
     config.mkdir(parents=True)

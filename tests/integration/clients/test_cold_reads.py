@@ -1,4 +1,4 @@
-"""What lives only in the tier is read through the front door as if it had never left."""
+"""Clients read messages that only the tier has in the same way as messages on the broker's disk."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from tests.kit.waiting import wait_for
 from tieredstore.testing.broker import Broker
 
 QUEUES = range(4)
-"""Of a topic that a send makes."""
+"""Queue ids of a topic that a send created."""
 SMALL = {
     "mappedFileSizeCommitLog": str(1 << 16),
     "mappedFileSizeConsumeQueue": str(20 * 1000),
     "deleteCommitLogFilesInterval": "0",
     "readAheadCacheSizeBytes": str(1 << 20),
 }
-"""Files of some 250 messages, which go one after the other."""
+"""Configuration with files of about 250 messages. Cleaning deletes such files one after the
+other."""
 MUCH = 500
-"""Messages of a queue that fill more than its first files."""
+"""Number of messages of a queue. They fill more than the queue's first files."""
 LEVELS = ("NOT_IN_DISK", "NOT_IN_MEM", "FORCE")
 
 
@@ -39,8 +40,7 @@ def client(java_remoting: Program) -> Iterator[ClientProcess]:
 
 
 class ColdBroker:
-    """A broker of one topic, on a disk that looks nearly full: what is not needed goes when it is
-    cleaned."""
+    """Broker of one topic, on a nearly full disk. Cleaning deletes all unneeded files."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._broker = broker
@@ -50,27 +50,27 @@ class ColdBroker:
         self._local.cleaning._disk._measure = lambda _: 0.86
 
     def count(self, queue_id: int) -> int:
-        """The end of a queue."""
+        """Return the end offset of a queue, as the broker reports it."""
         return cast(int, self._local.get_max_offset_in_queue(self._topic, queue_id))
 
     def local_minimum(self, queue_id: int) -> int:
-        """Where a queue begins in the local store."""
+        """Return the first offset of a queue in the local store."""
         return cast(int, self._local.get_min_offset_in_queue(self._topic, queue_id))
 
     def clean(self) -> None:
-        """Delete all files that nobody needs."""
+        """Delete all unneeded files."""
         self._local.flush()
         while self._local.cleaning.run_once().log_files:
             pass
 
     def move_border(self) -> None:
-        """Upload all, and delete the local files of it."""
+        """Upload everything, and delete the uploaded local files."""
         self._broker.flush_tier()
         self.clean()
 
     @contextmanager
     def moving_border(self) -> Iterator[None]:
-        """Meanwhile it moves all the time."""
+        """Move messages to the tier repeatedly while the block runs."""
         over = threading.Event()
         failures: list[BaseException] = []
 
@@ -109,6 +109,7 @@ def test_a_queue_is_read_from_its_head_while_the_border_moves(
         with broker.moving_border():
             read = {queue_id: _read(client, topic, queue_id) for queue_id in QUEUES}
         sent = client.call("stop_load")
+        assert [one for one in sent if len(one) != 4] == []  # each send succeeded
         wanted = {Place(queue, offset): f"{g}-{n}" for g, n, queue, offset in sent}
         broker.move_border()
         cold = [queue_id for queue_id in QUEUES if broker.local_minimum(queue_id) > MUCH]
@@ -123,8 +124,15 @@ def test_a_queue_is_read_from_its_head_while_the_border_moves(
 
 
 def _load(client: ClientProcess, broker: ColdBroker, topic: str) -> None:
-    """Send, with a limit: a slow machine must not be given more than it can read again."""
-    client.call("start_load", namesrv=broker.namesrv, topic=topic, groups=4, pause_ms=1, most=3000)
+    """Send at a limited rate, so that a slow machine can read all messages."""
+    load: dict[str, Any] = {
+        "topic": topic,
+        "groups": 4,
+        "pause_ms": 1,
+        "most": 3000,
+        "timeout_ms": 60_000,
+    }
+    client.call("start_load", namesrv=broker.namesrv, **load)
 
     def is_enough() -> bool:
         counts = [count for count in map(broker.count, QUEUES) if count]
@@ -134,7 +142,7 @@ def _load(client: ClientProcess, broker: ColdBroker, topic: str) -> None:
 
 
 def _read(client: ClientProcess, topic: str, queue_id: int) -> list[list[Any]]:
-    """From offset 0 to what is the end now, in small pulls."""
+    """Read from offset 0 to the current end in small pulls."""
     queue: dict[str, Any] = {"topic": topic, "queue_id": queue_id}
     assert client.call("min_offset", **queue) == 0
     end = client.call("max_offset", **queue)
@@ -143,7 +151,8 @@ def _read(client: ClientProcess, topic: str, queue_id: int) -> list[list[Any]]:
 
 
 def _consume_all(client: ClientProcess, namesrv: str, topic: str, wanted: dict[Place, str]) -> None:
-    """A new group begins at the head: it is given each message, once."""
+    """Consume with a new group, which begins at the first message and receives each message
+    once."""
     client.call("collect", name=topic, namesrv=namesrv, group="pushed", topics=[topic])
     wait_for(lambda: client.call("collected_count", topic=topic) >= len(wanted))
     rows = client.call("places", topic=topic)
@@ -152,7 +161,7 @@ def _consume_all(client: ClientProcess, namesrv: str, topic: str, wanted: dict[P
 
 
 def _look_up(client: ClientProcess, topic: str, queue_id: int, wanted: dict[Place, str]) -> None:
-    """Offsets, keys and times on both sides of the border."""
+    """Compare offsets, keys and times of messages in the tier and in the local store."""
     queue: dict[str, Any] = {"topic": topic, "queue_id": queue_id}
     end = max(place.queue_offset for place in wanted if place.queue_id == queue_id) + 1
     assert client.call("min_offset", **queue) == 0
@@ -231,7 +240,7 @@ def _mqadmin(
 
 
 def _count_deliveries(client: ClientProcess, topic: str) -> int:
-    """How often the messages of the first queue were delivered; each twice at most, but for the
-    few that were under way when the group was sent back."""
+    """Count the deliveries of each message of the first queue, at most two. Only the few messages
+    that were in flight during the reset of the group may have more."""
     offsets = [row[2] for row in client.call("places", topic=topic) if row[1] == 0]
     return sum(min(offsets.count(offset), 2) for offset in set(offsets))

@@ -1,7 +1,8 @@
-"""Files of `config/` pass from a Java broker to ours and back."""
+"""A Java broker and our broker exchange the files of `config/` in both directions."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -14,13 +15,21 @@ import pytest
 from tests.kit.clients.program import ClientProcess, Program
 from tests.kit.clients.served import Served, our_broker
 from tests.kit.java import JavaTools
+from tests.kit.remoting import RemotingClient
 from tests.kit.waiting import wait_for
+from tieredstore.broker.remoting.codes import RequestCode
+from tieredstore.broker.remoting.command import RemotingCommand
 
-FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
+FILES = (
+    "topics.json",
+    "subscriptionGroup.json",
+    "consumerOffset.json",
+    "messageRequestMode.json",
+)
 
 
 class _Admin:
-    """mqadmin at one broker."""
+    """Runs mqadmin commands on one broker."""
 
     def __init__(self, client: ClientProcess, served: Served) -> None:
         self._client = client
@@ -32,19 +41,20 @@ class _Admin:
         return [row[3] for row in self.rows("clusterList") if "labBroker" in row]
 
     def rows(self, *arguments: str) -> list[list[str]]:
-        """Run one command; returns the words of each line."""
+        """Run one command. Return the words of each line."""
         printed = self._client.call("mqadmin", args=[*arguments, "-n", self._namesrv])
         assert "Exception" not in printed, printed
         return [line.split() for line in printed.splitlines() if line.strip()]
 
     def make_topic(self, name: str, queues: str) -> None:
-        """Make a topic, and a group of its name."""
+        """Create a topic, and a group of the same name that consumes it by pops."""
         at = ("-b", self.address)
         self.rows("updateTopic", *at, "-t", name, "-r", queues, "-w", queues)
         self.rows("updateSubGroup", *at, "-g", name, "-r", "3")
+        self.rows("setConsumeMode", *at, "-t", name, "-g", name, "-m", "POP", "-q", "2")
 
     def consume(self, name: str) -> None:
-        """Have the group consume one message of the topic's first queue."""
+        """Make the group consume one message of the topic's first queue."""
         send = ("sendMessage", "-t", name, "-p", "x", "-b", "labBroker", "-i", "0")
         wait_for(lambda: self.rows(*send)[-1][2:3] == ["SEND_OK"])
         self._client.call("collect", name=name, namesrv=self._namesrv, group=name, topics=[name])
@@ -52,12 +62,26 @@ class _Admin:
         self._client.call("stop_collecting", name=name)
 
     def queues_of(self, name: str) -> str:
-        """How many queues a topic has."""
+        """Return the number of queues of a topic."""
         rows = self.rows("topicRoute", "-t", name, "-l")
         return next(row[3] for row in rows if "labBroker" in row)
 
+    def find_modes(self) -> dict[str, tuple[str, int]]:
+        """Return for each topic the mode of the group with its name, and the number of queues that
+        the group shares."""
+
+        async def ask() -> RemotingCommand:
+            async with await RemotingClient.open(self.address) as client:
+                return await client.request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+
+        modes = json.loads(asyncio.run(ask()).body_bytes)["messageRequestModeMap"]
+        return {
+            topic: (groups[topic]["mode"], groups[topic]["popShareQueueNum"])
+            for topic, groups in modes.items()
+        }
+
     def offset_of(self, name: str) -> str | None:
-        """How far the group has consumed its topic's first queue."""
+        """Return the group's offset in its topic's first queue."""
         arguments = ["consumerProgress", "-g", name, "-n", self._namesrv]
         printed = self._client.call("mqadmin", args=arguments)  # fails without any offset
         found = re.search(rf"^{name} +labBroker +0 +\d+ +(\d+) ", printed, re.MULTILINE)
@@ -66,7 +90,8 @@ class _Admin:
 
 @contextmanager
 def _java_broker(folder: Path) -> Iterator[Served]:
-    """A Java broker without light message queues: with them it has offsets in another file."""
+    """Start a Java broker without light message queues, since with them it keeps offsets in another
+    file."""
     java = JavaTools.resolve()
     if isinstance(java, str):
         pytest.skip(f"no Java side: {java}")
@@ -95,6 +120,7 @@ def test_java_s_files_are_read_and_ours_by_java(tmp_path: Path, java_remoting: P
             admin = _Admin(client, served)
             assert admin.queues_of("JavaTopic") == "3"
             assert admin.offset_of("JavaTopic") == "1"
+            assert admin.find_modes() == {"JavaTopic": ("POP", 2)}
             admin.make_topic("OurTopic", "5")
             admin.consume("OurTopic")
         table = json.loads((ours / "store" / "config" / FILES[1]).read_bytes())
@@ -103,5 +129,6 @@ def test_java_s_files_are_read_and_ours_by_java(tmp_path: Path, java_remoting: P
         _take(ours / "store" / "config", java / "store" / "config")
         with _java_broker(java) as served:
             admin = _Admin(client, served)
+            assert admin.find_modes() == dict.fromkeys(("JavaTopic", "OurTopic"), ("POP", 2))
             assert (admin.queues_of("JavaTopic"), admin.queues_of("OurTopic")) == ("3", "5")
             wait_for(lambda: admin.offset_of("OurTopic") == "1")

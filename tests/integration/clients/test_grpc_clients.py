@@ -1,8 +1,11 @@
-"""The published gRPC clients of four languages at their own defaults, each in its own process,
-against our broker: Python and Node without TLS, Java and Go with it, at the same port."""
+"""The published gRPC clients of four languages connect to our broker with their default settings,
+each in its own process. Python and Node connect without TLS, Java and Go with TLS, all to the same
+port. They also connect to a Java proxy 5.5.0 (cluster mode) in front of our broker."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,19 +13,30 @@ import pytest
 
 from tests.kit.clients.collected import bodies, wait_for_messages
 from tests.kit.clients.grpc_lab import (
+    DOORS,
     LANGUAGES,
     RETRIES,
     WITH_PUSH,
     Lab,
-    lab_broker,
     start_client,
 )
-from tests.kit.clients.served import Served
+from tests.kit.clients.program import ClientFailed
+from tests.kit.clients.served import Served, knows_topic
+from tests.kit.waiting import wait_for
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with lab_broker(tmp_path_factory.mktemp("lab")) as found:
+@pytest.fixture(
+    scope="module",
+    params=[
+        "own",
+        pytest.param("proxy", marks=pytest.mark.slow),
+        pytest.param("proxy and Java's name server", marks=pytest.mark.slow),
+    ],
+)
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    with DOORS[request.param](tmp_path_factory.mktemp("lab")) as found:
         yield found
 
 
@@ -33,7 +47,7 @@ def lab(request: pytest.FixtureRequest, served: Served) -> Iterator[Lab]:
 
 
 has_push = pytest.mark.parametrize("lab", WITH_PUSH, indirect=True)
-"""Go's client has no push consumer."""
+"""Test parameters of the languages that have a push consumer. The Go client has none."""
 
 
 def test_a_message_is_received_as_it_was_sent_and_once(lab: Lab) -> None:
@@ -82,7 +96,15 @@ def test_a_message_that_is_given_back_comes_again(lab: Lab) -> None:
 
 def receive_some(lab: Lab, name: str = "c") -> Any:
     for _ in range(10):
-        if found := lab.call("receive", name=name, count=32, invisible_s=30):
+        try:
+            found = lab.call("receive", name=name, count=32, invisible_s=30)
+        except ClientFailed as error:
+            # A Java proxy does not know the settings of a new client at once.
+            if not (lab.served.is_proxy and '"settings" is null' in error.text):
+                raise
+            time.sleep(0.5)
+            continue
+        if found:
             return found
     raise AssertionError("no message came")
 
@@ -129,6 +151,7 @@ def test_a_message_that_fails_is_tried_again_and_then_a_dead_letter(lab: Lab) ->
     assert [message["attempt"] for message in sorted(found, key=lambda m: m["attempt"])] == [
         1 + number for number in range(RETRIES + 1)
     ]
+    wait_for(lambda: asyncio.run(knows_topic(lab.served.namesrv, f"%DLQ%{group}")))
     lab.call("start_simple", name="d", group=f"other_{lab.language}", topic=f"%DLQ%{group}")
     dead: list[Any] = []
     for _ in range(15):
@@ -160,6 +183,8 @@ def test_message_groups_keep_their_order(lab: Lab) -> None:
 
 @has_push
 def test_what_a_message_group_cannot_consume_is_a_dead_letter_and_it_goes_on(lab: Lab) -> None:
+    if lab.served.is_proxy and lab.language == "node":
+        pytest.skip("Node 1.0.8 has no customized backoff, which a Java proxy asks for")
     topic = lab.topic("poison")
     group = f"poison_{lab.language}"
     lab.start_producer(topic)
@@ -172,6 +197,7 @@ def test_what_a_message_group_cannot_consume_is_a_dead_letter_and_it_goes_on(lab
         "behind it",
     ]
     assert len(found) == RETRIES + 2
+    wait_for(lambda: asyncio.run(knows_topic(lab.served.namesrv, f"%DLQ%{group}")))
     lab.call("start_simple", name="d", group=f"other_{lab.language}", topic=f"%DLQ%{group}")
     (dead,) = receive_some(lab, "d")
     assert dead["body"] == "poison"

@@ -1,5 +1,5 @@
-"""Clients of gRPC go on by themselves when the broker was killed and starts again: they open their
-streams anew, and get what was not acknowledged."""
+"""gRPC clients continue after the broker was killed and restarted. They reopen their streams, and
+receive the unacknowledged messages."""
 
 from __future__ import annotations
 

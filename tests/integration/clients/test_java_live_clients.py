@@ -1,5 +1,5 @@
-"""What goes through the broker to live Java clients: questions of mqadmin, offsets set back,
-replies to requests."""
+"""The broker forwards requests to live Java clients: requests of mqadmin, offset resets, and
+replies to request messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def client(java_remoting: Program, served: Served) -> Iterator[ClientProcess]:
-    """mqadmin, a producer, and a consumer that answers requests and has had one message."""
+    """mqadmin, a producer, and a consumer that answers requests and has received one message."""
     classes = ("Admin", "Producers", "Collectors")
     with java_remoting.start(*classes, options=FAST_CLIENT) as found:
         found.call("start_producer", name="p", namesrv=served.namesrv, group="LiveProducers")
@@ -97,7 +97,7 @@ def test_a_live_group_goes_on_from_the_offsets_that_it_is_given(
 
 @pytest.fixture(scope="module")
 def pushed(java_grpc: Program, served: Served, client: ClientProcess) -> Iterator[ClientProcess]:
-    """A push consumer over gRPC that does not like one message."""
+    """A push consumer over gRPC that rejects one message."""
     with java_grpc.start("Messaging") as found:
         fields: dict[str, Any] = {
             "group": PUSHED,

@@ -1,6 +1,6 @@
-"""Apache's Java producers over remoting: sends of every kind, held against what a consumer of the
-same client is given. Each test runs against our broker; the slow ones against the Java broker too,
-so that the expectations are Java's."""
+"""Apache's Java producers send messages of every kind over remoting. The tests compare the sent
+messages with those that a consumer of the same client receives. Each test uses our broker. Slow
+tests also use the Java broker, to confirm that the expectations match Java."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.kit.clients.building import java_program
 from tests.kit.clients.collected import FAST_CLIENT, bodies, wait_for_messages
+from tests.kit.clients.fixtures import program_or_skip
 from tests.kit.clients.program import ClientFailed, ClientProcess, Program
 from tests.kit.clients.served import Served
 
@@ -18,14 +20,19 @@ TOPICS = (
     "Sync", "OneWay", "Async", "Batch", "Selected", "ToQueue", "Large", "Properties", "Delayed",
     "Timed", "Recalled", "Committed", "Asked",
 )  # fmt: skip
+OLD_NETTY = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+)
+"""JVM options for the Netty of the client 4.3.2, which is older than Java 9."""
 
 
 @pytest.fixture(scope="module", params=["json", "rocketmq"])
 def client(
     request: pytest.FixtureRequest, served: Served, java_remoting: Program
 ) -> Iterator[ClientProcess]:
-    """One JVM with a producer, a transactional one and a consumer; the topics end with the type of
-    header that it speaks."""
+    """One JVM with a producer, a transactional producer and a consumer. Names of topics end with
+    the type of header that the client uses."""
     kind = request.param
     options = (*FAST_CLIENT, f"-Drocketmq.serialize.type={kind.upper()}")
     with java_remoting.start("Producers", "Collectors", options=options) as process:
@@ -200,7 +207,7 @@ def test_transactions_commit_roll_back_and_are_checked(
     time.sleep(0.5)
     found = wait_for_messages(client, _topic(client, "Committed"), 2)
     came = sorted(bodies(found))
-    if not served.grpc:  # where time is short Java's broker asks about one that has just ended
+    if not served.grpc:  # if time is short Java's broker asks about a just ended one
         came = sorted(set(came))
     assert came == ["checked-commit", "committed"]
 
@@ -213,11 +220,13 @@ def test_a_request_gets_its_reply(client: ClientProcess) -> None:
     ]
 
 
-def test_the_4_9_8_client_sends_from_16_threads_and_consumes(
-    served: Served, java_remoting4: Program
-) -> None:
-    with java_remoting4.start("Producers4", options=FAST_CLIENT) as client4:
-        namesrv, topic = served.namesrv, "Old"
+@pytest.mark.parametrize("version", ["remoting4", "remoting43"])
+def test_an_older_client_sends_from_16_threads_and_consumes(version: str, served: Served) -> None:
+    """The client 4.3.2 sends and consumes. By default it sends to the broker's second port (VIP
+    channel)."""
+    program = program_or_skip(java_program(version))
+    with program.start("Producers4", options=(*FAST_CLIENT, *OLD_NETTY)) as client4:
+        namesrv, topic = served.namesrv, f"Old{version}"
         fields: dict[str, Any] = {"namesrv": namesrv, "topic": topic, "threads": 16, "each": 50}
         assert client4.call("send_from_threads", **fields) == 800
         client4.call("consume", namesrv=namesrv, topic=topic)

@@ -1,7 +1,5 @@
-"""mqadmin 5.5.0 against a broker: what each command prints for a right answer.
-
-In the slow lane the same is asked of the Java broker, which is the measure.
-"""
+"""mqadmin 5.5.0 runs against a broker. The tests compare the output of each command with the right
+answer. The slow run also tests the Java broker, which is the reference."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ PRODUCERS = "AdminProducers"
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """mqadmin beside a topic of two queues, with two messages in the second, one live producer and
-    one live consumer that has consumed both."""
+    """mqadmin and a topic of two queues. The second queue has two messages. A live producer and a
+    live consumer are connected, and the consumer has consumed both messages."""
 
     client: ClientProcess
     namesrv: str
@@ -33,24 +31,24 @@ class Lab:
     sent: list[dict[str, Any]]
 
     def run(self, *arguments: str) -> str:
-        """Run one command; returns what it printed, which has no trace of an exception."""
+        """Run one command. Return its output, which must show no exception."""
         printed = self.run_anyway(*arguments)
         assert "Exception" not in printed, printed
         return printed
 
     def run_anyway(self, *arguments: str) -> str:
-        """Run one command; returns what it printed."""
+        """Run one command, which may fail. Return its output."""
         printed: str = self.client.call("mqadmin", args=[*arguments, "-n", self.namesrv])
         return printed
 
     def rows(self, *arguments: str) -> list[list[str]]:
-        """Run one command; returns the words of each line that has some."""
+        """Run one command. Return the words of each line that is not empty."""
         return [line.split() for line in self.run(*arguments).splitlines() if line.strip()]
 
 
 @pytest.fixture(scope="module")
 def lab(served: Served, java_remoting: Program) -> Iterator[Lab]:
-    """The lab, whose consumer has reported its offsets."""
+    """The lab, once its consumer has reported its offsets."""
     with java_remoting.start("Admin", "Producers", "Collectors") as client:
         bare = Lab(client, served.namesrv, "", "", [])
         [row] = [row for row in bare.rows("clusterList") if "labBroker" in row]
@@ -235,7 +233,8 @@ def test_settings_are_shown_and_changed(lab: Lab) -> None:
 def test_policies_of_the_tier_are_changed_while_the_broker_runs(
     lab: Lab, key: str, value: str
 ) -> None:
-    """Java takes any key; what it means there is nothing."""
+    """mqadmin changes the upload policies of a running broker. Java's command accepts any key, and
+    the broker ignores unknown keys."""
     changed = lab.run("updateBrokerConfig", "-b", lab.address, "-k", key, "-v", value)
     assert f"update broker config success, {lab.address}" in changed
 
@@ -306,7 +305,7 @@ def test_offsets_are_reset_while_the_consumer_lives_and_when_it_is_gone(lab: Lab
 
 
 def test_offsets_of_a_group_are_given_to_another_one(lab: Lab) -> None:
-    # Java takes offsets of no group that it does not know; mqadmin asks for its retry topic.
+    # Java takes only offsets of groups that it knows. mqadmin asks for its retry topic.
     lab.run("updateSubGroup", "-b", lab.address, "-g", "AdminClone")
     lab.run("updateTopic", "-b", lab.address, "-t", "%RETRY%AdminClone", "-r", "1", "-w", "1")
     lab.run("cloneGroupOffset", "-s", GROUP, "-d", "AdminClone", "-t", TOPIC)

@@ -1,9 +1,10 @@
-"""Each client program is resolved, built, started and answers with the version that it runs."""
+"""Each client program is downloaded, built and started, and reports its version."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.kit.clients.building import java_program
 from tests.kit.clients.fixtures import program_or_skip
 from tests.kit.clients.program import ClientFailed, Program
 
@@ -16,6 +17,7 @@ def _version(program: Program, *classes: str) -> object:
 def test_java_over_remoting(java_remoting: Program, java_remoting4: Program) -> None:
     assert _version(java_remoting, "Producers") == "V5_5_0"
     assert _version(java_remoting4, "Producers4") == "V4_9_8"
+    assert _version(program_or_skip(java_program("remoting43")), "Producers4") == "V4_3_2"
 
 
 def test_java_over_grpc(java_grpc: Program) -> None:

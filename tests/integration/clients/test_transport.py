@@ -1,4 +1,5 @@
-"""What the transport of clients can be told: TLS, certificates of clients, the binary header."""
+"""Clients connect with each setting of the transport: TLS, client certificates, the binary
+header."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ BINARY_HEADER = ("-Drocketmq.serialize.type=ROCKETMQ",)
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[Broker]:
-    """A broker that serves nobody without TLS."""
+    """A broker that refuses connections without TLS."""
     with Broker(properties={"tls.server.mode": "enforcing"}) as broker:
         yield broker
 
@@ -52,7 +53,7 @@ def test_a_java_client_without_tls_is_not_served_where_it_is_enforced(
 
 @pytest.fixture(scope="module")
 def friend(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Certificate and key of a client that the broker trusts."""
+    """Certificate and key of a trusted client."""
     return self_signed(tmp_path_factory.mktemp("friend"))
 
 
@@ -60,7 +61,7 @@ def friend(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def guarded(
     friend: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
-    """A broker that serves those alone who show a certificate that it trusts."""
+    """A broker that serves only clients with a trusted certificate."""
     certificate, key = self_signed(tmp_path_factory.mktemp("broker"))
     properties = {
         "tlsCertPath": str(certificate),

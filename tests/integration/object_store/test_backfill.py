@@ -1,4 +1,4 @@
-"""A table in an object store becomes a tier in it."""
+"""`backfill` writes a table in an object store to a tier in the same store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The provider contract on servers that check what they get; on moto: `tests/unit/providers/s3`."""
+"""The provider contract runs on servers that check requests. `tests/unit/providers/s3` runs it on
+Moto."""
 
 from __future__ import annotations
 
@@ -36,6 +37,7 @@ class _OnServer(PairedProviderContract, ConditionalProviderContract):
         return self.opened[-1]
 
 
+@pytest.mark.slow  # versitygw checks more
 class TestLocalStack(_OnServer):
     server = "localstack"
 

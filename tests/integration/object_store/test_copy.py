@@ -1,4 +1,5 @@
-"""`tieredstore copy` to and from real object stores, killed and interrupted by their faults."""
+"""`tieredstore copy` reads from and writes to real object stores. The copy is killed, and the
+stores fail."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.kit.command_line import Ran, one_line, tieredstore
+from tests.kit.fault_proxy.faults import answer, lose_reply
+from tests.kit.fault_proxy.proxy import FaultProxy
 from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import ObjectStore, Servers
 from tests.kit.tier_builder import BuiltTier, small_tier
-from tieredstore.testing.fault_proxy.faults import answer, lose_reply
-from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def copy_in(built: BuiltTier, store: ObjectStore, state: Path, *options: str) ->
 
 
 def copy_out(store: ObjectStore, root: Path) -> dict[str, bytes]:
-    """To files, without state; the segments by name."""
+    """Copy the tier to files, without its state directory. Return the segments by name."""
     ran = tieredstore(
         "copy", "--from", store.url(), "--to", f"file://{root}/tier", "--to-state", root / "state",
         "--quiet",
@@ -80,7 +81,9 @@ def test_o01_replies_that_are_lost_do_not_double_anything(
     assert copy_out(object_store, tmp_path / "out") == segments_of(built.root / "tier")
 
 
-@pytest.mark.parametrize("call", [5, 11, 17])
+@pytest.mark.parametrize(
+    "call", [11, *(pytest.param(call, marks=pytest.mark.slow) for call in (5, 17))]
+)
 def test_o03_a_store_that_goes_away_leaves_a_copy_that_goes_on(
     object_store: ObjectStore, proxy: FaultProxy, built: BuiltTier, tmp_path: Path, call: int
 ) -> None:

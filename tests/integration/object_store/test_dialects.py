@@ -1,5 +1,6 @@
-"""Each dialect through a proxy that speaks it in front of a server that checks what it gets: the
-provider contract, fencing, `doctor`, versioned buckets, and a dialect that is not the vendor's."""
+"""Each dialect is tested through a proxy that implements it, in front of a server that checks all
+requests. The tests cover the provider contract, fencing, `doctor`, versioned buckets, and a wrong
+dialect."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from contextlib import ExitStack, closing
 import pytest
 
 from tests.kit.command_line import Ran, tieredstore
+from tests.kit.fault_proxy.faults import answer, hold, lose_reply
 from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import ObjectStore, Servers, boto_client
 from tests.kit.object_store.tiers import BROKER, open_tier
 from tests.kit.object_store.vendors import VENDORS, VendorStore, new_prefix, vendor_store
+from tieredstore.contracts.objects import CopiedPart, Part
 from tieredstore.contracts.segment import FencedWrite, SegmentProvider, Written
 from tieredstore.errors import Fenced, Invalid, Unavailable
-from tieredstore.providers.chunks.client import CopiedPart, Part
-from tieredstore.testing.fault_proxy.faults import answer, hold, lose_reply
 from tieredstore.testing.provider.capabilities import (
     ConditionalProviderContract,
     PairedProviderContract,
@@ -32,7 +33,7 @@ FENCED = ("google",)
 
 @pytest.fixture(scope="module")
 def vendors(servers: Servers) -> Iterator[Callable[[str], VendorStore]]:
-    """One bucket and one proxy for each dialect; every test has a prefix of its own."""
+    """One bucket and one proxy for each dialect. Each test uses a different key prefix."""
     opened: dict[str, VendorStore] = {}
     with ExitStack() as stack:
 
@@ -81,11 +82,12 @@ class _OnVendor(PairedProviderContract, ConditionalProviderContract):
 
 
 class TestRenamedMetadata(_OnVendor):
-    """As COS and OBS are, but for their words."""
+    """Metadata headers have other names, as on COS and OBS."""
 
     dialect = "oss"
 
 
+@pytest.mark.slow  # the tests below run each dialect
 class TestOneFamilyOfHeaders(_OnVendor):
     dialect = "google"
 
@@ -167,7 +169,8 @@ def test_w01_a_put_that_was_on_its_way_is_refused_in_the_vendors_words(
 
 
 def test_o03_a_lost_reply_is_our_own_success(spoken: VendorStore, prefix: str) -> None:
-    """The second attempt is refused, and the writer finds its own bytes."""
+    """A writer whose successful create got no reply tries again, is refused by the server, finds
+    its own bytes, and reports success."""
     before = spoken.vendor.refused
     with closing(spoken.tier(prefix)) as provider:
         epoch = provider.acquire_writer(BROKER)
@@ -179,7 +182,8 @@ def test_o03_a_lost_reply_is_our_own_success(spoken: VendorStore, prefix: str) -
 
 
 def test_w01_an_object_of_parts_is_made_once(spoken: VendorStore, prefix: str) -> None:
-    """Parts are copied where the vendor can; where it cannot, they are read and sent again."""
+    """An object made of parts is created once. Parts are copied by the server if the vendor
+    supports this. Otherwise the client reads and sends them again."""
     data = content(5 * MIB + 1)
     with closing(spoken.client(prefix)) as client:
         assert client.put_if_absent("source", [data], {})
@@ -200,7 +204,7 @@ def test_w01_an_object_of_parts_is_made_once(spoken: VendorStore, prefix: str) -
     assert spoken.store.open_uploads() == 0
 
 
-# What the operator is told
+# Messages for the operator
 
 
 def doctor(spoken: VendorStore, prefix: str) -> Ran:
@@ -209,7 +213,7 @@ def doctor(spoken: VendorStore, prefix: str) -> Ran:
 
 
 def set_versioning(spoken: VendorStore, status: str) -> None:
-    """Through the vendor: Amazon's words for it are theirs."""
+    """Set versioning with the vendor's own header names."""
     client = boto_client(spoken.store.endpoint)
     client.put_bucket_versioning(
         Bucket=spoken.store.bucket,
@@ -260,7 +264,9 @@ def test_a_versioned_bucket_is_refused_where_it_makes_the_condition_void(
 def test_w01_where_exclusion_is_not_promised_no_writer_is_fenced(
     spoken: VendorStore, prefix: str
 ) -> None:
-    """A race that went well today proves nothing; the key that is meant is named."""
+    """On a vendor that does not promise exclusion, a writer is refused, because a test race without
+    a conflict does not prove that the vendor excludes writers. The error names the configuration
+    key."""
     options = {**spoken.options, "fencing": "epoch"}
     url = spoken.store.url(prefix, **options)
     with closing(open_tier(spoken.store, prefix, **options)) as provider:
@@ -309,7 +315,9 @@ def test_a_bucket_that_does_not_tell_its_versioning_is_tried(
 def test_the_words_of_another_vendor_open_no_tier(
     vendors: Callable[[str], VendorStore], vendor: str, dialect: str, told: str
 ) -> None:
-    """Refused or ignored, as each vendor does: no writer takes either for a fence."""
+    """A tier cannot be opened with the dialect of another vendor. Each vendor refuses or ignores
+    headers of the other dialect, and the writer takes neither reaction for a sign that it is
+    fenced."""
     spoken = vendors(vendor)
     asked = spoken.vendor.asked
     options = {**spoken.options, "dialect": dialect, "fencing": "epoch"}
@@ -325,7 +333,8 @@ def test_the_words_of_another_vendor_open_no_tier(
 def test_a_wrong_secret_is_one_clear_error(
     vendors: Callable[[str], VendorStore], dialect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both families of signatures are checked."""
+    """In each dialect a wrong secret causes one clear error. The servers check the signatures,
+    which include the vendor's own headers."""
     spoken = vendors(dialect)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with (

@@ -1,4 +1,4 @@
-"""`tieredstore doctor` on real servers, and before ones that a proxy spoils."""
+"""`tieredstore doctor` runs on real servers, and behind a proxy that makes the servers fail."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.kit.command_line import Ran, one_line, tieredstore
-from tests.kit.object_store.servers import ObjectStore
+from tests.kit.fault_proxy.faults import answer
+from tests.kit.fault_proxy.http import Forward, Reply, Request
+from tests.kit.fault_proxy.proxy import FaultProxy
+from tests.kit.object_store.servers import NAMES, ObjectStore
 from tests.kit.tier_builder import small_tier
-from tieredstore.testing.fault_proxy.faults import answer
-from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
-from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
 
 def doctor(store: ObjectStore, *options: str) -> Ran:
@@ -27,17 +27,18 @@ def verdicts(ran: Ran) -> dict[str, str]:
 
 
 def code_of(store: ObjectStore) -> int:
-    """LocalStack compares keys as they are encoded in URLs: from a key on, and on later pages, it
-    leaves out those that are not ASCII, or have a `|`."""
+    """Return the exit code expected for a server. LocalStack compares keys in their URL encoding,
+    so later pages of a listing lack keys that are not ASCII or contain a `|`."""
     return 7 if store.server == "localstack" else 0
 
 
 def without_condition(request: Request, forward: Forward) -> Reply:
-    """As an endpoint that does not know If-None-Match."""
+    """Remove If-None-Match from a request, to simulate an endpoint without conditional writes."""
     kept = tuple(pair for pair in request.headers if pair[0].lower() != "if-none-match")
     return forward(replace(request, headers=kept))
 
 
+@pytest.mark.parametrize("object_store", NAMES, indirect=True)
 def test_each_server_is_safe_and_left_as_it_was(object_store: ObjectStore) -> None:
     ran = doctor(object_store)
     assert ran.code == code_of(object_store), ran.out
@@ -106,7 +107,7 @@ def test_settings_that_may_not_be_read_are_unknown_and_no_harm(
 
 
 def rules_of(store: ObjectStore, rules: Sequence[dict[str, object]]) -> bool:
-    """False where the server has no lifecycle rules."""
+    """Set lifecycle rules. Return False if the server does not support them."""
     if store.server == "versitygw":
         return False
     client = store.client()

@@ -1,5 +1,5 @@
-"""A broker's store goes to an object store, the local side is lost, and everything is still there:
-listed, read, searched, verified, and copied back out to files."""
+"""A broker's store is uploaded to an object store, and all local data is lost. The tier can still
+be listed, read, searched, verified, and copied back to files."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import NAMES, ObjectStore, Servers
 
 MESSAGES = 2103
-"""Of public-a, in the topics that go to a tier."""
+"""Number of those messages of public-a whose topics are uploaded to the tier."""
 GROUP_BYTES = 16 << 20
+DAILY = [("moto", GROUP_BYTES), ("versitygw", 0)]
+"""Pairs of server and group size that the daily run tests. The slow run tests all pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A tier whose broker is gone: neither its store nor the state directory is left."""
+    """A tier whose broker has lost its store and its state directory."""
 
     store: ObjectStore
     report: dict[str, Any]
     stat: dict[str, Any]
-    """Taken while the state was there."""
+    """Output of `stat` for the tier, from before the state was lost."""
     group_bytes: int
 
     @property
@@ -38,8 +40,15 @@ class Lost:
 
 @pytest.fixture(
     scope="module",
-    params=[(name, size) for name in NAMES for size in (0, GROUP_BYTES)],
-    ids=lambda param: f"{param[0]}-{'groups' if param[1] else 'plain'}",
+    params=[
+        pytest.param(
+            (name, size),
+            id=f"{name}-{'groups' if size else 'plain'}",
+            marks=() if (name, size) in DAILY else pytest.mark.slow,
+        )
+        for name in NAMES
+        for size in (0, GROUP_BYTES)
+    ],
 )
 def lost(
     request: pytest.FixtureRequest,
@@ -55,7 +64,15 @@ def lost(
     keys = {"tieredStoreChunkGroupSize": str(group_bytes)}
     conf = write_broker_conf(root / "broker.conf", public_a_manifest, **keys)
     ran = tieredstore(
-        *("offload", root / "store", "--tier", store.url(), "--state", root / "state"),
+        *(
+            "offload",
+            root / "store",
+            "--upload-index",
+            "--tier",
+            store.url(),
+            "--state",
+            root / "state",
+        ),
         *("--config", conf, "--quiet", "--output", "json"),
     )
     assert ran.code == 0, ran.err

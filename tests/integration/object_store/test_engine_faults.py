@@ -1,4 +1,4 @@
-"""Faults of an object store under the engine: offload, the tiered store, the command line."""
+"""Faults of an object store affect offloads, the tiered store and the command line."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ from typing import Any
 import pytest
 
 from tests.kit.command_line import Ran, tieredstore
+from tests.kit.fault_proxy.faults import (
+    answer,
+    change_reply,
+    cut_body,
+    lose_reply,
+    slow_down,
+)
+from tests.kit.fault_proxy.http import Fault, Forward, Reply, Request
+from tests.kit.fault_proxy.proxy import FaultProxy
 from tests.kit.object_store.servers import CREDENTIALS, ObjectStore
 from tests.kit.object_store.tiers import BROKER, CLUSTER
 from tieredstore import registry
@@ -23,18 +32,9 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Metrics
-from tieredstore.testing.fault_proxy.faults import (
-    answer,
-    change_reply,
-    cut_body,
-    lose_reply,
-    slow_down,
-)
-from tieredstore.testing.fault_proxy.http import Fault, Forward, Reply, Request
-from tieredstore.testing.fault_proxy.proxy import FaultProxy
 from tieredstore.tier.store import TieredMessageStore
 
 MESSAGES = 19
@@ -50,7 +50,7 @@ def proxy(strict_proxy: FaultProxy) -> FaultProxy:
 
 @pytest.fixture
 def source(golden: Path, tmp_path: Path) -> Path:
-    """A broker's store of 19 messages that go to a tier."""
+    """A broker's store of 19 messages. Their topics are uploaded to the tier."""
     shutil.copytree(golden / "local-plain", tmp_path / "store")
     return tmp_path / "store"
 
@@ -63,7 +63,7 @@ def offload(source: Path, store: ObjectStore, **options: str) -> Ran:
 
 
 def check(store: ObjectStore, proxy: FaultProxy) -> None:
-    """Past the proxy: all messages, each once, none damaged."""
+    """Check without the proxy that each message exists once, undamaged."""
     proxy.heal()
     ran = tieredstore("verify", "--tier", store.url(), "--output", "json")
     assert (ran.code, ran.record["findings"]) == (0, []), ran.err
@@ -110,14 +110,14 @@ def test_o03_an_offload_with_every_second_reply_lost_uploads_nothing_twice(
 def test_o05_what_is_read_comes_right_through_broken_connections(
     source: Path, versitygw: ObjectStore, proxy: FaultProxy
 ) -> None:
-    """Each read is cut once. (Every second request would be: all of one read, as threads happen to
-    take turns.)"""
-    cut, goes_on = cut_body(17, reset=True), 0
+    """Reads over broken connections return correct data. The fault interrupts each read once. A
+    fault at every second request could hit all attempts of one read."""
+    cut, continues = cut_body(17, reset=True), 0
 
     def cut_once(request: Request, forward: Forward) -> Reply:
-        nonlocal goes_on
+        nonlocal continues
         if request.header("If-Match"):
-            goes_on += 1
+            continues += 1
             return forward(request)
         return cut(request, forward)
 
@@ -127,11 +127,11 @@ def test_o05_what_is_read_comes_right_through_broken_connections(
         "verify", "--tier", versitygw.through(proxy.endpoint).url(), "--output", "json"
     )
     assert (ran.code, ran.record["messages"], ran.record["findings"]) == (0, MESSAGES, []), ran.err
-    assert goes_on > 5
+    assert continues > 5
 
 
 def damage(content: bytes) -> Fault:
-    """Change the last byte of `content` wherever it is read."""
+    """Change the last byte of `content` in every reply that has this content."""
 
     def change(reply: Reply) -> Reply:
         wrong = content[:-1] + bytes([content[-1] ^ 1])
@@ -142,7 +142,8 @@ def damage(content: bytes) -> Fault:
 
 @pytest.mark.parametrize(
     ("group_bytes", "part"),
-    # properties have no checksum in the format of messages; a piece of a group has one of all of it
+    # properties have no checksum in the format of messages, and a piece of a group has one of all
+    # of it
     [("0", "body"), ("16777216", "body"), ("16777216", "properties")],
     ids=["body-by-itself", "body-in-a-group", "properties-in-a-group"],
 )
@@ -168,7 +169,7 @@ def test_o06_wrong_bytes_are_damage_and_never_a_message(
 
 
 def tiered_store(root: Path, url: str) -> TieredMessageStore:
-    """A broker's store with a local one in front of the tier at `url`."""
+    """A tiered store over a broker's local store and the tier at `url`."""
     conf = {
         "brokerName": BROKER,
         "brokerClusterName": CLUSTER,
@@ -206,7 +207,7 @@ def put(store: TieredMessageStore, numbers: range) -> None:
     for number in numbers:
         body = f"message {number}".encode()
         assert store.put_message(Message.create("T", body, queue_id=0)).ok
-    for _ in range(1000):  # until they are in the consume queue, which is what is uploaded
+    for _ in range(1000):  # until they are in the consume queue, the source of the upload
         found = store.dispatch_source.queue_range(QueueKey("T", 0))
         if found is not None and found.max_offset == numbers.stop:
             return
@@ -243,7 +244,7 @@ def test_o02_o12_puts_go_on_while_the_tier_refuses_for_long_and_nothing_is_lost(
         assert upload(broker)
     proxy.heal()
     expected = [f"message {number}".encode() for number in range(40)]
-    for _ in range(5):  # what was not known is compared first
+    for _ in range(5):  # unknown content is compared first
         if not upload(broker):
             break
     assert upload(broker) == []
@@ -313,7 +314,7 @@ def test_s01_secrets_are_in_no_output_log_error_or_metric(
 
 
 def metrics_of_failures(store: ObjectStore, conf: Path) -> list[object]:
-    """What the metrics know after requests with the wrong keys of `conf`."""
+    """Return the metrics after requests with the wrong credentials of `conf`."""
     config = registry.tier_at(load_broker_conf(conf).config, store.url(**IMPATIENT))
     metrics = Metrics()
     with closing(registry.segment_provider(config)) as provider:

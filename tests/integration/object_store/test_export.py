@@ -1,4 +1,4 @@
-"""From a tier in an object store into targets there."""
+"""Exports read a tier in an object store and write targets in the same store."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ from tests.kit.object_store.late_ends import LateEnds
 from tests.kit.object_store.servers import CREDENTIALS, REGION, ObjectStore
 from tests.kit.tier_builder import BuiltTier, small_tier
 from tieredstore.errors import Fenced, TieredStoreError
-from tieredstore.jobs.exporting import ExportRequest, Format, attempts, job, run_export
-from tieredstore.jobs.exporting.targets import objects
+from tieredstore.jobs.exporting import job
+from tieredstore.jobs.exporting.job import run_export
+from tieredstore.jobs.exporting.request import ExportRequest, Format
+from tieredstore.jobs.exporting.targets import objects, storage
 from tieredstore.jobs.exporting.targets.storage import delta_options
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.scan.location import TierLocation, locate
 
+SERVERS = ["versitygw", pytest.param("moto", marks=pytest.mark.slow)]
+"""Servers for tests whose requests `test_from_bucket_to_bucket` already sends to both servers."""
+
 
 @pytest.fixture
 def built(object_store: ObjectStore, tmp_path: Path) -> BuiltTier:
-    """A tier in files; its copy is in the bucket."""
+    """A tier on the file system, which is also copied into the bucket."""
     built = small_tier(tmp_path / "source")
     ran = tieredstore("copy", "--from", built.url, "--to", object_store.url(), "--to-state",
                       tmp_path / "state", "--quiet")  # fmt: skip
@@ -104,7 +109,7 @@ def test_from_bucket_to_bucket(
         assert not [key for key in object_store.keys("lake") if "/staging/0" in key]
 
 
-@pytest.mark.parametrize("object_store", ["moto", "versitygw"], indirect=True)
+@pytest.mark.parametrize("object_store", SERVERS, indirect=True)
 def test_small_files_in_a_bucket_are_merged(object_store: ObjectStore, tmp_path: Path) -> None:
     tier = GrowingTier(tmp_path / "source")
     request = request_of(Format.PARQUET, object_store, tmp_path)
@@ -126,12 +131,13 @@ def test_small_files_in_a_bucket_are_merged(object_store: ObjectStore, tmp_path:
     assert not [key for key in object_store.keys("lake") if "/staging/" in key]
 
 
-@pytest.mark.parametrize("object_store", ["moto", "versitygw"], indirect=True)
+@pytest.mark.parametrize("object_store", SERVERS, indirect=True)
 @pytest.mark.parametrize("form", tuple(Format))
 def test_duplicates_of_two_runs_into_a_bucket(
     form: Format, object_store: ObjectStore, tmp_path: Path
 ) -> None:
-    """What finds duplicates across runs is staged in the bucket, and removed at the end."""
+    """Duplicates in two exports to a bucket are found. The job stages the data for duplicate
+    detection in the bucket, and removes it at the end."""
     tier = GrowingTier(tmp_path / "source")
     request = replace(request_of(form, object_store, tmp_path), dedup_window_ms=60_000)
     for number, keys in enumerate((["a", "b", "a"], ["b", "c"])):
@@ -147,11 +153,12 @@ def test_duplicates_of_two_runs_into_a_bucket(
 def test_o01_bodies_that_end_late_are_not_taken_for_requests(
     form: Format, versitygw: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pyarrow's client sends a signed body within one in chunks. versitygw answers at the end of
-    the inner one, takes the outer one's end for a request when it comes later, and its answer to
-    that, 400, is what the client reads as the answer to its next file."""
+    """The end of a request's body that arrives late is not taken for another request. The client
+    of pyarrow sends a signed body inside a chunked body. The server versitygw answers when the
+    inner body ends. It takes the late end of the outer body for a request, and answers it with 400.
+    The client takes this for the answer to its next request."""
     tier = small_tier(tmp_path / "source")
-    monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(storage, "MAX_ATTEMPTS", 1)
     with LateEnds(versitygw.endpoint) as proxy:
         behind = versitygw.through(proxy.endpoint)
         request = request_of(form, behind, tmp_path)
@@ -184,7 +191,8 @@ def test_large_files_are_sent_in_parts(
 def test_of_two_exports_to_a_bucket_one_wins(
     object_store: ObjectStore, built: BuiltTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both pass the look at the state; the conditional PUT decides."""
+    """Two concurrent exports to a bucket both pass the check of the state. Only one of them
+    commits, because the conditional PUT of the other one fails."""
     source = locate(object_store.url())
     request = request_of(Format.PARQUET, object_store, tmp_path)
     target_commit = job.target_of(request).commit.__func__  # type: ignore[attr-defined]

@@ -1,4 +1,5 @@
-"""Small ranges through obstore on real servers: its signatures are accepted, its answers ours."""
+"""obstore reads small ranges from real servers. The servers accept its signatures. The bytes equal
+those that boto3 reads."""
 
 from __future__ import annotations
 

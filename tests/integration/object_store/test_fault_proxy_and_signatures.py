@@ -1,4 +1,4 @@
-"""The fault proxy before real servers, two of which check what they are sent."""
+"""The fault proxy runs in front of real servers, two of which check requests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from botocore.exceptions import ClientError, HTTPClientError
 from types_boto3_s3.client import S3Client
 
-from tests.kit.object_store.servers import ObjectStore
-from tieredstore.testing.fault_proxy.faults import (
+from tests.kit.fault_proxy.faults import (
     answer_other_range,
     answer_whole_object,
     corrupt_upload,
@@ -18,8 +17,9 @@ from tieredstore.testing.fault_proxy.faults import (
     ignore_conditions,
     lose_reply,
 )
-from tieredstore.testing.fault_proxy.http import Credentials
-from tieredstore.testing.fault_proxy.proxy import FaultProxy
+from tests.kit.fault_proxy.http import Credentials
+from tests.kit.fault_proxy.proxy import FaultProxy
+from tests.kit.object_store.servers import ObjectStore
 
 KEY = "a+b c/%RETRY%é/0"
 DATA = bytes(range(256)) * 40

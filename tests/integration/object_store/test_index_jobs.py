@@ -1,4 +1,5 @@
-"""Index files of a tier in an object store, made by processes that meet in another prefix."""
+"""Several processes build index files of a tier in an object store. They exchange data through
+another prefix."""
 
 from __future__ import annotations
 

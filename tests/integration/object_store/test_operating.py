@@ -1,4 +1,4 @@
-"""An operator's verbs on a tier in an object store."""
+"""An operator's verbs run on a tier in an object store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.scan.location import locate
 
 
 def copy_into(bucket: ObjectStore, root: Path) -> Path:
-    """A small tier in the bucket; its state directory."""
+    """Copy a small tier into the bucket. Return its state directory."""
     built = small_tier(root / "source")
     state = root / "state"
     copied = tieredstore(
@@ -37,7 +37,7 @@ def test_an_operator_changes_a_tier_of_objects(servers: Servers, tmp_path: Path)
         )  # fmt: skip
 
     def operate(*arguments: object) -> dict[str, Any]:
-        """Say it, do it, and find the tier undamaged."""
+        """Plan and execute an operation. Check that the tier is undamaged."""
         keys = sorted(bucket.keys(""))
         said = run("tier", *arguments)
         assert said.code == 0, said.err

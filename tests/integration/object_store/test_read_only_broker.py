@@ -1,4 +1,5 @@
-"""Java's client and mqadmin over the history of a tier: what Java wrote, and a live bucket."""
+"""Java's client and mqadmin read a tier through a read-only broker. The tier was written by Java,
+or is in a bucket that a broker writes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def client(java_remoting: Program) -> Iterator[ClientProcess]:
 
 
 def mqadmin(client: ClientProcess, namesrv: str, *arguments: str) -> list[list[str]]:
-    """The words of each line that a command prints."""
+    """Run an mqadmin command. Return the words of each printed line."""
     printed: str = client.call("mqadmin", args=[*arguments, "-n", namesrv])
     assert "Exception" not in printed, printed
     return [line.split() for line in printed.splitlines() if line.strip()]
@@ -71,7 +72,7 @@ def test_a_bucket_that_is_still_written_is_served_to_a_live_consumer(
         client.call("start_producer", name="p", namesrv=writer.namesrv, group="p")
 
         def send(*numbers: int) -> None:
-            """And have it uploaded."""
+            """Send messages, and wait for their upload."""
             for number in numbers:
                 client.call("send", name="p", topic="Live", body=f"b{number}", keys=f"k{number}")
             writer.flush_tier()

@@ -1,4 +1,4 @@
-"""Metadata of a tier in an object store, made anew from it by processes."""
+"""Several processes rebuild the metadata of a tier in an object store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.kit.jobs.rebuild_metadata import facts_of
 from tests.kit.object_store.servers import ObjectStore
 from tests.kit.object_store.tiers import open_tier
 from tests.kit.tier_builder import BROKER, small_tier
-from tieredstore.tier.state_lock import LOCK_FILE
+from tieredstore.tier.state_files import LOCK_FILE
 
 
 def test_processes_make_the_metadata_of_a_tier_of_objects(

@@ -1,7 +1,5 @@
-"""What the S3 client makes of each fault of a request (the ids are those of the fault catalogue).
-
-The server is the one that checks signatures and checksums, behind the fault proxy.
-"""
+"""The S3 client handles each fault of a request. Tests are named by the ids of the fault catalogue.
+The server checks signatures and checksums, and is behind the fault proxy."""
 
 from __future__ import annotations
 
@@ -13,12 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.object_store.servers import ObjectStore
-from tests.kit.object_store.tiers import s3_client
-from tieredstore.errors import Busy, Invalid, TieredStoreError, Unavailable
-from tieredstore.providers.chunks.client import CopiedPart
-from tieredstore.providers.s3.client import S3Client
-from tieredstore.testing.fault_proxy.faults import (
+from tests.kit.fault_proxy.faults import (
     answer,
     answer_after,
     answer_other_range,
@@ -34,8 +27,13 @@ from tieredstore.testing.fault_proxy.faults import (
     shorten_body,
     slow_down,
 )
-from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
-from tieredstore.testing.fault_proxy.proxy import FaultProxy
+from tests.kit.fault_proxy.http import Forward, Reply, Request
+from tests.kit.fault_proxy.proxy import FaultProxy
+from tests.kit.object_store.servers import ObjectStore
+from tests.kit.object_store.tiers import s3_client
+from tieredstore.contracts.objects import CopiedPart
+from tieredstore.errors import Busy, Invalid, TieredStoreError, Unavailable
+from tieredstore.providers.s3.client import S3Client
 
 ATTEMPTS = 3
 PART = 5 << 20
@@ -65,7 +63,7 @@ def proxy(strict_proxy: FaultProxy) -> FaultProxy:
 
 @pytest.fixture
 def store(versitygw: ObjectStore) -> ObjectStore:
-    """With the objects `old` and `large`, both behind no proxy."""
+    """A store with the objects `old` and `large`, which were written without the proxy."""
     versitygw.put(["tier/old"], DATA)
     versitygw.put(["tier/large"], bytes(PART))
     return versitygw
@@ -84,7 +82,7 @@ def client(store: ObjectStore, proxy: FaultProxy) -> Iterator[S3Client]:
 def reader(
     request: pytest.FixtureRequest, store: ObjectStore, proxy: FaultProxy
 ) -> Iterator[S3Client]:
-    """By both ways in which ranges are read."""
+    """A client, once for each way to read ranges: boto3 and obstore."""
     fast = "true" if request.param == "obstore" else "false"
     with closing(s3_client(store.through(proxy.endpoint), fast_reads=fast, **OPTIONS)) as made:
         yield made
@@ -133,7 +131,8 @@ def test_o01_a_server_that_is_not_there_is_unavailable(store: ObjectStore) -> No
 def test_o02_a_storm_of_refusals_makes_fewer_requests_at_once(
     store: ObjectStore, status: int, code: str
 ) -> None:
-    """At first as many at once as there may be; when the server has had too much of it, few."""
+    """A client begins with the maximum number of concurrent requests. After many refusals it sends
+    fewer requests at the same time."""
     most = 16
     running, peaks, lock = 0, [0, 0], threading.Lock()
     everybody = threading.Barrier(most)
@@ -184,7 +183,8 @@ def test_o02_a_storm_of_refusals_makes_fewer_requests_at_once(
 def test_o03_a_put_whose_reply_is_lost_is_there_once(
     client: S3Client, proxy: FaultProxy, store: ObjectStore, fault: Any
 ) -> None:
-    """The second attempt meets the first one's object: not made by this call, for all it knows."""
+    """A put whose reply is lost creates one object. The second attempt finds the object of the
+    first, and the client cannot know that it wrote the object itself."""
     proxy.inject(fault, "PutObject", calls={1})
     assert client.put_if_absent("new", [DATA], {"w": "1"}) is False
     assert [e.applied for e in proxy.seen if e.operation == "PutObject"] == [200, 412]
@@ -196,7 +196,8 @@ def test_o03_a_put_whose_reply_is_lost_is_there_once(
 def test_o03_a_put_without_any_reply_is_unavailable_not_busy(
     client: S3Client, proxy: FaultProxy, store: ObjectStore
 ) -> None:
-    """It may have been applied: whoever thinks it was not would write it elsewhere again."""
+    """A put without any reply raises Unavailable and not Busy, because the write may have been
+    applied. After Busy a caller would write again."""
     proxy.inject(lose_reply(), "PutObject", calls={1})
     proxy.inject(answer(503, "SlowDown"), "PutObject", calls=range(2, 10))
     with pytest.raises(Unavailable):

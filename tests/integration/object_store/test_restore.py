@@ -1,4 +1,4 @@
-"""A broker over S3 whose machine is gone: its store is restored from the bucket."""
+"""A broker with a tier in S3 loses its machine. Its store is restored from the bucket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = ("--output", "ndjson")
 
 
 def tier_of(store: ObjectStore) -> dict[str, str]:
-    """The keys of a broker.conf."""
+    """Return the lines of a broker.conf that configure the tier."""
     return {
         "tieredBackendServiceProvider": "s3",
         "objectStoreEndpoint": store.endpoint,
@@ -85,7 +85,7 @@ def test_l16_a_broker_that_was_killed_is_restored_from_its_bucket(
 
 
 def backed_up_topics(store: ObjectStore) -> str:
-    """The topics of the newest backup, as JSON; empty while there is none."""
+    """Return the topics of the newest backup as JSON, or an empty text if no backup exists."""
     newest = max((key for key in store.keys("tier/") if key.endswith(".config")), default=None)
     if newest is None:
         return ""

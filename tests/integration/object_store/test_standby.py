@@ -1,4 +1,4 @@
-"""A standby that takes the right from a writer that lives."""
+"""A standby takes the epoch from a writer that is still running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tieredstore import jobs
 from tieredstore.errors import Fenced
 from tieredstore.jobs.offloading.standby import ORDER_FILE
 from tieredstore.jobs.stopping import StopSignal
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 
 CONF = """brokerName=b
 brokerClusterName=c
@@ -28,7 +28,7 @@ tieredStoreAdaptiveCommitMaxInterval=0
 
 
 class Follower:
-    """An `offload --follow` in a thread of its own."""
+    """An `offload --follow` that runs in a separate thread."""
 
     def __init__(self, url: str, store: Path, state: Path, conf: Path, **how: Any) -> None:
         self.stop = StopSignal()

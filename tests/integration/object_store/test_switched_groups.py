@@ -1,4 +1,5 @@
-"""A tier whose group objects are switched on and off between runs is one tier, on a real server."""
+"""Group objects are switched on and off between runs, on a real server. The tier stays
+consistent."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ ON = {"group_bytes": "16777216"}
 OFF = {"group_bytes": "0"}
 NAMES = ("--broker", "b", "--cluster", "c")
 COUNT = 20
-"""Messages a run."""
+"""Number of messages per run."""
 
 
 @pytest.mark.parametrize("runs", [(OFF, ON, OFF, ON), (ON, OFF, ON)], ids=["on", "off"])

@@ -1,4 +1,5 @@
-"""A tier in an object store as a table: equal to the tier in files, by tasks that were pickled."""
+"""A tier in an object store is read as a table by pickled tasks. The table equals that of a tier on
+the file system."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Faults of an object store under the chunk log: what a provider makes of them, on a real server.
-
-Maintenance happens when it is called (`killable.open_tier`).
-"""
+"""Tests of the provider of a chunk log when its real object store fails. Maintenance runs only when
+the test calls it (`killable.open_tier`)."""
 
 from __future__ import annotations
 
@@ -11,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.kit.killable.object_store import BROKER, open_tier
-from tests.kit.object_store.servers import ObjectStore
-from tieredstore.contracts.segment import FileSegment, FileSegmentType, UnknownWrite
-from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
-from tieredstore.testing.fault_proxy.faults import (
+from tests.kit.fault_proxy.faults import (
     answer,
     answer_whole_object,
     cut_body,
@@ -24,7 +18,11 @@ from tieredstore.testing.fault_proxy.faults import (
     lose_reply,
     slow_down,
 )
-from tieredstore.testing.fault_proxy.proxy import FaultProxy
+from tests.kit.fault_proxy.proxy import FaultProxy
+from tests.kit.killable.object_store import BROKER, open_tier
+from tests.kit.object_store.servers import ObjectStore
+from tieredstore.contracts.segment import FileSegment, FileSegmentType, UnknownWrite
+from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
 from tieredstore.testing.provider.samples import content, segment_id, write_whole
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ def store(versitygw: ObjectStore) -> ObjectStore:
 
 @pytest.fixture
 def provider(store: ObjectStore, proxy: FaultProxy) -> Iterator[S3Provider]:
-    """Behind the proxy, with the writer epoch."""
+    """A provider behind the proxy that owns the writer epoch."""
     with closing(open_tier(store.through(proxy.endpoint).url(**OPTIONS))) as provider:
         epoch = provider.acquire_writer(BROKER)
         yield provider
@@ -55,12 +53,12 @@ def provider(store: ObjectStore, proxy: FaultProxy) -> Iterator[S3Provider]:
 
 
 def names(store: ObjectStore) -> list[str]:
-    """Last parts of the keys of the one segment that there is."""
+    """Return the names of the objects of the tier's only segment, without their folders."""
     return sorted(key.rpartition("/")[2] for key in store.keys("tier/") if "/." not in key)
 
 
 def chunks(segment: FileSegment, count: int, length: int = 100) -> bytes:
-    """`count` writes."""
+    """Return the expected content of a segment after `count` writes."""
     whole = content(count * length)
     for start in range(0, len(whole), length):
         write_whole(segment, whole[start : start + length], start)
@@ -68,7 +66,7 @@ def chunks(segment: FileSegment, count: int, length: int = 100) -> bytes:
 
 
 def check(store: ObjectStore, whole: bytes, segment: FileSegment) -> None:
-    """By somebody else, past the proxy."""
+    """Check the segment's content in another process, without the proxy."""
     with closing(open_tier(store.url(**OPTIONS))) as other:
         found = other.open(segment.id)
         assert found.size() == len(whole)
@@ -110,7 +108,7 @@ def test_o03_a_put_without_any_reply_is_unknown_and_then_the_same(
 ) -> None:
     segment = provider.open(segment_id())
     whole = chunks(segment, 1)
-    # the server does it; neither the retries nor the look afterwards get an answer
+    # the server does it, but neither the retries nor the later fence check get an answer
     proxy.inject(lose_reply(), "PutObject", "HeadObject", "ListObjectsV2")
     assert isinstance(segment.write(100, [b"second"]), UnknownWrite)
     proxy.heal()
@@ -254,7 +252,7 @@ def test_o08_an_upload_left_open_by_a_kill_is_reaped_after_its_age(
     assert store.open_uploads() == 2
     report = provider.run_maintenance()  # by its clock weeks went by
     assert report.aborted_upload_count == 1
-    assert store.open_uploads() == 1, "what is not the tier's is left alone"
+    assert store.open_uploads() == 1, "uploads of others are left alone"
 
 
 def test_o09_an_object_that_somebody_deleted_is_a_gap_with_its_offsets(

@@ -1,4 +1,4 @@
-"""Several writers of one identity, and garbage collection beside them, on real servers."""
+"""Several writers with the same identity run on real servers, while garbage is collected."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kit.fault_proxy.faults import hold
+from tests.kit.fault_proxy.http import Forward, Reply, Request
+from tests.kit.fault_proxy.proxy import FaultProxy
 from tests.kit.killable.object_store import BROKER, open_tier
 from tests.kit.object_store.servers import ObjectStore
 from tieredstore.contracts.segment import FencedWrite, UnknownWrite, Written
 from tieredstore.errors import Fenced, Invalid, TieredStoreError
-from tieredstore.testing.fault_proxy.faults import hold
-from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
-from tieredstore.testing.fault_proxy.proxy import FaultProxy
 from tieredstore.testing.provider.samples import content, segment_id, write_whole
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ WRITES_EACH = 25
 
 
 def test_w01_racing_writers_and_a_seal_tile_the_log_exactly(object_store: ObjectStore) -> None:
-    """Four processes' worth of writers without an epoch, one of which seals at the end."""
+    """Four writers without an epoch write at the same time, and one of them seals the segment at
+    the end. The log has no holes and no overlaps."""
     acknowledged: list[tuple[int, bytes]] = []
     fenced = 0
     lock = threading.Lock()
@@ -76,7 +77,7 @@ def test_w01_a_paused_writer_that_was_taken_over_writes_no_more(object_store: Ob
             second.acquire_writer("broker-a")
         epoch = second.acquire_writer(BROKER, take_over=True)
         write_whole(second.open(segment_id()), b"second", 6)
-        zombie.write(6, [b"zombie"])  # nobody sees that
+        zombie.write(6, [b"zombie"])  # invisible to readers
         with pytest.raises(Fenced, match=epoch.owner):
             lost.confirm()
         for attempt in (
@@ -97,7 +98,8 @@ def test_w01_a_paused_writer_that_was_taken_over_writes_no_more(object_store: Ob
 def test_w01_a_put_in_flight_while_another_takes_over_is_not_interleaved(
     versitygw: ObjectStore, same: bool
 ) -> None:
-    """It hangs in the network before the server sees it; meanwhile the position is taken."""
+    """A put hangs in the network while another writer takes over and writes at the same position.
+    The bytes of the two writers do not mix."""
     reached, go_on = threading.Event(), threading.Event()
     with ExitStack() as stack:
         proxy = stack.enter_context(FaultProxy(versitygw.endpoint))
@@ -114,7 +116,7 @@ def test_w01_a_put_in_flight_while_another_takes_over_is_not_interleaved(
         theirs = b"zombie" if same else b"winner"
         write_whole(second.open(segment_id()), theirs, 6)
         go_on.set()
-        zombie.result()  # whatever it was told, it does not count
+        zombie.result()  # any result counts for nothing
         with pytest.raises(Fenced):
             lost.confirm()
         write_whole(second.open(segment_id()), b" goes on", 12)
@@ -127,8 +129,9 @@ def test_w01_a_put_in_flight_while_another_takes_over_is_not_interleaved(
 def test_w01_a_put_in_flight_that_lands_after_a_take_over(
     versitygw: ObjectStore, has_listed: bool
 ) -> None:
-    """Before the new writer's first listing it counts, and who writes at the end from before is
-    told so; behind that listing it is nowhere."""
+    """A put in flight during a take-over counts if it arrives before the new writer's first
+    listing. The new writer's write at the earlier end is then rejected. A put that arrives after
+    the listing is invisible."""
     reached, go_on = threading.Event(), threading.Event()
     with ExitStack() as stack:
         proxy = stack.enter_context(FaultProxy(versitygw.endpoint))
@@ -161,7 +164,7 @@ def test_w01_a_put_in_flight_that_lands_after_a_take_over(
 
 
 def steps(provider: S3Provider) -> bytes:
-    """An upload with all kinds of requests; what is there at its end."""
+    """Run an upload with all kinds of requests. Return the content at its end."""
     segment = provider.open(segment_id())
     whole = content(700)
     for start in range(0, 700, 100):
@@ -173,7 +176,8 @@ def steps(provider: S3Provider) -> bytes:
 
 
 class TakeOver:
-    """A fault: before the `number`-th change another writer takes over and appends."""
+    """A fault that lets another writer take over and append before the change with the given
+    number."""
 
     def __init__(self, store: ObjectStore, prefix: str, number: int) -> None:
         self._store = store
@@ -193,7 +197,8 @@ class TakeOver:
 
 
 def test_w02_a_switch_of_writers_at_every_step_of_an_upload(versitygw: ObjectStore) -> None:
-    """There is no hole and no range twice, and what the other one was told is there."""
+    """After a switch of writers at any step of an upload, the segment has no hole and no duplicate
+    range, and contains everything that either writer acknowledged."""
     for number in range(100):
         prefix = f"tier-{number}"
         switch = TakeOver(versitygw, prefix, number)
@@ -217,7 +222,7 @@ def test_w02_a_switch_of_writers_at_every_step_of_an_upload(versitygw: ObjectSto
 
 
 def append_as_another(store: ObjectStore, prefix: str) -> bytes:
-    """The bytes, when they were acknowledged."""
+    """Append bytes as another writer. Return the bytes if they were acknowledged."""
     with closing(open_tier(store.url(prefix, **OPTIONS))) as second:
         epoch = second.acquire_writer(BROKER, take_over=True)
         segment = second.open(segment_id())
@@ -313,7 +318,7 @@ def test_w03_a_topic_deleted_during_an_upload_does_not_mix_with_its_successor(
 
 
 def outcomes(*calls: Callable[[], object]) -> None:
-    """Each ends, well or with an error of ours."""
+    """Run all calls. A call may fail only with an error of this project."""
     for call in calls:
         try:
             call()

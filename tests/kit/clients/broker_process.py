@@ -1,4 +1,5 @@
-"""Our broker as users run it: `tieredstore broker -c broker.conf`, a process that can be killed."""
+"""Our broker as users run it: `tieredstore broker -c broker.conf` in a process that a test can
+kill."""
 
 from __future__ import annotations
 
@@ -35,16 +36,17 @@ SMALL = {
     "tieredStoreIndexFileMaxHashSlotNum": "5000",
     "tieredStoreIndexFileMaxIndexNum": "20000",
     "readAheadCacheSizeBytes": str(16 << 20),
+    "autoCreateMixedTopics": "true",
+    "grpcClientConsumerMinLongPollingTimeoutMillis": "0",
 }
-"""A small store with a Posix tier, so that files roll while a test runs."""
+"""Configuration of a small store with a Posix tier. Its files are so small that they roll during a
+test."""
 
 
 class BrokerProcess:
-    """A broker over `folder/store` and `folder/tier`, at the same ports each time that it starts.
-
-    settings: keys of a broker.conf, beside and before SMALL. A context manager: started on entry,
-    killed at the end.
-    """
+    """A broker on `folder/store` and `folder/tier`, with the same ports at each start. `settings`
+    are keys and values of a broker.conf, which override SMALL. As a context manager, it starts the
+    broker on entry and kills it on exit."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -60,31 +62,33 @@ class BrokerProcess:
         self.log_path = folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.addresses: dict[str, str] = {}
-        """What its first line said: `remoting`, `namesrv`, `grpc`, …, each `host:port`."""
+        """Addresses from the first line of output. The names are `remoting`, `namesrv`, `grpc` and
+        others, and each value is `host:port`."""
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Process id."""
         assert self._process is not None, "it does not run"
         return self._process.pid
 
     @property
     def namesrv(self) -> str:
-        """Where remoting clients begin."""
+        """Address for remoting clients."""
         return self.addresses["namesrv"]
 
     @property
     def grpc(self) -> str:
-        """Where gRPC clients begin."""
+        """Address for gRPC clients."""
         return self.addresses["grpc"]
 
     def start(self, **changed: str) -> None:
-        """Start, and return once it serves. changed: settings from now on."""
+        """Start the broker, and return when it serves requests. `changed` settings replace earlier
+        ones, also for later starts."""
         self.begin(**changed)
         self.addresses = json.loads(self._first_line())
 
     def begin(self, **changed: str) -> None:
-        """Start, and return before it serves."""
+        """Start the broker, and return without waiting for it."""
         assert self._process is None, "it runs"
         self._settings.update(changed)
         conf = self.folder / "broker.conf"
@@ -105,11 +109,11 @@ class BrokerProcess:
         self.end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit status."""
+        """Send SIGTERM. Return the exit status."""
         return self.end(signal.SIGTERM)
 
     def log(self) -> str:
-        """The end of its log."""
+        """Return the end of the broker's log."""
         return self.log_path.read_text(errors="replace")[-4000:]
 
     def __enter__(self) -> Self:
@@ -138,7 +142,8 @@ class BrokerProcess:
         return line
 
     def end(self, number: int) -> int:
-        """Send a signal and wait for the end; returns the exit status, 0 when it does not run."""
+        """Send a signal and wait for the exit. Return the exit status, or 0 if the process does not
+        run."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -155,8 +160,8 @@ class BrokerProcess:
 
 
 def _free_ports(count: int) -> set[int]:
-    """Ports that the system gives to nobody by itself: while the broker is down, none of them
-    becomes that of a connection, or of a server of another test."""
+    """Return free ports outside the range from which the system assigns ports. So no other program
+    gets one of these ports while the broker is down."""
     lowest = 32_768
     with suppress(OSError):  # Linux says it
         lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

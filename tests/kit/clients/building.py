@@ -1,19 +1,20 @@
-"""How the client programs of each language are resolved and built; each says why it cannot be.
+"""Build the client programs of each language. Each function returns the program, or the reason why
+it cannot be built.
 
     program = java_program("remoting")      # Apache's Java client 5.5.0, and mqadmin's classes
     program = java_program("remoting4")     # the same, 4.9.8
+    program = java_program("remoting43")    # the same, 4.3.2
     program = java_program("grpc")          # rocketmq-client-java 5.2.0
     program = node_program() | go_program() | python_program()
     if isinstance(program, str): pytest.skip(program)   # or use the fixtures of `fixtures.py`
     with program.start("Producers") as client:
         client.call("start_producer", name="p", namesrv=namesrv, group="g")
 
-Sources stand beside this module: `java/remoting/*.java` and so on (`java/talk/` is compiled into
-each Java program, `java/consumers/` into both of remoting), `node/*.js`, `go/*.go`, `python/*.py`.
-A Java source that tests start has a `public static void register(Talk talk)`; the arguments of
-`start` name such classes. Node and Python programs are started by a file's name
-(`node_program("clients.js")`). Dependencies are resolved by each language's own tool, at the
-versions that the `pom.xml`, `package.json` and `go.mod` name.
+The sources are in folders beside this module: `java/remoting/*.java` and so on (see FOLDERS),
+`node/*.js`, `go/*.go`, `python/*.py`. A Java source that tests start has a `public static void
+register(Talk talk)`. The arguments of `start` name such classes. Node and Python programs are
+started by a file's name (`node_program("clients.js")`). Each language's own tool resolves the
+dependencies, at the versions that the `pom.xml`, `package.json` and `go.mod` name.
 """
 
 from __future__ import annotations
@@ -32,35 +33,44 @@ from tests.kit.clients.program import Program
 
 HERE = Path(__file__).parent
 RESOLVE_TIMEOUT_S = 600
+FOLDERS = {
+    "remoting": ("talk", "remoting", "consumers"),
+    "remoting4": ("talk", "remoting4", "consumers"),
+    "remoting43": ("talk", "remoting4"),
+    "grpc": ("talk", "grpc"),
+}
+"""Folders with the sources of each Java program. Its `pom.xml` is in the folder of its name."""
 JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-"""Programs live for seconds: what starts at once beats what runs fast."""
+"""JVM options. Programs run for seconds, so a quick start matters more than speed."""
 
 
 class CannotBuild(Exception):
-    """The text says what the machine lacks."""
+    """A program cannot be built. The text names the missing tool."""
 
 
 @cache
 def java_program(client: str) -> Program | str:
-    """The program over a Java client: `remoting`, `remoting4` or `grpc`; or why there is none."""
+    """Return the program of a Java client (a key of FOLDERS), or the reason why it cannot be
+    built."""
     return _or_reason(lambda: _java(client))
 
 
 @cache
 def node_program(script: str) -> Program | str:
-    """The program `node/SCRIPT`; or why there is none."""
+    """Return the program `node/SCRIPT`, or the reason why it cannot be built."""
     return _or_reason(lambda: _node(script))
 
 
 @cache
 def go_program() -> Program | str:
-    """The program of `go/`; or why there is none."""
+    """Return the program in the folder `go/`, or the reason why it cannot be built."""
     return _or_reason(_go)
 
 
 @cache
 def python_program(script: str) -> Program | str:
-    """The program `python/SCRIPT` with this interpreter; or why there is none."""
+    """Return the program `python/SCRIPT`, run by this interpreter, or the reason why it cannot be
+    built."""
     if find_spec("rocketmq") is None:
         return "not installed: rocketmq-python-client"
     return Program((sys.executable, str(HERE / "python" / script)))
@@ -73,25 +83,31 @@ def _or_reason(build: Callable[[], Program]) -> Program | str:
         return str(reason)
 
 
-def _java(client: str) -> Program:
+def need_java() -> None:
+    """Raise CannotBuild without Maven and a recent JDK."""
     _need("java", "javac", "mvn")
     version = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(\d+)', version.stderr)
     if found is None or int(found[1]) < 17:
         raise CannotBuild(f"Java 17 or newer is needed, found {version.stderr.splitlines()[:1]}")
+
+
+def _java(client: str) -> Program:
+    need_java()
     pom = HERE / "java" / client / "pom.xml"
-    folders = ["talk", client, *(["consumers"] if client.startswith("remoting") else [])]
-    sources = [path for name in folders for path in sorted((HERE / "java" / name).glob("*.java"))]
+    sources = [
+        path for name in FOLDERS[client] for path in sorted((HERE / "java" / name).glob("*.java"))
+    ]
 
     def resolve(folder: Path) -> None:
         copy = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
-        _run(["mvn", "-q", "-B", "-f", str(pom), *copy])
+        run_command(["mvn", "-q", "-B", "-f", str(pom), *copy])
 
     jars = build_once(f"java-{client}-jars", [pom], resolve)
 
     def compile_sources(folder: Path) -> None:
         options = ["-nowarn", "-Xlint:none", "-d", str(folder), "-cp", f"{jars}/*"]
-        _run(["javac", *options, *map(str, sources)])
+        run_command(["javac", *options, *map(str, sources)])
 
     classes = build_once(f"java-{client}-classes", [pom, *sources], compile_sources)
     return Program(("java", *JVM_OPTIONS, "-cp", f"{classes}:{jars}/*", "Talk"))
@@ -104,7 +120,7 @@ def _node(script: str) -> Program:
     def install(folder: Path) -> None:
         for path in package:
             shutil.copy(path, folder)
-        _run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
+        run_command(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
 
     modules = build_once("node-modules", package, install)
     node = ("node", str(HERE / "node" / script))
@@ -116,7 +132,7 @@ def _go() -> Program:
     sources = [*(HERE / "go").glob("*.go"), *(HERE / "go").glob("go.*")]
 
     def build(folder: Path) -> None:
-        _run(["go", "build", "-o", str(folder / "client"), "."], HERE / "go")
+        run_command(["go", "build", "-o", str(folder / "client"), "."], HERE / "go")
 
     return Program((str(build_once("go-client", sources, build) / "client"),))
 
@@ -126,7 +142,8 @@ def _need(*tools: str) -> None:
         raise CannotBuild(f"not installed: {', '.join(missing)}")
 
 
-def _run(command: Iterable[str], folder: Path | None = None) -> None:
+def run_command(command: Iterable[str], folder: Path | None = None) -> None:
+    """Run a command of a build. Raises CannotBuild with the end of its output."""
     done = subprocess.run(
         [*command],
         cwd=folder,

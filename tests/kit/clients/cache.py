@@ -1,7 +1,8 @@
-"""What is built or resolved once on a machine: a folder of the user's cache for each set of inputs.
+"""Cache of built programs and resolved dependencies: one folder in the user's cache per set of
+inputs.
 
-The folder's name holds a digest of the inputs (sources, lists of dependencies), so that a change of
-them builds anew, beside the old one. `$CLIENTS_CACHE` moves the cache.
+The folder's name holds a digest of the inputs (sources, lists of dependencies), so a change of them
+builds into a new folder beside the old one. `$CLIENTS_CACHE` moves the cache.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 STAMP = "done"
-"""Written last: a folder without it is half built, and is built again."""
+"""Name of the file that is written last. A folder without it is incomplete, and is built again."""
 
 
 def build_once(name: str, inputs: Iterable[Path], build: Callable[[Path], None]) -> Path:
-    """The folder that `build` fills from these input files, built unless it is there already.
-
-    Several processes may ask at once: one builds, the others wait. Raises what `build` raises.
-    """
+    """Return the folder that `build` fills from the input files. An existing folder is not built
+    again. If several processes call this at the same time, one builds and the others wait. Raises
+    the errors of `build`."""
     digest = hashlib.sha256()
     for path in sorted(inputs):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -1,4 +1,4 @@
-"""What a collecting consumer of a client program has been given."""
+"""Messages that a client program's consumer received and collected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FAST_CLIENT = (
     "-Drocketmq.client.rebalance.waitInterval=1000",
     "-Drocketmq.client.rebalance.minInterval=200",
 )
-"""JVM options: a Java remoting consumer looks for new queues each second, not each 20."""
+"""JVM options: a Java remoting consumer looks for new queues every second instead of every 20 s."""
 
 Message = dict[str, Any]
 
@@ -19,8 +19,8 @@ Message = dict[str, Any]
 def wait_for_messages(
     client: ClientProcess, topic: str, count: int, *, longest_s: float = 60.0
 ) -> list[Message]:
-    """What the collector has of a topic, once it has `count` messages; sorted by queue and offset.
-    Fails when they do not come."""
+    """Wait until `count` messages of a topic were collected. Return them by queue and offset. The
+    test fails if they do not arrive."""
     deadline = time.monotonic() + longest_s
     while True:
         found: list[Message] = client.call("collected", topic=topic)
@@ -31,5 +31,5 @@ def wait_for_messages(
 
 
 def bodies(messages: list[Message]) -> list[str]:
-    """The text of each."""
+    """Return the text of each message."""
     return [message["body"] for message in messages]

@@ -1,7 +1,6 @@
-"""Fixtures of the lanes that run client programs; what a machine lacks is skipped with the reason.
-
-Each gives the `Program`: `with java_remoting.start("Producers") as client: …`.
-"""
+"""Fixtures of the tests that run client programs. If a program cannot run here, its tests are
+skipped with the reason. Each fixture returns a `Program`: `with java_remoting.start("Producers") as
+client: …`."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from tests.kit.clients.program import Program
 
 
 def program_or_skip(program: Program | str) -> Program:
-    """The program, or a skip that says why there is none."""
+    """Return the program, or skip the test with the reason why it cannot be built."""
     if isinstance(program, str):
         pytest.skip(f"no client: {program}")
     return program
@@ -20,7 +19,7 @@ def program_or_skip(program: Program | str) -> Program:
 
 @pytest.fixture(scope="session")
 def java_remoting() -> Program:
-    """Apache's Java client 5.5.0 over remoting, with rocketmq-tools (mqadmin) beside it."""
+    """Apache's Java client 5.5.0 for remoting, with rocketmq-tools (mqadmin)."""
     return program_or_skip(java_program("remoting"))
 
 

@@ -1,30 +1,41 @@
-"""A broker for the gRPC clients of four languages, with the groups that their tests consume in."""
+"""A broker for the gRPC clients of four languages, with the consumer groups of their tests."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from tests.kit.clients.building import go_program, java_program, node_program, python_program
 from tests.kit.clients.fixtures import program_or_skip
 from tests.kit.clients.program import ClientProcess
-from tests.kit.clients.served import Served, our_broker
+from tests.kit.clients.served import Served, knows_broker, our_broker
+from tests.kit.java import JavaTools
+from tests.kit.waiting import wait_for
 from tieredstore.broker.settings import load_broker_settings
 from tieredstore.broker.state.groups import SubscriptionGroupConfig, SubscriptionGroupManager
+from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
 
 LANGUAGES: Final = ("python", "java", "node", "go")
 WITH_PUSH: Final = ("python", "java", "node")
-"""The Go client of this version has a consumer that asks, and none that is called."""
+"""Languages whose client has a push consumer. The Go client of this version has none."""
+CLUSTER: Final = "DefaultCluster"
+TOPICS: Final = (
+    "simple", "large", "change", "push", "sql", "retry", "fifo", "poison", "delay", "transaction",
+)  # fmt: skip
 POLL: Final = {"grpcClientConsumerMaxLongPollingTimeoutMillis": "3000"}
-"""Consumers that are called wait for their poll when they close."""
+"""Time limit of a long poll. It is short, because a push consumer that closes waits until its poll
+ends."""
 RETRIES: Final = 2
-"""Deliveries after the first in the groups `retry_…`."""
+"""Number of redeliveries of a message in the groups `retry_…`."""
 
 
 def start_client(language: str) -> ClientProcess:
-    """Start the program of a language; skips with the reason where it cannot be built."""
+    """Start the program of a language. Skip the test with the reason if it cannot be built."""
     if language == "python":
         return program_or_skip(python_program("messaging.py")).start()
     if language == "java":
@@ -35,9 +46,8 @@ def start_client(language: str) -> ClientProcess:
 
 
 def write_groups(folder: Path) -> None:
-    """Make the groups `KIND_LANGUAGE` for a broker in a folder: simple, push, sql, retry, fifo,
-    poison, other.
-    All begin with the first message."""
+    """Write the groups `KIND_LANGUAGE` of a broker into its folder. The kinds are simple, push,
+    sql, retry, fifo, poison, other. All groups begin with the first message."""
     config = folder / "store" / "config"
     config.mkdir(parents=True)
     groups = SubscriptionGroupManager(config, load_broker_settings({}, "lab"))
@@ -54,16 +64,78 @@ def write_groups(folder: Path) -> None:
     (config / "subscriptionGroup.json").write_bytes(groups.encode())
 
 
+_TYPES: Final = {"transaction": "TRANSACTION", "fifo": "FIFO", "poison": "FIFO"}
+
+
+def write_topics(folder: Path) -> None:
+    """Write the topics `KIND_topic_LANGUAGE`, because a proxy makes no topics. It asks for the
+    outcome of transactions only in topics of type TRANSACTION."""
+    config = folder / "store" / "config"
+    topics = TopicConfigManager(config, load_broker_settings({}, "lab"))
+    for language in LANGUAGES:
+        for kind in TOPICS:
+            topics.update_topic(
+                TopicConfig(
+                    topic_name=f"{kind}_topic_{language}",
+                    attributes={"message.type": _TYPES.get(kind, "MIXED")},
+                )
+            )
+    (config / "topics.json").write_bytes(topics.encode())
+
+
 @contextmanager
 def lab_broker(folder: Path) -> Iterator[Served]:
-    """Our broker with the groups of `write_groups`."""
+    """Yield our broker, which has the groups that `write_groups` makes."""
     write_groups(folder)
     with our_broker(folder, POLL) as served:
         yield served
 
 
+@contextmanager
+def behind_proxy(folder: Path) -> Iterator[Served]:
+    """Yield a Java proxy in front of our broker and our name server."""
+    java = _find_java()
+    write_groups(folder)
+    write_topics(folder)
+    with (
+        our_broker(folder, POLL) as own,
+        java.proxy(folder, own.namesrv, CLUSTER) as grpc,
+    ):
+        yield Served(own.namesrv, grpc, is_proxy=True)
+
+
+@contextmanager
+def behind_proxy_and_java_namesrv(folder: Path) -> Iterator[Served]:
+    """Yield a Java proxy in front of our broker and a Java name server."""
+    java = _find_java()
+    write_groups(folder)
+    write_topics(folder)
+    with (
+        java.name_server(folder) as namesrv,
+        our_broker(folder, {**POLL, "namesrvAddr": namesrv}),
+    ):
+        wait_for(lambda: asyncio.run(knows_broker(namesrv)))
+        with java.proxy(folder, namesrv, CLUSTER) as grpc:
+            yield Served(namesrv, grpc, is_proxy=True)
+
+
+DOORS: Final = {
+    "own": lab_broker,
+    "proxy": behind_proxy,
+    "proxy and Java's name server": behind_proxy_and_java_namesrv,
+}
+"""Servers to which the gRPC clients connect."""
+
+
+def _find_java() -> JavaTools:
+    java = JavaTools.resolve()
+    if isinstance(java, str):
+        pytest.skip(f"no Java side: {java}")
+    return java
+
+
 class Lab:
-    """A client program that is connected to the broker."""
+    """A client program of one language that is connected to the broker."""
 
     def __init__(self, language: str, client: ClientProcess, served: Served) -> None:
         self.language = language
@@ -71,11 +143,11 @@ class Lab:
         self.served = served
 
     def topic(self, kind: str) -> str:
-        """Name a topic of this language's own."""
+        """Return the name of the topic that only this language's client uses."""
         return f"{kind}_topic_{self.language}"
 
     def call(self, verb: str, **fields: Any) -> Any:
-        """Ask the client."""
+        """Send a request to the client program."""
         return self.client.call(verb, grpc=self.served.grpc, **fields)
 
     def start_producer(self, *topics: str, transactional: bool = False) -> None:
@@ -83,11 +155,12 @@ class Lab:
         self.call("start_producer", name="p", topics=topics, transactional=transactional)
 
     def send(self, topic: str, body: str, **fields: Any) -> Any:
-        """Send with the producer `p`."""
+        """Send a message with the producer `p`."""
         return self.call("send", name="p", topic=topic, body=body, **fields)
 
     def receive_bodies(self, count: int) -> list[dict[str, Any]]:
-        """Receive with the consumer `c`, and acknowledge, until there are `count` messages."""
+        """Receive and acknowledge messages with the consumer `c`, until there are `count` of them.
+        Return their bodies."""
         found: list[dict[str, Any]] = []
         for _ in range(20):
             for message in self.call("receive", name="c", count=32, invisible_s=30):

@@ -2,9 +2,9 @@
 
 A program reads requests from its standard input, one JSON object a line, `{"verb": NAME, …}`, and
 answers each with one line: `{"ok": VALUE}`, or `{"error": TEXT, "type": CLASS, "code": NUMBER}` for
-what the client library raised (code: the response code of the broker, where the error has one).
-Whatever else happens (listeners that collect messages, threads that send) happens behind the verbs.
-So one start of a JVM serves many tests, and what is asserted stands in the tests, in Python.
+an error of the client library (code: the response code of the broker, if the error has one).
+Everything else (listeners that collect messages, threads that send) runs inside the verbs. So many
+tests use one JVM, and all assertions are in Python.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ STARTUP_TIMEOUT_S = 60.0
 
 
 class ClientFailed(Exception):
-    """The client library raised: type is the class's simple name, code the broker's answer."""
+    """The client library raised an error. `type` is the simple name of the error's class, and
+    `code` the broker's response code."""
 
     def __init__(self, text: str, type_name: str = "", code: int | None = None) -> None:
         super().__init__(f"{type_name}({code}): {text}")
@@ -39,18 +40,16 @@ class ClientFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How one client program is started; made by a module of `tests.kit.clients`.
-
-    command: what runs it; `start` appends its arguments. environment: beside the test's own; HOME
-    is a folder of its own for each process, since several clients write logs there.
-    """
+    """Command that starts one client program. Created by a module of `tests.kit.clients`. `start`
+    appends its arguments to `command`. `environment` has variables that are added to the test's.
+    Each process has its own HOME, because several clients write logs to HOME."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, *arguments: str, options: tuple[str, ...] = ()) -> ClientProcess:
-        """Start a process; a context manager that ends it. options: go before the rest of the
-        command (`-Dname=value` of a JVM)."""
+        """Start the client program. Return a context manager that ends it. `options`, such as
+        `-Dname=value` for a JVM, come before the other arguments of the command."""
         command = [self.command[0], *options, *self.command[1:], *arguments]
         return ClientProcess(command, self.environment)
 
@@ -83,37 +82,37 @@ class ClientProcess:
             raise
 
     def call(self, verb: str, *, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Any:
-        """Ask for one thing and wait for its answer. Raises ClientFailed, and AssertionError when
-        the program died or did not answer in time."""
+        """Send a request and return the answer. Raises ClientFailed. Raises AssertionError if the
+        program died or did not answer in time."""
         self.ask(verb, **fields)
         return self.answer(timeout_s=timeout_s)
 
     def ask(self, verb: str, **fields: Any) -> None:
-        """Send a request without waiting; `answer` gets its answer. One at a time."""
+        """Send a request without waiting for its answer. Call `answer` before the next request."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"verb": verb, **fields}) + "\n")
         self._process.stdin.flush()
 
     def answer(self, *, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        """The answer of the request that was asked last."""
+        """Return the answer to the last request."""
         found = json.loads(self._line(timeout_s))
         if "error" in found:
             raise ClientFailed(found["error"], found.get("type", ""), found.get("code"))
         return found["ok"]
 
     def kill(self) -> None:
-        """Kill it as a power cut does; `call` fails from then on."""
+        """Kill the process without a shutdown. Later uses of `call` fail."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def log(self) -> str:
-        """The end of what it wrote to its standard error."""
+        """Return the end of the program's standard error."""
         self._log.flush()
         return (self.home / "stderr.log").read_text(errors="replace")[-4000:]
 
     def close(self) -> None:
-        """End the process group, whatever it does, and remove its files."""
+        """End the process group, and delete its files."""
         self.kill()
         self._reader.join()
         for stream in (self._process.stdin, self._process.stdout, self._log):

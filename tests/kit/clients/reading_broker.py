@@ -1,4 +1,5 @@
-"""`tieredstore broker --read-only` as users run it: a process over the history of a tier."""
+"""`tieredstore broker --read-only` as users run it, in a process that serves the history of a
+tier."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ SETTINGS = {
 def reading_broker(
     tier: str, folder: Path, settings: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, str]]:
-    """Its addresses by what it speaks there. settings: keys of its broker.conf. Its state is
-    `folder/state`."""
+    """Yield the broker's addresses by protocol. The broker's state is in `folder/state`. `settings`
+    are keys and values of its broker.conf."""
     folder.mkdir(exist_ok=True)
     conf = folder / "broker.conf"
     keys = SETTINGS | dict(settings or {})

@@ -1,4 +1,4 @@
-"""A broker for client programs: ours, or the published Java broker, with the same settings."""
+"""A broker for client programs: ours, or the published Java broker with the same settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kit.clients.broker_process import BrokerProcess
 from tests.kit.java import JavaTools
 from tests.kit.remoting import RemotingClient
 from tests.kit.waiting import wait_for
-from tieredstore.broker.remoting.codes import RequestCode
+from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 
 SETTINGS = {
     "transactionTimeOut": "1000",
@@ -25,20 +25,23 @@ SETTINGS = {
     "autoCreateTopicEnable": "true",
     "brokerName": "labBroker",
 }
-"""Transactions are checked back after 1 s; delayed messages may be recalled."""
+"""Settings of both brokers. Transactions are checked after 1 s. Delayed messages may be
+recalled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Where clients connect: `host:port` of each; no gRPC at the Java broker."""
+    """Addresses for clients, each `host:port`. The Java broker has no gRPC. `is_proxy`: whether a
+    Java proxy serves gRPC."""
 
     namesrv: str
     grpc: str = ""
+    is_proxy: bool = False
 
 
 @contextmanager
 def our_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """Our broker over a new store in `folder`. settings: beside SETTINGS."""
+    """Yield our broker over a new store in `folder`. `settings` are added to SETTINGS."""
     with BrokerProcess(folder, {**SETTINGS, **(settings or {})}) as process:
         yield Served(process.namesrv, process.grpc)
         assert process.stop() == 0, process.log()
@@ -46,7 +49,8 @@ def our_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Itera
 
 @contextmanager
 def java_broker(folder: Path) -> Iterator[Served]:
-    """The Java broker over a new store in `folder`: the measure of our tests. Skips without it."""
+    """Yield the Java broker over a new store in `folder`. Its behaviour is the reference for ours.
+    Skip the test if the Java broker is not installed."""
     java = JavaTools.resolve()
     if isinstance(java, str):
         pytest.skip(f"no Java side: {java}")
@@ -54,18 +58,29 @@ def java_broker(folder: Path) -> Iterator[Served]:
     settings = [f"{name}={value}" for name, value in SETTINGS.items()]
     settings.append("waitTimeMillsInSendQueue=30000")
     with java.hold(folder / "store", *settings) as held:
-        # On a busy machine its first registration may fail; the next one comes within 30 s.
-        wait_for(lambda: asyncio.run(_knows_broker(held.namesrv)))
+        # On a busy machine its first registration may fail. The next one comes within 30 s.
+        wait_for(lambda: asyncio.run(knows_broker(held.namesrv)))
         yield Served(held.namesrv)
 
 
-async def _knows_broker(namesrv: str) -> bool:
+async def knows_broker(namesrv: str) -> bool:
+    """Return whether the broker has registered with a name server."""
     client = await RemotingClient.open(namesrv)
     try:
         answer = await client.request(RequestCode.GET_BROKER_CLUSTER_INFO)
     finally:
         await client.close()
     return SETTINGS["brokerName"].encode() in cast("bytes", answer.body)
+
+
+async def knows_topic(namesrv: str, topic: str) -> bool:
+    """Return whether a name server has a route to a topic."""
+    client = await RemotingClient.open(namesrv)
+    try:
+        answer = await client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    finally:
+        await client.close()
+    return answer.code == ResponseCode.SUCCESS
 
 
 BROKERS = {"ours": our_broker, "java": java_broker}

@@ -1,8 +1,8 @@
 """Records every file operation below a folder while a program runs, mapped writes included.
 
-`os` functions are wrapped, so what is recorded is what the system saw, whoever called it; files are
-written by `os` or through a mapping only (`open(…, "w")` would not be seen). A mapped file is
-compared with what it held before each later operation, so its writes lie between two operations.
+Functions of `os` are wrapped, so the recording has the calls of all callers. Files are written by
+`os` or through a mapping only (`open(…, "w")` would not be seen). A mapped file is compared with
+its earlier content before each later operation, so its writes lie between two operations.
 """
 
 # ruff: noqa: PTH115, PTH118, PTH119, PTH120
@@ -22,8 +22,8 @@ SECTOR: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes of a file. is_mapped: through a mapping, so the system may have written any part of it
-    at any time."""
+    """Bytes written to a file. With `is_mapped`, the bytes were written through a mapping, so any
+    part of them may have reached the disk at any time."""
 
     file: int
     position: int
@@ -33,7 +33,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A file's length was set; at_least: it only grew (posix_fallocate)."""
+    """A file gets a new length. With `at_least`, the file could only grow (posix_fallocate)."""
 
     file: int
     size: int
@@ -52,7 +52,7 @@ class SyncFolder:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A name came to a file. Paths are relative to the root."""
+    """A file gets a new name. Paths are relative to the root."""
 
     path: str
     file: int
@@ -65,7 +65,7 @@ class MakeFolder:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A file's name, or an empty folder, went."""
+    """A file's name, or an empty folder, is removed."""
 
     path: str
 
@@ -78,7 +78,8 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the test says about this moment: a message was put, or acknowledged."""
+    """A fact that the test recorded at this moment, for example that a message was put or
+    acknowledged."""
 
     fact: Any
 
@@ -88,7 +89,8 @@ Operation = Write | Resize | SyncFile | SyncFolder | Link | MakeFolder | Remove 
 
 @dataclass(slots=True)
 class Recording:
-    """What happened below `root`. first_files: content by number, of what was there before."""
+    """File operations below `root`. `first_files` has the content of each file that existed before,
+    by the file's number in the recording."""
 
     root: Path
     operations: list[Operation] = field(default_factory=list)
@@ -98,12 +100,13 @@ class Recording:
 
 
 class Recorder:
-    """See `record`. `mark` may be called by any thread."""
+    """Records file operations (see `record`). Any thread may call `mark`."""
 
     def __init__(self, root: Path) -> None:
         self.recording = Recording(root.resolve())
         self.on_operation: Callable[[str, str], None] = lambda name, path: None
-        """Called before an operation with its name and path; it may raise OSError in its place."""
+        """Called before an operation with its name and path. If it raises OSError, the operation
+        fails with it."""
         self._root = os.fspath(self.recording.root)
         self._lock = threading.RLock()
         self._names: dict[str, int] = {}
@@ -113,12 +116,12 @@ class Recorder:
         self._system: dict[str, Any] = {}
 
     def mark(self, fact: Any) -> None:
-        """Note a fact: all file operations noted before it have happened before it."""
+        """Record a fact. All operations recorded earlier have happened before the fact."""
         with self._lock:
             self._note_mapped_writes()
             self.recording.operations.append(Mark(fact))
 
-    # What is there before
+    # Files that exist already
 
     def _take_stock(self) -> None:
         for folder, names, files in os.walk(self._root):
@@ -137,10 +140,10 @@ class Recorder:
         self._names[path] = self._count
         return self._count
 
-    # What happens
+    # Events
 
     def _place(self, path: Any, dir_fd: int | None = None) -> str | None:
-        """The path relative to the root; None outside."""
+        """Return the path relative to the root, or None if it is outside of the root."""
         text = (
             os.fsdecode(path) if not isinstance(path, int) else os.readlink(f"/proc/self/fd/{path}")
         )
@@ -331,7 +334,7 @@ class Recorder:
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """Wrap the functions within the block."""
+        """Wrap the functions of `os` within the block."""
         wrapped: dict[str, Any] = {
             "open": self._open,
             "close": self._close,
@@ -370,7 +373,8 @@ class Recorder:
 
 @contextmanager
 def record(root: Path) -> Iterator[Recorder]:
-    """Record what happens below an existing folder within the block (`Recorder.recording`)."""
+    """Record the file operations below an existing folder within the block. The result is
+    `Recorder.recording`."""
     recorder = Recorder(root)
     with recorder.patched():
         yield recorder

@@ -1,4 +1,4 @@
-"""What a disk may hold after a crash at some operation of a recording."""
+"""States in which a crash at some operation of a recording may leave a disk."""
 
 # ruff: noqa: PTH120
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tests.kit.crash.recorder import (
 
 
 class Loss(enum.Enum):
-    """What of the operations that no sync covers is there after a crash."""
+    """Kinds of losses: which operations that were not synced are lost in a crash."""
 
     NOTHING = "the process was killed: all is there"
-    UNSYNCED = "the power went: only what was synced is there"
+    UNSYNCED = "the power went: only synced data is there"
     SOME_WRITES = "any of the writes are there, torn at sectors, all names"
     SOME_NAMES = "all writes are there, names up to some moment"
     ANY = "any of the writes, and names up to some moment"
@@ -57,14 +57,14 @@ NameOperation = Link | MakeFolder | Remove | Rename
 
 @dataclass(slots=True)
 class CrashState:
-    """Files and folders of one disk; `facts` were marked before the crash."""
+    """Files and folders of one disk. `facts` has the marks made before the crash."""
 
     files: dict[str, bytes]
     folders: list[str]
     facts: list[object]
 
     def write_to(self, target: Path) -> None:
-        """Make the state in an empty folder."""
+        """Write the state to an empty folder."""
         for folder in sorted(self.folders):
             (target / folder).mkdir(parents=True, exist_ok=True)
         for name, data in self.files.items():
@@ -74,7 +74,7 @@ class CrashState:
 
 
 def crash_state(recording: Recording, cut: int, loss: Loss, seed: int = 0) -> CrashState:
-    """Return what is there when the machine stops before operation number `cut`."""
+    """Return a state of the disk if the machine stops before operation number `cut`."""
     chance = random.Random(f"{seed}/{cut}/{loss.name}")
     happened = recording.operations[:cut]
     writes: dict[int, list[tuple[int, Write | Resize]]] = {}
@@ -123,7 +123,8 @@ def _kept_writes(
 
 
 def _torn(write: Write, chance: random.Random) -> Iterator[Write]:
-    """The whole write, none of it, or some of its sectors."""
+    """Return possible results of an interrupted write: all of it, nothing, or some of its
+    sectors."""
     fate = chance.random()
     if fate < 0.4:
         yield write
@@ -159,7 +160,8 @@ def _kept_names(
 
 
 def _apply_name(change: NameOperation, table: dict[str, int], folders: set[str]) -> None:
-    """A change whose own past was lost has no effect."""
+    """Apply the creation, renaming or removal of a name. It has no effect if the earlier changes of
+    that name were lost."""
     parent = os.path.dirname(change.path)
     match change:
         case Link():
@@ -187,5 +189,6 @@ def _apply_name(change: NameOperation, table: dict[str, int], folders: set[str])
 
 
 def cuts(recording: Recording) -> list[int]:
-    """Return every number of an operation before which the machine may stop, and the end."""
+    """Return the numbers of all operations before which the machine may stop, and the number after
+    the last operation."""
     return list(range(len(recording.operations) + 1))

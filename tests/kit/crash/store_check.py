@@ -1,4 +1,5 @@
-"""Whether what a store holds after a crash follows from what was put and acknowledged."""
+"""Checks of a store's content after a crash. The content must follow from the puts and the
+acknowledgements."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tieredstore.message.record import StoredMessage
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A put began. Bodies are unique; keys: of each message."""
+    """A put begins. Bodies are unique. `keys` are the keys of each message."""
 
     topic: str
     queue_id: int
@@ -24,12 +25,12 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """All that was put so far is promised to be there."""
+    """All messages that were put before are now acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deleting:
-    """A deletion of a topic began, or was answered."""
+    """A topic's deletion begins or ends."""
 
     topic: str
     is_done: bool = False
@@ -42,7 +43,7 @@ class Cleaning:
 
 @dataclass(slots=True)
 class Contents:
-    """What a store holds. offsets: [min, max) of each queue."""
+    """Content of a store. `offsets` has the range [min, max) of offsets of each queue."""
 
     offsets: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
     messages: dict[QueueKey, list[StoredMessage]] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class Contents:
 
 
 def read_contents(store: DefaultMessageStore) -> Contents:
-    """Read everything of a started store that users put, by gets."""
+    """Read all users' messages of a started store, by gets."""
     store.wait_until_dispatched()
     contents = Contents()
     for key in store.dispatch_source.queues():
@@ -76,11 +77,9 @@ def read_contents(store: DefaultMessageStore) -> Contents:
 
 
 def check_contents(contents: Contents, facts: Sequence[object]) -> None:
-    """Assert that what is there is a beginning of what was put, and has all that was promised.
-
-    Deleted topics have nothing of the deleted life, a topic whose deletion was under way has all
-    or nothing of it.
-    """
+    """Assert that the content is a prefix of the puts, and has all acknowledged messages. A deleted
+    topic has no message from before its deletion. A topic whose deletion had begun has all or none
+    of its messages."""
     puts: list[Put] = []
     lives: dict[str, int] = defaultdict(int)
     life_of: dict[bytes, int] = {}

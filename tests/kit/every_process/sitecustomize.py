@@ -1,7 +1,7 @@
-"""Runs at the start of each Python process, where this folder is in PYTHONPATH: other defaults for
-all tiers that suites make, also in processes of their own.
+"""Python runs this module at the start of each process whose PYTHONPATH has this folder. The module
+changes the defaults of all tiers in a test suite, also in child processes.
 
-    TIEREDSTORE_TEST_GROUP_SIZE=16777216 PYTHONPATH="$PWD/tests/kit/every_process" scripts/test …
+TIEREDSTORE_TEST_GROUP_SIZE=16777216 PYTHONPATH="$PWD/tests/kit/every_process" scripts/test …
 
 TIEREDSTORE_TEST_GROUP_SIZE: `tieredStoreChunkGroupSize`, 0 for no group objects.
 """

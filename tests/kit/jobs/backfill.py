@@ -1,4 +1,4 @@
-"""A tier to backfill, and what is found in it afterwards."""
+"""A tier for backfills, and the content that they leave in it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tieredstore.config import StoreConfig
-from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
+from tieredstore.jobs.backfilling.job import run_backfill
+from tieredstore.jobs.backfilling.target import backfill_target
 from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.options import BackfillOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.arrow.schema import TYPES
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.verify.verification import verify
 from tieredstore.table import Tier
@@ -34,7 +36,8 @@ SMALL_INDEX = {
 
 
 class MemoryChunks(ChunkProvider):
-    """A provider that is named by its class: chunk logs over the objects of this process."""
+    """A provider whose class name a configuration gives: chunk logs over objects in this process's
+    memory."""
 
     objects = MemoryObjectClient()
 
@@ -48,7 +51,7 @@ class MemoryChunks(ChunkProvider):
 
 
 def memory_tier(root: Path) -> TierLocation:
-    """A tier of chunk logs in memory, empty now."""
+    """Return an empty tier of chunk logs in memory."""
     MemoryChunks.objects = MemoryObjectClient()
     tier = tier_at(root)
     name = f"{__name__}:{MemoryChunks.__name__}"
@@ -81,7 +84,7 @@ def fill(
     run: JobRun | None = None,
     **properties: str,
 ) -> dict[str, Any]:
-    """Backfill a table, by way of a file of that name, and return the report."""
+    """Backfill a table that a file of the given name has, and return the report."""
     if isinstance(table, pa.Table):
         root.mkdir(parents=True, exist_ok=True)
         path = root / f"{name}.parquet"
@@ -93,7 +96,7 @@ def fill(
 def messages(
     count: int, *, topic: str = "orders", queue_id: int = 0, first: int = 0, **columns: Any
 ) -> pa.Table:
-    """A table of one queue; store times go up by one ms."""
+    """Return a table of messages of one queue. Store times rise by 1 ms per message."""
     numbers = range(first, first + count)
     return pa.table(
         {
@@ -110,7 +113,7 @@ def messages(
 
 
 def found(root: Path, tier: TierLocation | None = None, topic: str | None = None) -> pa.Table:
-    """All messages, all columns, by topic, queue and offset."""
+    """Return all messages of the tier, with all columns, by topic, queue and offset."""
     scan = Tier(tier or tier_at(root)).scan(
         topic, topic_pattern=None if topic else ".*", columns=list(TYPES)
     )
@@ -120,7 +123,7 @@ def found(root: Path, tier: TierLocation | None = None, topic: str | None = None
 
 
 def damage(tier: TierLocation) -> list[Finding]:
-    """What `verify` says of the tier and its metadata."""
+    """Return the damage that `verify` finds in the tier and its metadata."""
     provider, metadata = tier.connect(), tier.metadata()
     findings: list[Finding] = []
     try:
@@ -133,7 +136,7 @@ def damage(tier: TierLocation) -> list[Finding]:
 
 
 def contents(tier: TierLocation) -> dict[str, bytes]:
-    """All bytes of a tier, by segment."""
+    """Return all bytes of a tier, by segment."""
     provider = tier.connect()
     try:
         return {

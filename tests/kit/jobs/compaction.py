@@ -1,4 +1,4 @@
-"""What the tests of compactions of plain Parquet share."""
+"""Steps that the tests of compacting Parquet files share."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import Export, Place
-from tieredstore.jobs.exporting import CompactionRequest, Format, run_compact_export
+from tieredstore.jobs.exporting.compaction import run_compact_export
+from tieredstore.jobs.exporting.request import Format
 from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.options import CompactExportOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 
@@ -19,7 +21,7 @@ ROUNDS = 4
 
 
 def export_often(root: Path, tier: GrowingTier, **changes: Any) -> Export:
-    """A target of several small exports."""
+    """Make the target of several small exports."""
     exported = Export(root, Format.PARQUET, tier)
     for number in range(ROUNDS):
         exported.run(task_bytes=1 << 20, **changes)
@@ -32,8 +34,9 @@ def export_often(root: Path, tier: GrowingTier, **changes: Any) -> Export:
 def compact(
     to: str | Path, *, journal: Path | None = None, options: Any = None, **changes: Any
 ) -> dict[str, Any]:
-    """One run to its end. journal: kept when the run is killed."""
-    request = CompactionRequest(str(to), target_options=options or {}, **changes)
+    """Run one compaction to its end. `journal` is a journal file that stays if the run is
+    killed."""
+    request = CompactExportOptions(str(to), target_options=options or {}, **changes)
     with Journal(journal, {"job": "compact-export"}) as kept:
         report = run_compact_export(JobRun("compact-export", LocalRunner(1), kept), request)
         kept.finish()
@@ -41,13 +44,14 @@ def compact(
 
 
 def data_files(target: Path) -> list[Path]:
-    """Those that readers take, by folder and name."""
+    """Return the data files that readers use, sorted by folder and name."""
     found = [path for path in target.rglob("*.parquet") if "_tieredstore" not in path.parts]
     return sorted(found, key=lambda path: (path.parent, path.name))
 
 
 def rows_in_order(target: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The rows of all files, by folder and name, each with its folder."""
+    """Return the rows of all files, sorted by folder and file name, each with the name of its
+    folder."""
     return [
         (path.parent.name, row)
         for path in data_files(target)
@@ -56,12 +60,13 @@ def rows_in_order(target: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def staged(target: Path) -> list[str]:
-    """What tasks left."""
+    """Return the files that tasks staged and did not delete."""
     folder = target / "_tieredstore/staging"
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
 def missing(expected: Counter[Place], found: Counter[Place]) -> Counter[Place]:
-    """Messages that a reader lacks; none may come back more than twice."""
+    """Return the messages that a reader does not find. Check that no message is found more than
+    twice."""
     assert max(found.values(), default=0) <= 2
     return expected - found

@@ -1,4 +1,4 @@
-"""A small source tier, copies of it, and what two tiers must have in common."""
+"""A small source tier, copies of it, and comparisons of two tiers."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.disk.file_operations import FileOperations
 from tieredstore.jobs.copying.job import copy_tier
-from tieredstore.jobs.copying.report import CopyOptions, CopyReport
+from tieredstore.jobs.copying.report import CopyReport
 from tieredstore.jobs.copying.target import CopyTarget
+from tieredstore.jobs.options import CopyOptions
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
 
 PIECE_BYTES = 512
 
 
 class _Unsynced(FileOperations):
-    """A process that ends loses nothing that the system has."""
+    """File operations that never sync. After a process ends, the system's cache keeps the data."""
 
-    def write_synced(self, path: Path, data: bytes) -> None:
+    def write_synced(self, path: Path, data: bytes, mode: int = 0o644) -> None:
         path.write_bytes(data)
 
     def sync_directory(self, path: Path) -> None:
-        """Nothing, as above."""
+        """Do nothing, as for files."""
 
 
 def state(root: Path, *, read_only: bool = False) -> DefaultMetadataStore:
@@ -53,7 +54,7 @@ def copy(
     metadata: MetadataStore,
     options: CopyOptions | None = None,
 ) -> CopyReport:
-    """One run that must not fail for any queue."""
+    """Run a copy, which must not fail for any queue."""
     target = CopyTarget(provider, metadata, BROKER, ManualClock())
     chosen = options or CopyOptions(workers=2)
     report = copy_tier(source, origin_metadata, target, BROKER, chosen, piece_bytes=PIECE_BYTES)
@@ -63,7 +64,7 @@ def copy(
 
 
 def copy_to(built: BuiltTier, root: Path, options: CopyOptions | None = None) -> CopyReport:
-    """One run from a built tier with its state to a Posix tier below `root`."""
+    """Copy a built tier, using its state, to a Posix tier below `root`."""
     provider, metadata = posix(root), state(root)
     try:
         return copy(built.provider, state(built.root, read_only=True), provider, metadata, options)
@@ -73,7 +74,7 @@ def copy_to(built: BuiltTier, root: Path, options: CopyOptions | None = None) ->
 
 
 def contents(provider: SegmentProvider) -> dict[SegmentId, bytes]:
-    """All bytes of a tier."""
+    """Return all bytes of a tier, by segment."""
     return {
         listing.id: bytes(provider.open(listing.id).read(0, listing.size_bytes))
         for listing in provider.list()
@@ -85,7 +86,7 @@ Entries = list[tuple[SegmentId, int, int, int]]
 
 
 def entries(metadata: MetadataStore) -> Entries:
-    """Segments of the metadata with size, begin and end."""
+    """Return the segments of the metadata with size, begin and end."""
     return sorted(
         (
             (entry.id, entry.size, entry.begin_timestamp_ms, entry.end_timestamp_ms)
@@ -96,7 +97,7 @@ def entries(metadata: MetadataStore) -> Entries:
 
 
 def tables(metadata: MetadataStore) -> list[tuple[str, int, list[int]]]:
-    """Topics with their ids and queues."""
+    """Return the topics with their ids and queues."""
     return sorted(
         (topic.topic, topic.topic_id, sorted(q.queue_id for q in metadata.queues(topic.topic)))
         for topic in metadata.topics()
@@ -104,7 +105,7 @@ def tables(metadata: MetadataStore) -> list[tuple[str, int, list[int]]]:
 
 
 def findings(provider: SegmentProvider, root: Path) -> list[Finding]:
-    """What `verify` says of a tier with its state."""
+    """Return the findings of `verify` for a tier and its state."""
     metadata = state(root, read_only=True)
     found: list[Finding] = []
     verify(provider, load_catalogue(provider, metadata), found.append)

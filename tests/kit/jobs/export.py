@@ -1,4 +1,4 @@
-"""What the tests of exports share: a request for each format, a run, and what readers then see."""
+"""What export tests share: a request for each format, a run, and the rows that readers see."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tests.kit.growing_tier import GrowingTier
-from tieredstore.jobs.exporting import ExportRequest, Format, run_export
+from tieredstore.jobs.exporting.job import run_export
+from tieredstore.jobs.exporting.request import ExportRequest, Format
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
@@ -26,7 +27,7 @@ Place = tuple[str, int, int]
 
 @dataclass
 class Export:
-    """A tier, a target of one format, and the journal of the exports between them."""
+    """A tier, a target in one format, and the journal that exports continue."""
 
     root: Path
     form: Format
@@ -78,7 +79,8 @@ class Export:
         stop: StopSignal | None = None,
         **changes: Any,
     ) -> dict[str, Any]:
-        """One run to its end. journal: its name, for one that is kept when the run is killed."""
+        """Run one export to its end. `journal` names a journal file that survives if the run is
+        killed."""
         path = None if journal is None else self.root / f"{journal}.jsonl"
         with Journal(path, {"job": "export"}) as kept:
             run = JobRun("export", runner or LocalRunner(1), kept, stop=stop)
@@ -87,7 +89,7 @@ class Export:
         return report
 
     def table(self) -> pa.Table:
-        """All that a reader of the target sees."""
+        """Return all rows that a reader of the target sees."""
         match self.form:
             case Format.PARQUET:
                 found = ds.dataset(str(self.target), format="parquet", partitioning="hive")
@@ -104,14 +106,14 @@ class Export:
                     return catalog.load_table("lake.messages").scan().to_arrow()
 
     def places(self) -> Counter[Place]:
-        """How often each message is in the target."""
+        """Return how often the target has each message."""
         names = ["topic", "queue_id", "queue_offset"]
         rows = self.table().select(names).to_pylist()
         return Counter(tuple(row[name] for name in names) for row in rows)
 
 
 class suppress_close:
-    """Closes the connections that a catalog keeps open."""
+    """Close the connections that a catalog leaves open."""
 
     def __init__(self, catalog: Any) -> None:
         self._catalog = catalog
@@ -125,7 +127,7 @@ class suppress_close:
 
 
 def places_of(tier: GrowingTier) -> Counter[Place]:
-    """Each message of a tier once."""
+    """Return the places of all messages of a tier, each with the count 1."""
     import tieredstore
 
     rows = tieredstore.open(tier.url).scan(columns=["topic", "queue_id", "queue_offset"])

@@ -1,4 +1,4 @@
-"""A small tier whose index jobs run with faults, on Posix or on a chunk log."""
+"""A small tier, on Posix or in a chunk log, and index jobs that run over it with faults."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.index.tiered import COMPACTED_ITEM_DTYPE, compacted_size, unpack_header
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys.search import find_by_key
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import Faults, FaultyMetadataStore, FaultyProvider
@@ -36,11 +36,11 @@ SLOTS, MAX_ITEMS = 8, 17
 INDEX = f"{BROKER}/rmq_sys_INDEX/0"
 Job = Callable[[JobRun, TierLocation], dict[str, Any]]
 Item = tuple[int, int, int, int, int]
-"""hash, topic id, queue id, offset, size."""
+"""An item of an index: hash, topic id, queue id, offset and size."""
 
 
 class World:
-    """What outlives a process: the tier, the state directory, the work folder."""
+    """State that outlives a process: the tier, the state directory and the work folder."""
 
     def __init__(
         self, built: BuiltTier, root: Path, patch: pytest.MonkeyPatch, kind: str = "posix"
@@ -63,6 +63,9 @@ class World:
         if kind == "chunks":
             self._objects = ChunkProvider(MemoryObjectClient())
             _copy(built.provider, self._objects)
+            # The copy is a tier of its own, which the state does not know.
+            for memory in (root / "state" / "config").glob("tieredstoreTier.json*"):
+                memory.unlink()
         self._faults = Faults()
         self._provider, self._metadata = registry.segment_provider, registry.metadata_store
         patch.setattr(registry, "segment_provider", self._make_provider)
@@ -88,7 +91,7 @@ class World:
         workers: int = 1,
         source: TierLocation | None = None,
     ) -> dict[str, Any]:
-        """One process of a job, which goes on where the one before ended."""
+        """Run a job in one simulated process. The job continues what the previous process began."""
         self._faults = Faults() if faults is None else faults
         with Journal(self.root / "work" / "job.jsonl", {"job": "test"}) as journal:
             report = job(JobRun("test", LocalRunner(workers), journal), source or self.source)
@@ -111,7 +114,8 @@ class World:
         return found
 
     def remove_index(self, *, from_state: bool = False) -> None:
-        """As an accident would, or (from_state) as if there never had been any."""
+        """Remove the index segments from the tier, as an accident would. With `from_state`, also
+        remove them from the metadata."""
         provider = self.provider()
         for listing in list(provider.list(INDEX)):
             provider.open(listing.id, listing).delete()
@@ -122,7 +126,7 @@ class World:
             metadata.close()
 
     def index(self) -> dict[int, bytes]:
-        """Bytes of the index segments by base offset."""
+        """Return the bytes of the index segments by base offset."""
         provider = self.provider()
         return {
             listing.id.base_offset: bytes(provider.open(listing.id).read(0, listing.size_bytes))
@@ -131,14 +135,14 @@ class World:
         }
 
     def entries(self) -> list[tuple[int, int, int, int]]:
-        """Index segments of the metadata: base, size, begin, end."""
+        """Return the index segments of the metadata: base offset, size, begin and end time."""
         return [
             (entry.base_offset, entry.size, entry.begin_timestamp_ms, entry.end_timestamp_ms)
             for entry in self.metadata().segments(INDEX, FileSegmentType.INDEX)
         ]
 
     def items(self) -> Counter[Item]:
-        """Items of the index segments that the metadata has as written."""
+        """Return the items of the index segments to which the metadata gives a size."""
         sizes = {base: size for base, size, _, _ in self.entries()}
         whole = [data for base, data in self.index().items() if sizes.get(base)]
         return sum(map(items_of, whole), Counter())
@@ -151,7 +155,7 @@ class World:
         return found
 
     def leftovers(self) -> list[str]:
-        """Files of the work folder."""
+        """Return the files that remain in the work folder."""
         folder = self.root / "work"
         return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
 
@@ -163,7 +167,7 @@ def _copy(source: SegmentProvider, target: SegmentProvider) -> None:
 
 
 def items_of(index: bytes) -> Counter[Item]:
-    """Items of one compacted file."""
+    """Return the items of one compacted file."""
     header = unpack_header(index)
     slots = (len(index) - compacted_size(0, header.items)) // 8
     items = np.frombuffer(index, COMPACTED_ITEM_DTYPE, offset=compacted_size(slots, 0))
@@ -173,7 +177,7 @@ def items_of(index: bytes) -> Counter[Item]:
 def expected_items(
     built: BuiltTier, *, since_ms: int = 0, until_ms: int = 1 << 62
 ) -> Counter[Item]:
-    """What a loop over the messages puts into an index."""
+    """Return the items that the index must have, computed by a loop over the messages."""
     items: Counter[Item] = Counter()
     for (topic, queue_id), stored in built.stored.items():
         entry = built.metadata.topic(topic)
@@ -187,7 +191,8 @@ def expected_items(
 
 
 def check_index(world: World, built: BuiltTier) -> None:
-    """The index is right, known to the metadata, and every key is found through it."""
+    """Check that the index is correct, that the metadata lists it, and that the index finds every
+    key."""
     assert world.items() == expected_items(built)
     assert world.findings() == []
     assert world.findings(with_state=False) == []

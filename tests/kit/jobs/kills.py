@@ -1,4 +1,4 @@
-"""Kills of a process before or after any call of chosen methods."""
+"""Simulated kills of a process before or after any call of chosen methods."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 Steps = Sequence[tuple[type[Any], str]]
-"""Methods of classes."""
+"""Methods before or after which a process may be killed. Each is a class and the name of a
+method."""
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """The simulated kill of a process."""
 
 
 @contextmanager
 def killed_at(number: int, steps: Steps) -> Iterator[list[str]]:
-    """A kill before (even numbers) or after (odd ones) the call of a step, counted from 0; the
-    calls that were made are kept. A process that was killed does no step any more, in any of its
-    threads."""
+    """Kill the process before or after a call of one of the methods. Calls count from 0: `number`
+    2n is before call n, and 2n + 1 is after it. Earlier calls take effect. A killed process calls
+    no further method in any thread."""
     calls: list[str] = []
     lock, is_dead = threading.Lock(), False
 

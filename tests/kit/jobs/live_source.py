@@ -1,4 +1,4 @@
-"""A source that changes while it is read: what happens between two calls of the copy is chosen."""
+"""A source tier that changes between two chosen calls of a copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.kit.tier.flat import T0, ListSource, config
 from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import (
     Buffer,
     FileSegment,
@@ -20,6 +19,7 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
     WriteResult,
 )
+from tieredstore.contracts.tier_identity import EpochRecord
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
@@ -30,7 +30,7 @@ QUEUES = (QueueKey("TopicA", 0), QueueKey("TopicA", 1), QueueKey("TopicB", 0))
 
 
 class WatchedProvider(WrapperProvider):
-    """Calls `before` in front of each listing, size and read, with its number from 1 on."""
+    """Calls `before` before each listing, size and read, with the number of that call (from 1)."""
 
     def __init__(self, provider: SegmentProvider, before: Callable[[int], None]) -> None:
         super().__init__(provider)
@@ -80,7 +80,8 @@ class _WatchedSegment(WrapperSegment):
 
 
 class LiveWriter:
-    """A dispatcher and an index over a tier, a step at a time: messages, upload, index."""
+    """A dispatcher and an index that write a tier. Each step puts messages, uploads, and updates
+    the index."""
 
     def __init__(self, root: Path, provider: SegmentProvider) -> None:
         settings = config(
@@ -108,7 +109,7 @@ class LiveWriter:
         self.steps = 0
 
     def step(self) -> None:
-        """One message more a queue; the index is uploaded at every fifth step."""
+        """Put one more message into each queue. Every fifth step also uploads the index."""
         for key in QUEUES:
             name = f"{key.topic}-{key.queue_id}-{self.steps}"
             self._source.put(key, self.steps, 1, keys=(name,), uniq_key=f"U{name}")

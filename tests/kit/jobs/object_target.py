@@ -1,28 +1,29 @@
-"""A bucket in memory as the place of an export's target."""
+"""A bucket in memory as the target of an export."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from tieredstore.contracts.objects import ObjectInfo
 from tieredstore.contracts.segment import Buffer
-from tieredstore.providers.chunks.client import ObjectInfo
 from tieredstore.providers.memory.objects import MemoryObjectClient
 
 
 class Bucket:
-    """Objects, and what is done before each request on them. page_keys: of a listing."""
+    """Bucket that runs a hook before each request. `page_keys` is the number of keys per page of a
+    listing."""
 
     def __init__(self, page_keys: int = 1000) -> None:
         self.objects = MemoryObjectClient(page_keys=page_keys)
         self.on_request: Callable[[str, str], None] = lambda operation, key: None
 
     def connect(self, bucket: str, prefix: str, options: Mapping[str, str]) -> BucketFolder:
-        """In place of `connect_s3`."""
+        """Return the bucket. Tests use this in place of `connect_s3`."""
         del bucket, options
         return BucketFolder(self, prefix.strip("/"))
 
     def data_files(self) -> dict[str, bytes]:
-        """The objects that readers of the folder take, by their keys."""
+        """Return the objects that readers of the folder use, by key."""
         found = [info.key for info in self.objects.list("")]
         return {
             key: self.objects.get_range(key, 0, 1 << 40) or b""
@@ -32,7 +33,7 @@ class Bucket:
 
 
 class BucketFolder:
-    """Objects below a prefix: an `ObjectClient`."""
+    """An `ObjectClient` for those objects of the bucket whose keys have a prefix."""
 
     def __init__(self, bucket: Bucket, prefix: str) -> None:
         self._bucket = bucket

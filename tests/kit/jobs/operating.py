@@ -1,4 +1,4 @@
-"""A stopped broker over a tier, and an operator at the command line."""
+"""The tier of a stopped broker, and an operator who uses the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ T, K = [b"t %d" % number for number in range(9)], [b"k %d" % number for number i
 
 
 def make_world(root: Path) -> TieredLocal:
-    """Topic T with two queues and some segments each, topic K with one; the broker is stopped."""
+    """Create the tier of a stopped broker. It has topic T (two queues of several segments) and
+    topic K (one queue)."""
     world = TieredLocal(root, tieredStoreCommitLogMaxSize=600, tieredStoreConsumeQueueMaxSize=60)
     world.put("T", *T, key="old")
     world.put("T", *K, queue_id=1, key="other")
@@ -37,7 +38,7 @@ def place(world: TieredLocal) -> tuple[object, ...]:
 
 
 def done(world: TieredLocal, *arguments: object) -> dict[str, Any]:
-    """The report of a verb that works."""
+    """Return the report of a verb, which must succeed."""
     ran = operate(world, *arguments)
     assert ran.code == 0, ran.err
     record: dict[str, Any] = ran.record
@@ -45,7 +46,7 @@ def done(world: TieredLocal, *arguments: object) -> dict[str, Any]:
 
 
 def verified(world: TieredLocal) -> dict[str, Any]:
-    """The report of a verification that finds no damage."""
+    """Return the report of `verify`, which must find no damage."""
     ran = tieredstore(
         "verify", *place(world), "--output", "json", "--quiet", "--workers", 1
     )  # fmt: skip
@@ -59,7 +60,7 @@ def tier_bytes(world: TieredLocal, topic: str) -> int:
 
 
 def break_queue(world: TieredLocal) -> None:
-    """The metadata of queue 0 of T is damaged: it cannot be opened."""
+    """Damage the metadata of queue 0 of T, so that no broker can open the queue."""
     broker = world.store.flat_files.config.broker_name
     metadata = DefaultMetadataStore(world.root / "store" / METADATA_FILE, broker)
     metadata.load()
@@ -72,7 +73,7 @@ def break_queue(world: TieredLocal) -> None:
 
 
 def leave_stray(world: TieredLocal) -> None:
-    """Queue 0 of T has a segment that the metadata does not know of."""
+    """Add a segment to queue 0 of T that is missing in the metadata."""
     config = world.store.flat_files.config
     provider = PosixProvider(world.root / "tier", config.broker_cluster_name)
     path = f"{config.broker_name}/T/0"

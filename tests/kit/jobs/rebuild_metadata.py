@@ -1,4 +1,4 @@
-"""A tier that the engine writes, on Posix or on a chunk log, and its metadata made anew."""
+"""A tier that the flat files write, on Posix or as a chunk log, and its rebuilt metadata."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
+from tieredstore.jobs.metadata.job import run_rebuild_metadata
+from tieredstore.jobs.options import RebuildMetadataOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.metadata.json_store import DefaultMetadataStore
@@ -35,7 +36,8 @@ Facts = dict[str, Any]
 
 
 class World:
-    """A tier; `lost`: the state directory that its writer has, `made`: the one made anew."""
+    """A tier. `lost` is the state directory of its writer, and `made` is the rebuilt state
+    directory."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch, kind: str = "posix") -> None:
         self.root = root
@@ -58,7 +60,7 @@ class World:
 
     @contextmanager
     def opened(self, state: Path, *, writing: bool = False) -> Iterator[FlatFileStore]:
-        """The engine's queues, with the metadata of a state directory."""
+        """Open the tier's flat files with the metadata of a state directory."""
         metadata = DefaultMetadataStore(state / METADATA_FILE, BROKER, self.clock)
         metadata.load()
         store = FlatFileStore(self.config, self.provider, metadata, self.clock)
@@ -73,17 +75,22 @@ class World:
     def rebuild(
         self, state: Path | None = None, *, journal: Path | None = None, **options: Any
     ) -> dict[str, Any]:
-        """One run of the job, in this process."""
+        """Run the job once, in this process."""
         with Journal(journal, {"job": "test"}) as kept:
             run = JobRun("rebuild-metadata", LocalRunner(1), kept)
             report = run_rebuild_metadata(
-                run, self.source, state or self.made, RebuildOptions(**options), clock=self.clock
+                run,
+                self.source,
+                state or self.made,
+                RebuildMetadataOptions(**options),
+                clock=self.clock,
             )
             kept.finish()
         return report
 
     def views(self) -> tuple[Facts, Facts]:
-        """What the engine sees with the metadata that was lost, and with the one made anew."""
+        """Return how the flat files see the tier: with the lost metadata, and with the rebuilt
+        metadata."""
         return self.view(self.lost), self.view(self.made)
 
     def view(self, state: Path) -> Facts:
@@ -110,19 +117,19 @@ class World:
             }
 
     def file_of(self, id: SegmentId) -> Path:
-        """The file of a segment (Posix)."""
+        """Return the file of a segment in a Posix tier."""
         found = (self.root / "tier").rglob(f"{id.path}/{id.type.name}/*{id.base_offset:020d}")
         return next(found)
 
     def last_file(self, path: str, type: FileSegmentType) -> Path:
-        """The file of the last segment of a path (Posix)."""
+        """Return the file of a path's last segment in a Posix tier."""
         found = [item.id for item in self.provider.list(path) if item.id.type is type]
         return self.file_of(max(found, key=lambda name: name.base_offset))
 
 
 def facts(metadata: MetadataStore) -> Facts:
-    """What the metadata says, without the times of its own entries. An empty segment has an end
-    that says when it was announced."""
+    """Return the content of the metadata, except the creation times of entries. An empty segment
+    has its registration time as its end time."""
     return {
         "topics": {
             topic.topic: (
@@ -152,32 +159,33 @@ def facts(metadata: MetadataStore) -> Facts:
 
 
 def facts_of(state: Path, broker: str = BROKER) -> Facts:
-    """`facts` of a state directory."""
+    """Return the `facts` of the metadata in a state directory."""
     metadata = DefaultMetadataStore(state / METADATA_FILE, broker, read_only=True)
     metadata.load()
     return facts(metadata)
 
 
 def rebuilt(built: BuiltTier, state: Path, **options: Any) -> dict[str, Any]:
-    """One run over a tier that `TierBuilder` wrote. options: of the job, or of a broker.conf."""
+    """Run the job once over a tier that `TierBuilder` wrote. `options` are options of the job, or
+    keys of a broker.conf."""
     run = JobRun("rebuild-metadata", LocalRunner(1), Journal(None, {}))
     keys = {key: str(options.pop(key)) for key in list(options) if key.startswith("tieredStore")}
     source = locate(built.url, properties=keys)
-    return run_rebuild_metadata(run, source, state, RebuildOptions(**options))
+    return run_rebuild_metadata(run, source, state, RebuildMetadataOptions(**options))
 
 
 def kinds(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Severity and kind of each finding."""
+    """Return the severity and kind of each finding."""
     return [(finding["severity"], finding["kind"]) for finding in report["findings"]]
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """The simulated kill of a process."""
 
 
 def killed_at(call: int, function: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
-    """`function`, which ends the process before or after its work when it is called for the
-    `call`th time."""
+    """Wrap `function`, so that the process is killed before or after the work of call number
+    `call`."""
     calls = iter(range(1 << 30))
 
     def wrapped(*arguments: Any, **options: Any) -> Any:

@@ -1,7 +1,5 @@
-"""Runs backfills that die at a chosen write.
-
-A request is {"table", "root", "die_at", "torn"}; the status is 0 or 9 (`KILLED`).
-"""
+"""Runs backfills that are killed at a chosen write. A request is {"table", "root", "die_at",
+"torn"}. The exit status is 0 for a completed run, or 9 (`KILLED`) for a killed run."""
 
 from __future__ import annotations
 
@@ -11,8 +9,10 @@ from typing import Any
 from tests.kit.killable.driver import serve
 from tests.kit.killable.writes import KillableCalls, KillableOperations, Writes
 from tieredstore import registry
-from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
+from tieredstore.jobs.backfilling.job import run_backfill
+from tieredstore.jobs.backfilling.target import backfill_target
 from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.options import BackfillOptions
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.metadata.json_store import DefaultMetadataStore

@@ -1,8 +1,7 @@
-"""Work in forked processes that may die: what is imported is imported once.
-
-A module of work ends with `serve(run)` and is started by `Driver`. The two talk in lines: a request
-(a JSON object), the process id of the fork that has it, `go`, and the fork's exit status.
-"""
+"""Runs work in forked processes that may be killed. The driver process imports modules once for all
+forks. A module of work ends with `serve(run)`, and `Driver` starts it. The test and the driver
+process exchange lines: a request (a JSON object), the process id of the fork that executes it,
+`go`, and the fork's exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ from tests.kit.paths import ROOT
 
 
 class Driver:
-    """Starts a module of work (`python -m`) and runs requests in forks of it, one by one."""
+    """Starts a module (`python -m`), and runs requests one by one in forks of the module's
+    process."""
 
     def __init__(self, module: str) -> None:
         self._process = subprocess.Popen(
@@ -33,8 +33,8 @@ class Driver:
     def run(
         self, request: dict[str, Any], on_start: Callable[[int], None] = lambda _pid: None
     ) -> int:
-        """Run one request; paths are sent as text. on_start: is told the process id before the
-        work begins. Returns the exit status, 0 for work that ended."""
+        """Run one request, whose paths are texts. Return the exit status, which is 0 for completed
+        work. `on_start` is called with the process id before the work begins."""
         self._send(json.dumps(request, default=_path_text))
         on_start(int(self._receive()))
         self._send("go")
@@ -58,7 +58,7 @@ def _path_text(value: object) -> str:
 
 
 def serve(run: Callable[[dict[str, Any]], None]) -> None:
-    """Run the requests that stdin has, each in a fork."""
+    """Serve the requests from stdin, each in a fork."""
     for line in sys.stdin:
         print(_fork(run, json.loads(line)), flush=True)
 

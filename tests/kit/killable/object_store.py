@@ -1,7 +1,7 @@
 """Writes, merges, seals and deletes in child processes that the test kills.
 
-A request is {"url", "done"}. `done` is a file in which the child writes what it was told to be
-done, one line each: `size SEGMENT BYTES`, `seal SEGMENT`, `delete SEGMENT`.
+A request is {"url", "done"}. The child appends each completed step to the file `done`, one line
+each: `size SEGMENT BYTES`, `seal SEGMENT`, `delete SEGMENT`.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ SEALED = (LARGE, QUEUE)
 
 
 def content(id: SegmentId) -> bytes:
-    """All bytes of a segment: no two places of it look alike."""
+    """Return the content to write into a segment. The bytes after a position identify the
+    position."""
     salt = int.from_bytes(str(id).encode()[-7:])
     words = np.arange(sum(BATCHES[id]) // 8 + 1, dtype=np.uint64) + np.uint64(salt)
     return (words * np.uint64(0x9E3779B97F4A7C15)).tobytes()[: sum(BATCHES[id])]
 
 
 def open_tier(url: str) -> S3Provider:
-    """Maintenance happens when it is called, so that the n-th request is the same in every run,
-    and by a clock on which a week goes by from look to look: all grace times are over."""
+    """Open a tier whose maintenance runs only on call, so that every run makes the same n-th
+    request. Each reading of the clock advances it by a week, so that all grace times are over."""
     from tieredstore.providers.s3.client import S3Client
     from tieredstore.providers.s3.lane import ServerClock
     from tieredstore.providers.s3.provider import S3Provider
@@ -73,7 +74,7 @@ def open_tier(url: str) -> S3Provider:
 
 
 def work(url: str, done: Path) -> None:
-    """Everything, or what a killed run left of it."""
+    """Do the steps that earlier, killed runs did not complete."""
     provider = open_tier(url)
     epoch = provider.acquire_writer(BROKER, take_over=True)
     deleted = done.exists() and f"delete {DOOMED}" in done.read_text()
@@ -114,8 +115,10 @@ def run(request: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    import boto3  # noqa: F401 - before the forks
-
     import tieredstore.providers.s3.provider  # noqa: F401
+    from tieredstore.providers.s3.session import make_client
+    from tieredstore.providers.s3.settings import S3Settings
 
+    # before the forks: the modules, and botocore's description of S3
+    make_client(S3Settings(bucket="none", region="us-east-1"), bulk=False).close()
     serve(run)

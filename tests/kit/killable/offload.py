@@ -1,7 +1,5 @@
-"""Runs offloads that die at a chosen write.
-
-A request is {"store", "root", "die_at", "torn"}; the status is 0 or 9 (`KILLED`).
-"""
+"""Runs offloads that are killed at a chosen write. A request is {"store", "root", "die_at",
+"torn"}. The exit status is 0 for a completed run, or 9 (`KILLED`) for a killed run."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from tests.kit.killable.driver import serve
 from tests.kit.killable.writes import KillableCalls, KillableOperations, Writes
 from tieredstore import registry
 from tieredstore.jobs.offloading.job import offload_store
-from tieredstore.jobs.offloading.options import OffloadOptions
+from tieredstore.jobs.options import OffloadOptions
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 
@@ -44,7 +42,7 @@ def offload(store: Path, root: Path, writes: Writes) -> None:
     conf = root.parent / f"{root.name}.conf"
     conf.write_text(CONF)
     report = offload_store(
-        OffloadOptions(store, f"file://{root}/tier", root / "state", config=conf, workers=1)
+        OffloadOptions(f"file://{root}/tier", store, state=root / "state", config=conf, workers=1)
     )
     if report.failed:
         raise report.failed[0][1]

@@ -1,8 +1,6 @@
-"""Runs a local store under load, in a process that is killed.
-
-A request is {"store", "acks", "flush_disk_type"}. What was acknowledged is in the file
-`acks`, a line each: topic, queue id, number. Numbers of a queue rise from 0 over all lives.
-"""
+"""Runs a local store under load, in a process that a test kills. A request is {"store", "acks",
+"flush_disk_type"}. The file `acks` lists the acknowledged messages, one per line: topic, queue id,
+number. The numbers of a queue rise from 0 across all processes."""
 
 from __future__ import annotations
 
@@ -17,14 +15,15 @@ from tests.kit.killable.driver import serve
 from tests.kit.store_type import STORE_TYPE
 from tieredstore.config import StoreConfig
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.record import Message
+from tieredstore.message.encoding import Message
 
 QUEUES = (("A", 0), ("A", 1), ("B", 0))
 BATCH = 7
 
 
 def make_config(root: Path, **changes: Any) -> StoreConfig:
-    """64 KiB commit log files, 100 units a queue file: a life rolls many."""
+    """Return settings with commit log files of 64 KiB and 100 units per queue file, so that each
+    process rolls many files."""
     config = StoreConfig(
         store_path_root_dir=str(root),
         store_type=STORE_TYPE,
@@ -37,7 +36,7 @@ def make_config(root: Path, **changes: Any) -> StoreConfig:
 
 
 def body_of(topic: str, queue_id: int, number: int) -> bytes:
-    """Return the body of one message: what it is, and a length that varies."""
+    """Return the body of one message: its identity, and padding of varying length."""
     head = b"%s/%d/%d/" % (topic.encode(), queue_id, number)
     return head.ljust(20 + number * 37 % 900, b"x")
 

@@ -1,7 +1,8 @@
-"""An offload that says how far it is, and waits there: `python -m … STORE ROOT CONF`.
+"""An offload that reports its progress and waits at each step:
 
-It prints `writer` when it has the right to write and goes on at a line from outside; it prints
-`uploaded` when its messages are in the tier, before it ends in good order, and waits to be killed.
+`python -m … STORE ROOT CONF`. The program prints `writer` when it owns the writer epoch, and
+continues after a line of input. It prints `uploaded` when its messages are in the tier, before its
+clean shutdown, and waits to be killed.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import sys
 from pathlib import Path
 
 from tieredstore import registry
-from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import WriterEpoch
+from tieredstore.contracts.tier_identity import EpochRecord
 from tieredstore.contracts.wrapping import WrapperProvider
 from tieredstore.jobs.offloading.job import offload_store
-from tieredstore.jobs.offloading.options import OffloadOptions
+from tieredstore.jobs.options import OffloadOptions
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 
@@ -44,7 +45,7 @@ def main(store: str, root: str, conf: str) -> None:
         config, clock
     )
     offload_store(
-        OffloadOptions(Path(store), f"file://{root}/tier", Path(root) / "state", Path(conf))
+        OffloadOptions(f"file://{root}/tier", store, state=Path(root) / "state", config=conf)
     )
 
 

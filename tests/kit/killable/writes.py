@@ -1,7 +1,5 @@
-"""Writes that are counted, and one of them is the last: files of a tier and of the metadata.
-
-`os._exit` is what SIGKILL leaves: the page cache, and nothing else.
-"""
+"""Counts the writes to the files of a tier and its metadata, and kills a run at one of them.
+`os._exit` leaves the same state as SIGKILL: only the page cache survives."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ def load_writes(root: Path) -> list[str]:
 
 
 def kill_points(writes: Sequence[str]) -> list[tuple[int, bool]]:
-    """Return where to die: before each write (so also after the one in front), and in the middle
-    of those that have one."""
+    """Return the kill points: before each write, and in the middle of those writes that can be
+    torn."""
     return [
         (at, torn)
         for at, what in enumerate(writes)
@@ -35,7 +33,7 @@ def kill_points(writes: Sequence[str]) -> list[tuple[int, bool]]:
 
 
 class Writes:
-    """Counts writes and dies at one of them: before it, or with half of it done."""
+    """Counts writes. Ends the process before a chosen write, or after half of that write."""
 
     def __init__(self, die_at: int | None, torn: bool) -> None:
         self._die_at = die_at
@@ -50,7 +48,8 @@ class Writes:
         self.seen.append(what)
 
     def save(self, root: Path) -> None:
-        """Leave `writes.json`, what each write was, in the root of a run that ended."""
+        """Write descriptions of all writes of a completed run to `writes.json` in the run's
+        root."""
         (root / WRITES).write_text(json.dumps(self.seen))
 
 
@@ -82,17 +81,17 @@ class KillableCalls(PosixCalls):
         super().unlink(path)
 
     def sync(self, fd: int) -> None:
-        """Nothing: a killed process loses nothing that the system has."""
+        """Do nothing: the data of a killed process stays in the system's cache."""
 
     def sync_directory(self, path: str) -> None:
-        """Nothing, as above."""
+        """Do nothing, as for a file."""
 
 
 class KillableOperations(FileOperations):
     def __init__(self, writes: Writes) -> None:
         self._writes = writes
 
-    def write_synced(self, path: Path, data: bytes) -> None:
+    def write_synced(self, path: Path, data: bytes, mode: int = 0o644) -> None:
         self._writes.next("metadata write", lambda: path.write_bytes(data[: len(data) // 2]))
         path.write_bytes(data)
 
@@ -113,7 +112,7 @@ class KillableOperations(FileOperations):
         super().unlink(path)
 
     def sync_directory(self, path: Path) -> None:
-        """Nothing, as above."""
+        """Do nothing, as for a file."""
 
 
 class _KillableAppend:
@@ -133,14 +132,14 @@ class _KillableAppend:
 
 
 class KillableRuns:
-    """Runs of a module of work: to the end, or to a write at which one dies."""
+    """Runs of a module of work. Each run completes, or is killed at a write."""
 
     def __init__(self, module: str, **inputs: Path) -> None:
         self._driver = Driver(module)
         self._inputs = inputs
 
     def run(self, root: Path, die_at: int | None = None, torn: bool = False) -> int:
-        """Return 0 for a run that ended, `KILLED` for one that was killed."""
+        """Run the module once. Return 0 for a completed run, `KILLED` for a killed run."""
         return self._driver.run({"root": root, "die_at": die_at, "torn": torn, **self._inputs})
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""Fixtures of every lane that uses S3 servers; one that the machine lacks is skipped."""
+"""Fixtures for all tests that use S3 servers. If a server is missing on the machine, its tests are
+skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tests.kit.object_store.servers import ENVIRONMENT, NotHere, ObjectStore, Se
 
 @pytest.fixture(scope="session", autouse=True)
 def credentials() -> Iterator[None]:
-    """The test credentials and nothing of the user's, for the default chain."""
+    """Let boto3's default chain find only the test credentials."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION"):
             patch.delenv(name, raising=False)

@@ -1,5 +1,5 @@
-"""A proxy that passes on the last bytes of what a client sends a moment later, as a busy machine
-does, and keeps the heads of the requests."""
+"""A proxy that forwards the last bytes of a client's request with a delay, as a busy machine does,
+and records the heads of the requests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Self
 from urllib.parse import urlsplit
 
 _LATE_BYTES = 5
-"""Of a body in chunks, the last chunk."""
+"""Size of the last chunk of a chunked body, bytes."""
 _HEAD = re.compile(rb"(?:GET|PUT|POST|HEAD|DELETE) \S+ HTTP/1\.1\r\n.*?\r\n\r\n", re.DOTALL)
 
 
 class LateEnds:
-    """In front of the server at `endpoint`; a context manager. heads: of all requests so far."""
+    """A proxy in front of the server at `endpoint`, as a context manager. `heads` has the request
+    line and headers of each request."""
 
     def __init__(self, endpoint: str, delay_s: float = 0.03) -> None:
         parts = urlsplit(endpoint)

@@ -1,7 +1,8 @@
-"""The object stores of this lane: a fresh bucket on each server that `localstack/` starts."""
+"""Object stores for tests: new buckets on the servers that `localstack/` starts."""
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import uuid
@@ -15,6 +16,7 @@ from urllib.parse import quote
 from tests.kit.paths import ROOT
 
 if TYPE_CHECKING:
+    from boto3.session import Session
     from types_boto3_s3.client import S3Client
 
 NAMES = ("moto", "localstack", "versitygw")
@@ -32,13 +34,12 @@ SCRIPTS = ROOT / "localstack"
 
 
 class NotHere(Exception):
-    """The machine lacks that server; the message says what is missing."""
+    """A server is missing on this machine. The message names the missing part."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """A bucket of its own on a server. endpoint: where tests reach it; server_endpoint: past any
-    proxy."""
+    """A bucket on a server. Tests use `endpoint`. `server_endpoint` bypasses every proxy."""
 
     server: str
     endpoint: str
@@ -50,20 +51,20 @@ class ObjectStore:
         return self.server != "moto"
 
     def url(self, prefix: str = "tier", **options: str) -> str:
-        """As `--tier` takes it."""
+        """URL of the bucket for the option `--tier`."""
         named = {"endpoint": self.endpoint, "region": REGION, "path_style": "true", **options}
         query = "&".join(f"{key}={quote(value, safe=':/')}" for key, value in named.items())
         return f"s3://{self.bucket}/{prefix}?{query}"
 
     def through(self, endpoint: str) -> ObjectStore:
-        """The same bucket behind a proxy."""
+        """Return the same bucket, reached through a proxy."""
         return replace(self, endpoint=endpoint)
 
     def client(self) -> S3Client:
         return boto_client(self.endpoint)
 
     def keys(self, prefix: str = "") -> dict[str, int]:
-        """All keys with their sizes, bytes; past any proxy."""
+        """Return all keys with their objects' sizes in bytes, listed without a proxy."""
         paginator = _shared_client(self.server_endpoint or self.endpoint).get_paginator(
             "list_objects_v2"
         )
@@ -75,7 +76,7 @@ class ObjectStore:
         return len(client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", []))
 
     def put(self, keys: Iterable[str], body: bytes = b"") -> None:
-        """Put the same body at each of these keys."""
+        """Put the same body at each key."""
         client = _shared_client(self.server_endpoint or self.endpoint)
         with ThreadPoolExecutor(16) as pool:
             futures = [
@@ -93,16 +94,16 @@ class ObjectStore:
 
 
 class Servers:
-    """Starts each server once, when a test first asks for it."""
+    """Starts each server once, when the first test needs it."""
 
     def __init__(self, run_directory: Path) -> None:
         self._run_directory = run_directory
         self._endpoints: dict[str, str | NotHere] = {}
 
     def bucket(self, server: str) -> ObjectStore:
-        """A new bucket. Raises NotHere."""
+        """Make a new bucket. Raises NotHere if its server is missing."""
         if server not in self._endpoints:
-            self._endpoints[server] = self._start(server)
+            self._endpoints[server] = self.up(server)
         endpoint = self._endpoints[server]
         if isinstance(endpoint, NotHere):
             raise endpoint
@@ -117,8 +118,10 @@ class Servers:
         if self._endpoints:
             subprocess.run([f"{SCRIPTS}/down", "--run-dir", self._run_directory], check=True)
 
-    def _start(self, server: str) -> str | NotHere:
-        # CI has all of them; elsewhere nobody waits for a build that was not asked for
+    def up(self, server: str) -> str | NotHere:
+        """Run `localstack/up`. Return the server's endpoint, or the reason why the server does not
+        run."""
+        # CI has all of them. Elsewhere only a requested server is built.
         optional = [] if os.environ.get("TIEREDSTORE_NO_SKIPS") else ["--no-install"]
         command = [f"{SCRIPTS}/up", "--run-dir", str(self._run_directory), *optional, server]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -131,18 +134,18 @@ _clients: dict[str, S3Client] = {}
 
 
 def _shared_client(endpoint: str) -> S3Client:
-    """One for each server: making a client takes longer than most tests."""
+    """Return the shared client of a server, because creating a client takes longer than most
+    tests."""
     if endpoint not in _clients:
         _clients[endpoint] = boto_client(endpoint)
     return _clients[endpoint]
 
 
 def boto_client(endpoint: str) -> S3Client:
-    """A client of boto3 with the test credentials, apart from what the provider uses."""
-    import boto3
+    """Create a boto3 client with the test credentials, separate from the provider's client."""
     from botocore.config import Config
 
-    make: Callable[..., S3Client] = boto3.session.Session().client
+    make: Callable[..., S3Client] = _session().client
     return make(
         "s3",
         endpoint_url=endpoint,
@@ -156,3 +159,11 @@ def boto_client(endpoint: str) -> S3Client:
             max_pool_connections=32,
         ),
     )
+
+
+@functools.cache
+def _session() -> Session:
+    """Return the session of all clients. A session reads boto3's description of S3 only once."""
+    import boto3
+
+    return boto3.session.Session()

@@ -1,4 +1,4 @@
-"""Opens tiers on the lane's object stores, by URL as a user does."""
+"""Opens tiers on the servers of the object store tests, by URL as a user does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def config_of(store: ObjectStore, prefix: str = "tier", **options: str) -> Store
 
 
 def s3_client(store: ObjectStore, prefix: str = "tier", **options: str) -> S3Client:
-    """What is below the provider."""
+    """Return the S3 client that a provider uses."""
     from tieredstore.providers.s3.client import S3Client
     from tieredstore.providers.s3.settings import S3Settings
 

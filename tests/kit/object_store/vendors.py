@@ -1,4 +1,4 @@
-"""versitygw behind a proxy of ours that speaks as other vendors do."""
+"""The server versitygw behind our proxy, which imitates other vendors."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from tests.kit.fault_proxy.http import Credentials
+from tests.kit.fault_proxy.proxy import FaultProxy
+from tests.kit.fault_proxy.vendors import (
+    CosStore,
+    GoogleStore,
+    ObsStore,
+    OssStore,
+)
 from tests.kit.object_store.servers import CREDENTIALS, ObjectStore
 from tests.kit.object_store.tiers import CLUSTER, s3_client
 from tieredstore.providers.s3.client import S3Client
 from tieredstore.providers.s3.dialects.dialect import DIALECTS
 from tieredstore.providers.s3.place import S3Place
 from tieredstore.providers.s3.provider import S3Provider
-from tieredstore.testing.fault_proxy.http import Credentials
-from tieredstore.testing.fault_proxy.proxy import FaultProxy
-from tieredstore.testing.fault_proxy.vendors import (
-    CosStore,
-    GoogleStore,
-    ObsStore,
-    OssStore,
-)
 
 Vendor = OssStore | CosStore | ObsStore | GoogleStore
 VENDORS: Mapping[str, type[Vendor]] = {
@@ -29,12 +29,13 @@ VENDORS: Mapping[str, type[Vendor]] = {
     "obs": ObsStore,
     "google": GoogleStore,
 }
-"""By the names of the dialects."""
+"""Classes of the vendors, by the name of their dialect."""
 
 
 @dataclass(frozen=True, slots=True)
 class VendorStore:
-    """A bucket that is reached through `vendor`; tiers in it are opened with `options`."""
+    """A bucket that is reached through the imitation `vendor`. Tiers in it are opened with
+    `options`."""
 
     store: ObjectStore
     vendor: Vendor
@@ -47,17 +48,18 @@ class VendorStore:
         return options_of(self.dialect)
 
     def client(self, prefix: str) -> S3Client:
-        """Make a client below a prefix; all share connections, whose making takes longest."""
+        """Return a client for the keys below a prefix. All clients share connections, because
+        connecting is slow."""
         return _View(self.shared, prefix)
 
     def tier(self, prefix: str) -> S3Provider:
-        """Open a tier as another process would."""
+        """Open a tier like another process."""
         client = self.client(prefix)
         return S3Provider(client, CLUSTER, settings=client._settings.chunk_settings())
 
 
 class _View(S3Client):
-    """The connections of another client, below a prefix of its own."""
+    """A client for the keys below another prefix. It uses the connections of an existing client."""
 
     def __init__(self, shared: S3Client, prefix: str) -> None:
         place = S3Place(shared._place.bucket, prefix)

@@ -1,17 +1,15 @@
-"""What a queue promises, checked over what producers sent and consumers were given, in the manner
-of Jepsen's queue tests.
+"""Promises of a queue, checked against the messages of producers and consumers, like Jepsen's queue
+tests.
 
 Producers never send a message twice, and each message group sends one message after the other. So:
 
 - every acknowledged message is delivered at least once, at the place (queue and offset) that its
-  producer was told, if it was told one;
-- nothing is delivered that nobody sent; a message whose send failed may be there, or not;
-- a place has one message for ever, and a message one place: what crashed and recovered has not
-  changed behind anybody's back;
-- a queue that is read from its beginning to its end has every offset once, in order;
-- a group's messages are in one queue, in the order in which they were sent;
-- a consumer that takes groups in order is given each message of a group for the first time in
-  order.
+producer received, if it received one
+- only sent messages are delivered. A message whose send failed may be delivered or not
+- each place keeps its message and each message its place, also after a crash and a recovery
+- a queue that is read from its beginning to its end has every offset once, in order
+- a group's messages are in one queue, in the order in which they were sent
+- an orderly consumer receives each message of a group for the first time in order
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Where a message is in its topic."""
+    """Place of a message in its topic."""
 
     queue_id: int
     queue_offset: int
@@ -31,8 +29,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One send: a group's message number, and whether it was acknowledged. place: None when the
-    producer was told none."""
+    """One send: the number of the message in its group, and whether the broker acknowledged the
+    send. `place` is None if the producer received no place."""
 
     group: str
     number: int
@@ -45,7 +43,7 @@ class Sent:
 
 
 class Delivered(NamedTuple):
-    """A message that a consumer was given. place: None when it was not told."""
+    """A message that a consumer received. `place` is None if the client does not report it."""
 
     body: str
     place: Place | None = None
@@ -53,8 +51,9 @@ class Delivered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """sent: all sends. read: each queue from its beginning to its end after all is over. consumed:
-    what a consumer was given meanwhile, in arrival order, duplicates included; None without one."""
+    """All that happened in one test. `sent` has all sends. `read` has the whole content of each
+    queue at the end of the test. `consumed` has the messages that a consumer received, in order of
+    arrival, with duplicates, or None without a consumer."""
 
     sent: Sequence[Sent]
     read: Mapping[int, Sequence[Delivered]]
@@ -62,12 +61,13 @@ class History:
 
     @property
     def acknowledged(self) -> list[Sent]:
-        """What may not be lost."""
+        """Sends whose messages must not be lost."""
         return [one for one in self.sent if one.is_acknowledged]
 
 
 def check_history(history: History) -> list[str]:
-    """Everything that is wrong, one line each; empty for a queue that keeps its promises."""
+    """Return one line for each broken promise. The result is empty for a queue that keeps its
+    promises."""
     read = [delivered for queue in history.read.values() for delivered in queue]
     deliveries = [*read, *(history.consumed or ())]
     return [

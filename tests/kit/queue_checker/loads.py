@@ -1,4 +1,4 @@
-"""Loads of real clients: they send and consume until they are stopped, whatever the broker does."""
+"""Real clients that send and consume until a test stops them, also while the broker fails."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ PAUSE_MS = 10
 
 
 class Load(Protocol):
-    """Message groups that send to one topic; a load may have a consumer that takes them in
+    """Message groups that send to one topic. A load may have a consumer that receives the groups in
     order."""
 
     @property
     def topic(self) -> str: ...
 
     def start(self, broker: BrokerProcess) -> None:
-        """Begin to send, and to consume where there is a consumer."""
+        """Begin to send, and to consume if there is a consumer."""
 
     def stop_sending(self) -> list[Sent]:
-        """End the sends; all of them, each group in order."""
+        """Stop sending. Return all sends, those of each group in order."""
 
     def consumed(self) -> list[Delivered] | None:
-        """What the consumer was given so far, in arrival order; None without one."""
+        """Return the messages that the consumer has received, in the order of arrival, or None
+        without a consumer."""
 
     def stop_consuming(self) -> None:
-        """End the consumer."""
+        """Stop the consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemotingLoad:
-    """Java over remoting: a queue is chosen by the group's hash, the consumer is orderly. client:
-    runs `Loads` and `Collectors`."""
+    """Load of Java clients over remoting. The group's hash chooses a queue, and the consumer is
+    orderly. `client` runs `Loads` and `Collectors`."""
 
     client: ClientProcess
     topic: str = "Checked"
@@ -60,8 +61,8 @@ class RemotingLoad:
 
 @dataclass(frozen=True, slots=True)
 class GrpcLoad:
-    """Java over gRPC: messages with a message group, and a push consumer. client: runs
-    `GroupLoads`. The topic must be there, and the group, one in which order matters."""
+    """Load of Java clients over gRPC: messages with a message group, and a push consumer. `client`
+    runs `GroupLoads`. The topic must exist, and the consumer group must be orderly."""
 
     client: ClientProcess
     topic: str

@@ -1,4 +1,4 @@
-"""Loads on a broker that is killed again and again; gives their histories."""
+"""Runs loads on a broker that is killed repeatedly, and returns the histories of their topics."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ CATCH_UP_S = 120.0
 def run_loads(
     loads: Sequence[Load], reader: ClientProcess, broker: BrokerProcess, kills: int
 ) -> dict[str, History]:
-    """Send and consume while the broker is killed every 20 s and started again; afterwards wait
-    until the consumers have everything, and read all queues from their beginning.
-
-    reader: runs `Readers`. Returns a history for each topic.
-    """
+    """Send and consume while the broker is killed every 20 s and restarted. Afterwards wait until
+    the consumers have received everything, and read all queues from their beginning. `reader` runs
+    `Readers`. Return a history for each topic."""
     for load in loads:
         load.start(broker)
     for _ in range(kills):
@@ -42,7 +40,8 @@ def run_loads(
 
 
 def _consume_all(load: Load, sent: Iterable[Sent], deadline: float) -> list[Delivered] | None:
-    """What the consumer has once it has all that was acknowledged; or what it has by then."""
+    """Wait until the consumer has received all acknowledged messages, or until the timeout. Return
+    all messages that it received."""
     missing = {one.body for one in sent if one.is_acknowledged}
     while True:
         consumed = load.consumed()
@@ -57,7 +56,7 @@ def _consume_all(load: Load, sent: Iterable[Sent], deadline: float) -> list[Deli
 def read_all(
     reader: ClientProcess, broker: BrokerProcess, topic: str
 ) -> dict[int, list[Delivered]]:
-    """Each queue from its beginning to its end, as a pulling consumer gets it."""
+    """Read each queue to its end with a pull consumer."""
     reader.call("start_reader", namesrv=broker.namesrv, group="readers")
     read = {}
     for queue_id in range(reader.call("queues", topic=topic)):

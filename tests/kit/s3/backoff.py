@@ -1,4 +1,4 @@
-"""A fixture for lanes whose servers fail often."""
+"""A fixture for tests whose servers fail often."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def no_backoff() -> Iterator[None]:
-    """Retries follow at once."""
+    """Let a retry follow a failure without a delay."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tieredstore.providers.s3.lane.RETRY_PAUSE_MS", 0)
         yield

@@ -1,4 +1,4 @@
-"""An endpoint that answers as a test says, and notes what it was asked."""
+"""An endpoint that sends scripted replies and records its requests."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ class Request:
 
     @property
     def operation(self) -> str:
-        """Method and what the query asks for: `POST ?uploads`."""
+        """Return the method and the subresource in the query, such as `POST ?uploads`."""
         first = next(iter(self.query), "")
         return f"{self.method} ?{first}" if first else self.method
 
 
 @dataclass(frozen=True)
 class Reply:
-    """cut: bytes of the body that are sent before the connection is closed; drop: no answer."""
+    """A reply. `cut`: number of bytes of the body after which the connection is closed. `drop`:
+    close the connection without a reply."""
 
     status: int = 200
     body: bytes = b""
@@ -61,8 +62,8 @@ def ranged(body: bytes, first: int, total: int | str, *, status: int = 206, **kw
 
 
 class ScriptedServer:
-    """Answers with the replies of `script`, one a request, then with `otherwise`. certificate:
-    with its key, for TLS."""
+    """Server that sends the replies of `script`, one per request, and afterwards the result of
+    `otherwise`. `certificate`, with its key, enables TLS."""
 
     def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
         self.requests: list[Request] = []
@@ -87,7 +88,7 @@ class ScriptedServer:
 
         class Server(ThreadingHTTPServer):
             def handle_error(self, *_: object) -> None:
-                """A client that does not trust us hangs up."""
+                """Ignore the error: a client that does not trust the server ends the connection."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -137,7 +138,8 @@ class ScriptedServer:
 
 
 def s3_settings(endpoint: str, **properties: object) -> S3Settings:
-    """Settings of an endpoint, as a configuration gives them; `properties` by their Java names."""
+    """Return the settings of an endpoint, as a configuration makes them. `properties` have Java
+    names."""
     values = {
         "objectStoreEndpoint": endpoint,
         "objectStoreBucket": "tier",
@@ -165,7 +167,7 @@ def s3_client(endpoint: str, **properties: object) -> Iterator[S3Client]:
 
 
 def listing(keys: Iterable[str], *, token: str = "", count: int | None = None) -> Reply:
-    """A page of ListObjectsV2; `token`: where the next one begins."""
+    """Return a page of ListObjectsV2. `token` is the continuation token for the next page."""
     names = list(keys)
     contents = "".join(
         f"<Contents><Key>{name}</Key><LastModified>2026-11-21T12:00:00.000Z</LastModified>"

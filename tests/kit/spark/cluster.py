@@ -1,4 +1,4 @@
-"""A Spark cluster in a process of its own, whose executors have only what was sent to them."""
+"""A Spark cluster in another process. Its executors have only the code that was sent to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A session lives for minutes: what starts at once beats what runs fast."""
+"""JVM options. A session runs for minutes, so a quick start matters more than speed."""
 TEST_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -34,7 +34,7 @@ TEST_CONF = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.executor.extraJavaOptions": QUICK_JVM,
-    # How long a new Python may take on a busy machine; 15 s by default, and then a query fails.
+    # Time limit for a new Python on a busy machine. With the default of 15 s a query fails.
     "spark.python.authenticate.socketTimeout": "120s",
 }
 CLUSTER_CONF = {"spark.master": "local-cluster[2,1,1024]"}
@@ -42,13 +42,13 @@ _spark: SparkSession | None = None
 
 
 def settings_in(folder: Path) -> dict[str, str]:
-    """The settings of a session of the tests, which leaves what it leaves in a folder: Spark makes
-    one for tables where the process works, also for a table that is refused."""
+    """Return the settings of a session of the tests. All files of the session are in the given
+    folder, since Spark creates a folder for a table even if it refuses the table."""
     return {**TEST_CONF, "spark.sql.warehouse.dir": str(folder / "spark-warehouse")}
 
 
 def end(spark: SparkSession) -> None:
-    """Stop the session, and its JVM with it."""
+    """Stop the session and its JVM."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -69,7 +69,7 @@ def end(spark: SparkSession) -> None:
 
 
 class Cluster:
-    """Two executors of one core each. `call` runs a function there where the session is."""
+    """Two executors with one core each. `call` runs a function in the driver's process."""
 
     def __init__(self, folder: Path, conf: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -86,8 +86,8 @@ class Cluster:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
-        """`function(spark, *args, **kwargs)` in the driver's process. The function is one of a
-        module `tests.…`, and it is pickled, as its arguments and its result are. An error that
+        """Call `function(spark, *args, **kwargs)` in the driver's process. The function belongs to
+        a module `tests.…`. The function, its arguments and its result are pickled. An error that
         cannot be pickled arrives as a RuntimeError with its name and text."""
         result: Result = self._pool.submit(_call, function, args, kwargs).result()
         return result
@@ -108,8 +108,8 @@ def cluster_of_two(conf: Mapping[str, str]) -> Iterator[Cluster]:
 
 
 def executor_python(folder: Path) -> Path:
-    """An interpreter with all that is installed, but without the clone: `-S` passes over the .pth
-    file of an editable installation, `-P` over the working directory."""
+    """Return an interpreter that has all installed packages, but not this checkout. `-S` skips the
+    .pth file of an editable installation, `-P` the working directory."""
     script = folder / "python-of-executors"
     site = sysconfig.get_path("purelib")
     script.write_text(
@@ -121,7 +121,7 @@ def executor_python(folder: Path) -> Path:
 
 
 def zip_of_tests(path: Path) -> None:
-    """Functions of the tests that executors call are sent like the package."""
+    """Write a zip file that has the tests' functions for the executors."""
     with zipfile.ZipFile(path, "w") as archive:
         files = sorted((ROOT / "tests").rglob("*.py"))
         names = [file.relative_to(ROOT) for file in files]

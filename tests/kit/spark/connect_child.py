@@ -1,5 +1,5 @@
-"""A client of Spark Connect whose server has not this package: `python -m
-tests.kit.spark.connect_child TIER FOLDER` prints what reading and jobs come to, as JSON."""
+"""A client of Spark Connect whose server does not have this package. The command `python -m
+tests.kit.spark.connect_child TIER FOLDER` prints the results of reads and jobs as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tieredstore.spark import enable, read
 
 
 def main(url: str, folder: str) -> None:
-    # Of the server, which this process starts: its tasks have what is installed, and what is sent.
+    # Settings of the server, which this process starts. Its tasks have the installed and the sent
+    # code.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = str(executor_python(Path(folder)))
     os.environ.pop("PYTHONPATH", None)

@@ -1,4 +1,4 @@
-"""Tasks of a Spark job that leave a trace, and their outcomes."""
+"""Tasks of a Spark job, each of which writes a file, and their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Errand:
-    """What a task is to do. Attempts leave files `NUMBER-ATTEMPT` in the folder."""
+    """Work of a task. Each attempt writes a file `NUMBER-ATTEMPT` to the folder."""
 
     number: int
     folder: str = ""
@@ -24,7 +24,7 @@ class Errand:
 def outcomes(
     spark: SparkSession, work: object, tasks: Sequence[object], stop_at: int | None = None
 ) -> list[tuple[int, object]]:
-    """What `on_done` was called with, in order."""
+    """Return the arguments of all calls of `on_done`, in order."""
     from tieredstore.spark.runner import SparkRunner
 
     done: list[tuple[int, object]] = []

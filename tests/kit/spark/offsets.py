@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OFFSETS = [[0, 12, 100, 111], [1, 4, 0, 3]]
-"""Of the small tier's topic orders: queue, messages, first and last offset."""
+"""Expected rows for the topic orders in the small tier: queue, number of messages, first offset and
+last offset."""
 QUERY = """
 def offsets(spark, url):
     spark.sql(

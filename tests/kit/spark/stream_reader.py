@@ -1,4 +1,4 @@
-"""A stream's reader as Spark uses it, without Spark."""
+"""Uses the reader of a stream in the same way as Spark, without Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Offset = dict[str, Any]
 def reader_of(
     tier: GrowingTier, clock: Clock = SYSTEM_CLOCK, /, **options: str
 ) -> TieredStreamReader:
-    """A reader that lists the tier at every trigger, of all topics unless options say which."""
+    """Return a reader that lists the tier at every trigger. It reads all topics, unless options
+    name some."""
     given = {"path": tier.url, "startingOffsets": "earliest", "listInterval": "0", **options}
     if not {"subscribe", "assign"}.intersection(options):
         given.setdefault("subscribePattern", ".*")
@@ -30,25 +31,26 @@ def reader_of(
 
 
 def through_json(offset: Offset) -> Offset:
-    """As Spark gives it back."""
+    """Return a value after Spark's conversion to JSON and back."""
     found: Offset = json.loads(json.dumps(offset))
     return found
 
 
 def offsets(offset: Offset) -> dict[tuple[str, int], int]:
-    """Offsets by topic and queue."""
+    """Return the offsets of a stream by topic and queue."""
     positions = StreamOffset.from_json(offset).positions
     return {(topic, queue_id): one.offset for (topic, _, queue_id), one in positions.items()}
 
 
 def partitions(reader: TieredStreamReader, start: Offset, end: Offset) -> list[TieredPartition]:
-    """The partitions of a batch."""
+    """Return the partitions of a batch."""
     found = reader.partitions(start, end)
     return [one for one in found if isinstance(one, TieredPartition)]
 
 
 def rows(reader: TieredStreamReader, start: Offset, end: Offset) -> list[tuple[str, int, int]]:
-    """What a batch reads, through a reader and partitions that were sent."""
+    """Return the rows of a batch. The reader and the partitions are pickled first, as Spark
+    does."""
     sent = pickle.loads(pickle.dumps((reader, partitions(reader, start, end))))
     return [
         tuple(row.values())
@@ -59,5 +61,5 @@ def rows(reader: TieredStreamReader, start: Offset, end: Offset) -> list[tuple[s
 
 
 def latest(reader: TieredStreamReader, start: Offset, limit: Any = None) -> Offset:
-    """The end of the next batch, with the limit of the options unless another is given."""
+    """Return the end of the next batch. The batch is limited by `limit`, or else by the options."""
     return through_json(reader.latestOffset(start, limit or reader.getDefaultReadLimit()))

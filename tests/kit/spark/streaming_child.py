@@ -1,4 +1,5 @@
-"""A streaming query to be killed: `python -m tests.kit.spark.streaming_child TIER FOLDER LIMIT`."""
+"""A streaming query that a test kills: `python -m tests.kit.spark.streaming_child TIER FOLDER
+LIMIT`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two runs of a job that end equal have in common."""
+"""Comparison of two tiers that equivalent runs of a job have written."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.message.index.tiered import COMPACTED_ITEM_DTYPE, infer_slots, unpack_header
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
 
 
 def tier_contents(root: Path) -> dict[str, object]:
-    """What must be equal: bytes of logs and queues, index items, and the metadata but for the
-    times at which its entries were made."""
+    """Return the parts of a tier that must be equal in both runs: the bytes of commit logs and
+    consume queues, the index items, and the metadata without the creation times of its entries."""
     provider = PosixProvider(root / "tier", "cluster-a")
     metadata = DefaultMetadataStore(
         root / "state/config/tieredStoreMetadata.json", "broker-a", read_only=True

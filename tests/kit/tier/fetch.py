@@ -1,4 +1,4 @@
-"""Small tiers in memory, made by the flat files themselves."""
+"""Small tiers in memory, which the flat files write."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tieredstore.contracts.segment import (
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.errors import Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.hashes import tags_code
-from tieredstore.message.record import Message, encode_record
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.provider import MemoryProvider
@@ -37,7 +37,7 @@ from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.policy.topic_filter import TopicFilter
-from tieredstore.tier.upload import indexing
+from tieredstore.tier.upload import key_upload
 
 BROKER = "broker-a"
 TOPIC = "TopicA"
@@ -45,7 +45,7 @@ FIRST_TIME_MS = 1_700_000_000_000
 
 
 class CountingSegment(WrapperSegment):
-    """Counts reads, and runs what a test wants before each."""
+    """A segment that counts reads, and calls a hook of the test before each read."""
 
     def __init__(self, segment: FileSegment, provider: CountingProvider) -> None:
         super().__init__(segment)
@@ -60,7 +60,7 @@ class CountingSegment(WrapperSegment):
 
 
 class CountingProvider(WrapperProvider):
-    """A tier in memory that knows what was read, fails when told to, and may need waiting for."""
+    """In-memory tier that counts reads and fails on request. Its reads may be asynchronous."""
 
     def __init__(self) -> None:
         self._memory = MemoryProvider()
@@ -99,7 +99,7 @@ class CountingProvider(WrapperProvider):
 
 
 class AtOnce(Executor):
-    """Runs what it is given before it returns."""
+    """Executor that runs each call immediately."""
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -108,7 +108,7 @@ class AtOnce(Executor):
 
 
 class Later(Executor):
-    """Keeps what it is given until it is told to do it."""
+    """Executor that keeps its calls until a test runs them."""
 
     def __init__(self) -> None:
         self.kept: list[Callable[[], Any]] = []
@@ -124,7 +124,7 @@ class Later(Executor):
 
 
 class AllTopics:
-    """A topic filter that filters what it is told to."""
+    """Topic filter that accepts all topics except those that the test rejects."""
 
     def __init__(self, filtered: Iterable[str] = ()) -> None:
         self.filtered = set(filtered)
@@ -134,7 +134,7 @@ class AllTopics:
 
 
 class Tier:
-    """One broker's tier with a fetcher over it."""
+    """One broker's tier, and a fetcher that reads it."""
 
     def __init__(self, path: Path, *, has_index: bool = False, **config: Any) -> None:
         small: dict[str, Any] = {
@@ -163,8 +163,8 @@ class Tier:
     def new_fetcher(
         self, *, ahead: Executor | None = None, **changes: object
     ) -> MessageStoreFetcher:
-        """A fetcher with an empty cache, perhaps with another configuration. ahead: runs what is
-        fetched ahead of readers, as on a backend whose reads wait for a network."""
+        """Return a fetcher with an empty cache, optionally with another configuration. `ahead` is
+        the executor of the read-ahead, which a backend with network latency needs."""
         self.provider.is_object_store = ahead is not None
         self.config = msgspec.structs.replace(self.config, **changes)
         self.fetcher = MessageStoreFetcher(
@@ -182,7 +182,7 @@ class Tier:
 
     @property
     def key_index(self) -> IndexStoreService:
-        """The index of a tier that has one."""
+        """Return the key index of a tier that has one."""
         assert self.index is not None
         return self.index
 
@@ -193,7 +193,7 @@ class Tier:
 
     @property
     def file_key(self) -> QueueKey:
-        """That of queue 0."""
+        """Return the key under which the cache has queue 0."""
         return QueueKey(TOPIC, 0)
 
     def add(
@@ -208,8 +208,8 @@ class Tier:
         step_ms: int = 10,
         commit: bool = True,
     ) -> FlatMessageFile:
-        """Append `count` messages to a queue; a new queue begins at `first`. Message n was stored
-        at FIRST_TIME_MS + n * step_ms."""
+        """Append `count` messages to a queue. A new queue begins at `first`. Message n was
+        stored at FIRST_TIME_MS + n * step_ms."""
         file = self.flat_files.get_or_create(TOPIC, queue_id)
         file.init_offset(first)
         begin = file.consume_queue_max_offset
@@ -228,7 +228,7 @@ class Tier:
         if commit:
             assert file.commit()
             if self.index is not None:
-                indexing.put_batch(self.index, file, batch)
+                key_upload.put_batch(self.index, file, batch)
         return file
 
     def get(

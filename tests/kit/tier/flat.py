@@ -22,8 +22,9 @@ from tieredstore.contracts.metadata_store import (
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.hashes import tiered_key_hash
-from tieredstore.message.record import Message, StoredMessage, decode_record, encode_record
+from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
@@ -33,11 +34,11 @@ T0 = 1_700_000_000_000
 BROKER = "broker-a"
 KEY = QueueKey("TopicA", 0)
 _KEYS: dict[int, str] = {}
-"""Of all records that were made, by hash."""
+"""Keys of all created records, by hash."""
 
 
 class TableMetadata:
-    """A metadata store in memory, with the contract's copies."""
+    """A metadata store in memory that copies its entries, as the contract demands."""
 
     def __init__(self) -> None:
         self.topic_table: dict[str, TopicMetadata] = {}
@@ -151,7 +152,7 @@ def record(
     physical_offset: int | None = None,
     uniq_key: str | None = None,
 ) -> tuple[bytes, int]:
-    """A stored record and its tags code, as a local store would have them."""
+    """Return a record as a local store has it, and its tags code."""
     if body is None:
         body = f"{topic}-{queue_id}-{queue_offset}-".encode().ljust(body_size, b"x")
     _KEYS.update((tiered_key_hash(topic, key), key) for key in (*keys, uniq_key) if key)
@@ -178,7 +179,7 @@ def record(
 def batch(
     first: int, count: int, *, pieces: int = 1, **arguments: Any
 ) -> tuple[npt.NDArray[np.void], list[memoryview]]:
-    """(units, records) of consecutive messages, the records in `pieces` buffers."""
+    """Return (units, records) of consecutive messages, with the records in `pieces` buffers."""
     made = [record(offset, **arguments) for offset in range(first, first + count)]
     return as_batch(made, pieces)
 
@@ -201,7 +202,8 @@ def config(**values: Any) -> StoreConfig:
 
 @dataclass
 class Tier:
-    """A provider and a metadata store that outlive the stores opened over them."""
+    """A provider and a metadata store. Tests open several flat file stores over them, one after the
+    other."""
 
     provider: SegmentProvider = field(default_factory=MemoryProvider)
     metadata: MetadataStore = field(default_factory=TableMetadata)
@@ -214,25 +216,25 @@ class Tier:
         return store
 
     def queue(self, first: int = 0, topic: str = "TopicA", queue_id: int = 0) -> FlatMessageFile:
-        """The queue, freshly opened, and made when it is new."""
+        """Open the queue. Create it if it is new."""
         file = self.store().get_or_create(topic, queue_id)
         file.init_offset(first)
         return file
 
     @property
     def table(self) -> TableMetadata:
-        """The metadata, where no test put another store around it."""
+        """Return the metadata store, without the wrapper that a test put around it."""
         assert isinstance(self.metadata, TableMetadata)
         return self.metadata
 
     @property
     def contents(self) -> dict[SegmentId, bytearray]:
-        """The bytes of each segment in memory, for a test to change."""
+        """Return the bytes of each segment in memory. A test may change these bytes."""
         assert isinstance(self.provider, MemoryProvider)
         return self.provider._contents
 
     def objects(self) -> dict[SegmentId, bytes]:
-        """What the backend holds."""
+        """Return the objects of the backend."""
         return {
             item.id: bytes(self.provider.open(item.id).read(0, item.size_bytes))
             for item in self.provider.list("")
@@ -240,26 +242,26 @@ class Tier:
 
 
 def existing(store: FlatFileStore, key: QueueKey = KEY) -> FlatMessageFile:
-    """The queue of a store that has it."""
+    """Return a queue of a store. It must exist."""
     file = store.get(*key)
     assert file is not None
     return file
 
 
 def patch(target: object, **attributes: object) -> None:
-    """Give one object other methods than its class has."""
+    """Replace methods of one object."""
     for name, value in attributes.items():
         setattr(target, name, value)
 
 
 def fill(file: FlatMessageFile, first: int, count: int, **arguments: Any) -> None:
-    """Append and commit."""
+    """Append and commit messages."""
     file.append_batch(*batch(first, count, **arguments))
     assert file.commit()
 
 
 def read_messages(file: FlatMessageFile, offset: int, count: int) -> list[StoredMessage]:
-    """Messages from a queue offset on, each checked against its unit."""
+    """Return the messages from a queue offset on. Check each message against its unit."""
     units = run(file.read_units(offset, count))
     found = []
     for index, unit in enumerate(units):
@@ -274,7 +276,7 @@ def read_messages(file: FlatMessageFile, offset: int, count: int) -> list[Stored
 
 
 def bodies(file: FlatMessageFile, first: int = 0) -> list[tuple[int, bytes]]:
-    """(queue offset, body) of everything that can be read from `first` on."""
+    """Return (queue offset, body) of all readable messages from `first` on."""
     found = []
     offset = max(first, file.consume_queue_min_offset)
     while offset < file.consume_queue_commit_offset:
@@ -296,7 +298,7 @@ def consume_queue_id(base: int, path: str = f"{BROKER}/TopicA/0") -> SegmentId:
 
 
 class ListSource:
-    """A local store of records in lists, as the dispatcher sees one."""
+    """A local store whose records are in lists, with the methods that the dispatcher calls."""
 
     def __init__(self) -> None:
         self.tables: dict[QueueKey, dict[int, tuple[bytes, int]]] = {}
@@ -308,6 +310,7 @@ class ListSource:
         self.levels: dict[str, StorageLevel] = {}
         self.reads: list[tuple[QueueKey, int, int]] = []
         self._handed: dict[int, tuple[QueueKey, int]] = {}
+        self._tokens: dict[tuple[QueueKey, int], int] = {}
 
     def put(self, key: QueueKey, first: int, count: int = 1, **arguments: Any) -> None:
         arguments.setdefault("topic", key.topic)
@@ -327,7 +330,7 @@ class ListSource:
         self.minimum[key] = minimum
 
     def lose(self, key: QueueKey, behind: int) -> None:
-        """Everything from a queue offset on is gone."""
+        """Delete all messages from a queue offset on."""
         self.tables[key] = {q: one for q, one in self.tables[key].items() if q < behind}
 
     def queues(self) -> Iterable[QueueKey]:
@@ -353,8 +356,9 @@ class ListSource:
             found.append(table[q])
         units, _ = as_batch(found) if found else (np.zeros(0, UNIT_DTYPE), None)
         for index in range(len(units)):
-            token = len(self._handed)
-            self._handed[token] = (key, offset + index)
+            place = (key, offset + index)
+            token = self._tokens.setdefault(place, len(self._tokens))
+            self._handed[token] = place
             units["physical_offset"][index] = token
         return units
 
@@ -399,7 +403,7 @@ class ListSource:
 
 
 class ListIndex:
-    """Remembers the keys put, in the order of the calls."""
+    """Records the keys of all puts, in order."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, str, int, int, int]] = []

@@ -1,4 +1,4 @@
-"""An object store in memory that fails in every way, and a dispatcher over it."""
+"""An object store in memory that fails in every way, and a dispatcher that uploads into it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.message.crc import CRC_MASK, crc32
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.plan import plan
 from tieredstore.scan.read.batches import read_batches
 from tieredstore.scan.verify.verification import verify
@@ -42,9 +42,9 @@ SIZE = len(record(0)[0])
 
 
 class Fate(enum.Enum):
-    """What becomes of a request. LATE: no reply, and it is applied some requests later. ZOMBIE_…:
-    a writer that lost its right puts its own object there first: the very same bytes, their
-    beginning, or others."""
+    """Fate of a request. LATE: the reply is lost, and the request takes effect some requests later.
+    ZOMBIE_…: before the request, a fenced writer creates an object at the same key. The object has
+    the same bytes, only the first message, or different bytes."""
 
     WELL = "well"
     BUSY = "busy"
@@ -63,7 +63,8 @@ _LATE_BY = 3
 
 
 class HostileClient(MemoryObjectClient):
-    """Takes the fate of each request from a list; when it is used up, all goes well."""
+    """Client that takes the fate of each request from a list. When the list is used up, all
+    requests succeed."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(now_ms=clock.now_ms)
@@ -80,7 +81,7 @@ class HostileClient(MemoryObjectClient):
         return self.fates.pop(0)
 
     def land(self, until: int) -> None:
-        """Apply what has been on its way for long enough."""
+        """Apply the delayed requests that are due."""
         due = [item for item in self.flying if item[0] <= until]
         self.flying = [item for item in self.flying if item[0] > until]
         for _, key, content, metadata in due:
@@ -125,8 +126,8 @@ class HostileClient(MemoryObjectClient):
 
 
 class World:
-    """What outlives a process, and the process of the moment. is_paired: messages and units are
-    written in one request."""
+    """The state that outlives a process, and the current process. With `is_paired`, one request
+    writes messages and units."""
 
     def __init__(self, *, is_paired: bool = True) -> None:
         self.is_paired = is_paired
@@ -156,7 +157,7 @@ class World:
         )
 
     def start(self) -> None:
-        """A new process; the one before it just ended, wherever it was."""
+        """Start a new process. The previous process may have ended at any point."""
         self.dispatcher = None
         self.chunks = self.provider()
         provider = self.chunks if self.is_paired else TwoWritesProvider(self.chunks)
@@ -194,7 +195,7 @@ class World:
         return self.dispatcher.scan(force=True) if self.dispatcher is not None else []
 
     def try_scan(self) -> None:
-        """A pass, which may fail or end the process: then there is a new one afterwards."""
+        """Run a scan. It may fail, or end the process. If the process ended, start a new one."""
         try:
             self.scan()
         except SimulatedCrash:
@@ -203,7 +204,7 @@ class World:
             pass
 
     def check_prefix(self) -> None:
-        """What is said to be there was sent, in order, without a hole."""
+        """Check that the confirmed messages are a prefix of those that were sent."""
         calm, self.client.is_calm = self.client.is_calm, True
         file = self.store.get(*KEY) if self.dispatcher is not None else None
         if file is not None and file.is_initialised:
@@ -218,7 +219,8 @@ def body_of(offset: int) -> bytes:
 
 
 def list_bodies(world: World) -> list[tuple[int, bytes]]:
-    """What a listing alone shows, which must be without damage."""
+    """Return the bodies of the messages in the tier, read without the metadata. The tier must have
+    no damage."""
     provider: Any = world.provider()
     catalogue = load_catalogue(provider)
     damage: list[Finding] = []

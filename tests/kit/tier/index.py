@@ -1,4 +1,4 @@
-"""A small index service over real parts, for the tests of the key index."""
+"""A small index service with real parts, for tests of the key index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BROKER = "broker-a"
 
 
 class Node:
-    """One broker's directories; `open` starts a service on them, as a new process would."""
+    """Directories of one broker. Like a new process, `open` starts a service on them."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ def put(
     size: int = 100,
     times: Sequence[int] | int = NOW,
 ) -> int:
-    """Key i belongs to the message at `first_offset + i * size`."""
+    """Put keys. Key i belongs to the message at `first_offset + i * size`."""
     count = len(keys)
     offsets = first_offset + np.arange(count, dtype=np.int64) * size
     stamps = np.broadcast_to(np.asarray(times, dtype=np.int64), (count,))
@@ -110,19 +110,19 @@ def offsets_of(items: Sequence[IndexItem]) -> list[int]:
 
 
 def header_of(path: Path) -> tuple[int, int, int, int, int]:
-    """magic, begin, end, slots in use, items."""
+    """Return the fields of an index file's header: magic, begin, end, used slots and item count."""
     return struct.unpack(">Iqqii", path.read_bytes()[:28])
 
 
 def fill(service: IndexStoreService, files: int, *, first: int = 0) -> list[str]:
-    """Put enough keys for `files` full files of a node with max_items 20; the keys."""
+    """Put enough keys to fill `files` files of a node with max_items 20. Return the keys."""
     keys = [f"key-{number}" for number in range(first, first + files * 19)]
     put(service, keys, first_offset=first * 100)
     return keys
 
 
 def all_found(service: IndexStoreService, keys: Sequence[str], *, first: int = 0) -> bool:
-    """Whether each of `fill`'s keys is found, once."""
+    """Return whether each of `fill`'s keys is found once."""
     return all(
         offsets_of(find(service, key)) == [number * 100] for number, key in enumerate(keys, first)
     )

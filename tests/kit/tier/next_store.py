@@ -1,4 +1,4 @@
-"""A next store in memory, whose retention tests move at will."""
+"""The next store (the store behind the tiered store) in memory. Tests control its retention."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
+from tieredstore.contracts.durability import PutMessageStatus
 from tieredstore.contracts.message_store import (
     DURABLE,
     BoundaryType,
@@ -19,16 +20,16 @@ from tieredstore.contracts.message_store import (
     GetRequest,
     MessageReader,
     PutMessageResult,
-    PutMessageStatus,
 )
 from tieredstore.message.consume_queue import UNIT_DTYPE
-from tieredstore.message.encoding import Message
+from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.hashes import tags_code
-from tieredstore.message.record import StoredMessage, decode_record, encode_record
+from tieredstore.message.record import StoredMessage, decode_record
 
 
 class InMemoryStore(MessageReader):
-    """Both a MessageStore and its DispatchSource. `low[key]` is the first offset that is left."""
+    """A MessageStore that is also its DispatchSource. `low[key]` is the first offset that still
+    exists."""
 
     def __init__(self) -> None:
         self.queues_: dict[QueueKey, list[tuple[int, StoredMessage]]] = defaultdict(list)
@@ -42,7 +43,7 @@ class InMemoryStore(MessageReader):
         self.guard: Callable[[QueueKey], int | None] | None = None
         self.calls: list[str] = []
         self.before_read: Callable[[], None] = lambda: None
-        """Called when a read was routed here and has not looked yet."""
+        """Called after a read was routed to this store, and before the read itself."""
 
     # MessageStore
 

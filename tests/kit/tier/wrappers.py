@@ -1,4 +1,4 @@
-"""Wrapped providers that more than one test folder needs."""
+"""Wrappers around providers that several test folders need."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tieredstore.providers.memory.provider import MemoryProvider
 
 
 class AppendOnlySegment(WrapperSegment):
-    """Refuses a write anywhere but at its end, even of the same bytes. stale: what it says of the
-    other writer."""
+    """Rejects each write that begins before the segment's end, even if the bytes are equal. `stale`
+    is the field of that name in the result."""
 
     stale = False
 
@@ -30,7 +30,7 @@ class AppendOnlySegment(WrapperSegment):
 
 
 class AppendOnlyProvider(WrapperProvider):
-    """A tier in memory whose segments only grow, as in an object store."""
+    """A tier in memory whose segments can only grow, as in an object store."""
 
     def __init__(self, memory: MemoryProvider | None = None) -> None:
         self.memory = memory or MemoryProvider()
@@ -45,15 +45,14 @@ class AppendOnlyProvider(WrapperProvider):
 
 
 class KeptProvider(WrapperProvider):
-    """A provider that outlives its users."""
+    """A provider that stays open when its users close it."""
 
     def close(self) -> None:
-        """Not yet."""
+        """Do nothing: the provider is used again."""
 
 
 class TwoWritesProvider(WrapperProvider):
-    """A layer whose segments know of no companions, whatever is below it: messages and units are
-    two writes."""
+    """A wrapper without companion segments, so messages and units are written by two writes."""
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
         return WrapperSegment(segment)

@@ -1,15 +1,19 @@
-"""A store of flat files as its tier's writer."""
+"""The writer's role for a store of flat files."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.writing import TierWriter
 
 
-def become_writer(store: FlatFileStore, *, take_over: bool = False) -> TierWriter:
-    """Take the right to write to the store's tier, for the caller to release."""
+def become_writer(
+    store: FlatFileStore, *, state: Path | None = None, take_over: bool = False
+) -> TierWriter:
+    """Acquire the writer epoch of the tier of a flat file store. The caller releases it."""
     writer = TierWriter.acquire(
-        store.provider, store.metadata, store.config.broker_name, take_over=take_over
+        store.provider, store.metadata, store.config.broker_name, state, take_over=take_over
     )
     store.become_writer(writer)
     return writer

@@ -1,5 +1,5 @@
-"""A copy that ends before, within or after any of its effects is a whole tier as far as it came,
-and the next run ends like one that was not interrupted."""
+"""A copy is killed before, within or after one of its changes. The copied part is intact, and the
+next run ends like an uninterrupted copy."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.jobs.copying.job import copy_tier
-from tieredstore.jobs.copying.report import CopyOptions
 from tieredstore.jobs.copying.target import CopyTarget
+from tieredstore.jobs.options import CopyOptions
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding, Severity
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import (
     CrashPoint,
@@ -42,18 +42,20 @@ from tieredstore.testing.faults import (
 )
 
 KINDS = ["posix", "append-only", "chunks"]
-EVERY = [5, pytest.param(1, marks=pytest.mark.slow)]
-"""Every fifth point each day; all of them in the slow lane."""
+EVERY = [10, pytest.param(1, marks=pytest.mark.slow)]
+"""Step between the tested crash points. The daily run tests every tenth point, the slow run all of
+them."""
 OF_A_PART = {"bytes-unnamed", "metadata-size", "unit-torn", "index-header"}
-"""What `verify` says of a copy that goes on: commit log bytes come before their units, and sizes
-are recorded last. A torn write may end within a unit, and a part of an index file is none."""
+"""Kinds of findings that `verify` may report for a partial copy. Commit log bytes are copied before
+their units, and the metadata gets the sizes last. A torn write may end within a unit, and a partial
+index file cannot be read."""
 Tier: TypeAlias = tuple[
     dict[SegmentId, bytes], Entries, list[tuple[str, int, list[int]]], list[Finding]
 ]
 
 
 class World:
-    """What outlives a process: the backend and the state directory of the target."""
+    """State that outlives a process: the backend and the state directory of the target."""
 
     def __init__(self, root: Path, kind: str) -> None:
         root.mkdir(parents=True)
@@ -68,7 +70,8 @@ class World:
                 self.provider = ChunkProvider(MemoryObjectClient())
 
     def run(self, source: BuiltTier, faults: Faults, *, replace: bool = False) -> None:
-        """One process with one worker, so that its effects come in one order."""
+        """Run the copy in one process with one worker, so that its effects happen in a fixed
+        order."""
         provider = FaultyProvider(self.provider, faults)
         metadata = FaultyMetadataStore(state(self.root), faults)
         known = state(source.root, read_only=True)
@@ -86,7 +89,7 @@ class World:
         metadata.close()
 
     def close(self) -> None:
-        """End what the backend does in the background."""
+        """Wait for the background work of the backend to end."""
         self.provider.close()
 
     def findings(self, metadata: MetadataStore | None) -> list[Finding]:
@@ -100,7 +103,8 @@ class World:
         return contents(self.provider), entries(metadata), tables(metadata), found
 
     def check_part(self, point: CrashPoint) -> None:
-        """At any moment: nothing names what is not there, nothing is there unannounced."""
+        """Check that the metadata lists every existing segment, and that every listed segment
+        exists."""
         metadata = state(self.root, read_only=True)
         metadata.load()
         known = {entry.id for entry in metadata.segments()}
@@ -146,7 +150,8 @@ def test_h02_ended_at_any_of_its_effects_a_copy_goes_on(
 def test_ended_at_any_effect_of_a_later_run_a_copy_goes_on(
     kind: str, every: int, tmp_path: Path
 ) -> None:
-    """The first run took a part of a source that has grown since, in segments and within one."""
+    """A copy that is killed at any step of a later run can be continued. The first run copied a
+    part of a source. Since then the source has got new segments and a longer last segment."""
     young, old = growing(tmp_path / "young", 7), growing(tmp_path / "old", 18)
 
     def world(name: str) -> World:
@@ -174,7 +179,8 @@ def test_ended_at_any_effect_of_a_later_run_a_copy_goes_on(
 def test_h02_ended_at_any_effect_of_a_replacement_it_goes_on(
     kind: str, every: int, tmp_path: Path
 ) -> None:
-    """The target has other messages of the queue, which are deleted first."""
+    """A copy that replaces the target's content can be continued after a kill at any step. At first
+    the target has different messages for the queue, and the copy deletes them."""
     other, right = growing(tmp_path / "other", 7, first=100), growing(tmp_path / "right", 9)
 
     def world(name: str) -> World:
@@ -201,7 +207,8 @@ def test_h02_ended_at_any_effect_of_a_replacement_it_goes_on(
 
 
 def growing(root: Path, count: int, first: int = 0) -> BuiltTier:
-    """The first `count` messages of one and the same queue; `first` makes it another one."""
+    """Return a source with `count` messages of one queue. The first offset is `first`. Each value
+    of `first` gives different messages."""
     builder = TierBuilder(root)
     builder.queue("orders", 0, [message("orders", 0, first + n) for n in range(count)])
     builder.built.metadata.flush()
@@ -243,7 +250,7 @@ def test_a_source_that_fails_to_be_read_fails_one_queue_and_keeps_the_index_back
 
 
 class _Broken(Faults):
-    """Reads of one segment fail."""
+    """Provider for which all reads of one segment fail."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

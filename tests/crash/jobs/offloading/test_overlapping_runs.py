@@ -1,7 +1,5 @@
-"""Two offloads of one store at once: whoever is refused, or comes late, loses nothing of the other.
-
-In a cron table it happens whenever a run takes longer than its period.
-"""
+"""Two offloads of one store overlap. A run that is refused or late loses no data of the other run.
+With cron, runs overlap whenever a run takes longer than its period."""
 
 from __future__ import annotations
 
@@ -20,26 +18,25 @@ from tests.kit.tier_builder import BROKER, CLUSTER
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.epoch_record import EpochRecord
-from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.metadata_store import STATUS_DELETED, FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterEpoch
+from tieredstore.contracts.tier_identity import EpochRecord
 from tieredstore.contracts.wrapping import WrapperProvider
 from tieredstore.errors import Fenced
 from tieredstore.jobs.offloading.job import offload_store
-from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.offloading.report import OffloadReport
+from tieredstore.jobs.options import OffloadOptions
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.listing import load_catalogue
 from tieredstore.scan.verify.verification import verify
-from tieredstore.tier.flat.segment import STATUS_DELETED
 
 COUNT = 5
 
 
 class World:
-    """A broker's store, and the place of its tier. The options are those of every run."""
+    """A broker's store, and the location of its tier. All runs use `options`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -59,7 +56,7 @@ class World:
     def offload(self) -> OffloadReport:
         tier = f"file://{self.root}/tier"
         return offload_store(
-            OffloadOptions(self.root / "store", tier, self.root / "state", self.conf)
+            OffloadOptions(tier, self.root / "store", state=self.root / "state", config=self.conf)
         )
 
     def metadata(self) -> DefaultMetadataStore:
@@ -72,7 +69,8 @@ class World:
         return {(entry.path, entry.size) for entry in self.metadata().segments()}
 
     def check(self, *topics: str) -> None:
-        """All messages are in the tier, the metadata knows them, and neither has a finding."""
+        """Check that the tier has all messages, that the metadata lists them, and that no data is
+        damaged."""
         provider = PosixProvider(self.root / "tier", CLUSTER)
         findings: list[Finding] = []
         catalogue = load_catalogue(provider, self.metadata(), broker=BROKER)
@@ -90,7 +88,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Hooked(WrapperProvider):
-    """Calls `before` when somebody is about to take the writer epoch."""
+    """Provider that calls `before` when a process is about to acquire the writer epoch."""
 
     def __init__(self, wrapped: SegmentProvider, before: Callable[[], None]) -> None:
         super().__init__(wrapped)
@@ -112,7 +110,8 @@ def hook(patch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
 
 @contextmanager
 def other_offload(world: World) -> Iterator[Callable[[], None]]:
-    """Another process that has the right to write; to call it lets it upload."""
+    """Start an offload in another process and wait until it owns the writer epoch. The yielded
+    function lets it upload."""
     root = world.root
     arguments = [root / "store", root, world.conf]
     with subprocess.Popen(
@@ -144,7 +143,7 @@ def test_an_offload_that_is_refused_leaves_the_metadata_of_the_other_alone(
     world.put("New")
     with other_offload(world) as upload:
         with monkeypatch.context() as patch:
-            hook(patch, upload)  # as late as can be, with what was read before
+            hook(patch, upload)  # as late as possible, with the data read before
             with pytest.raises(Fenced):
                 world.offload()
         upload()

@@ -1,4 +1,5 @@
-"""A sweep lists a tier; before it goes by that, its process deletes a topic and makes it again."""
+"""A sweep lists a tier. Its process deletes and recreates a topic before the sweep uses the
+listing."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ NEW = [content(20, seed) for seed in range(11, 14)]
 
 
 def prepare() -> tuple[Tier, Broker]:
-    """Make a topic that has garbage to be collected."""
+    """Create a topic that has garbage."""
     tier = Tier()
     writer = tier.writer("writer").begin()
     writer.append(*OLD).keep(sweep=False)
@@ -24,8 +25,8 @@ def prepare() -> tuple[Tier, Broker]:
 
 
 def listings_of_sweep() -> list[int]:
-    """Number the requests by which a sweep finds out what there is; old uploads are looked for
-    after them."""
+    """Return the positions (from 1) of the LIST requests among the requests of one sweep. Requests
+    after the listing of old uploads, with which a sweep ends, are not counted."""
     _, writer = prepare()
     writer.client.watch()
     writer.keep()
@@ -35,7 +36,7 @@ def listings_of_sweep() -> list[int]:
 
 
 def beside(work: Callable[[], object]) -> None:
-    """Do it in another thread, as locks are a thread's own."""
+    """Call a function in another thread, because a thread can enter its own locks again."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(30)
@@ -54,8 +55,8 @@ def test_w08_a_sweep_that_listed_before_a_deletion_takes_nothing_of_the_next_lif
 
 
 def sweep_while_made_again(writer: Broker, number: int) -> None:
-    """Delete the topic behind that request of the sweep, and make it again before the sweep's first
-    request that changes something."""
+    """Delete the topic after the given request of the sweep. Recreate it before the sweep's first
+    changing request."""
     hooks: list[Callable[[], None]] = []
 
     def make_again() -> None:
@@ -73,8 +74,8 @@ def sweep_while_made_again(writer: Broker, number: int) -> None:
 
 
 def stop_at_change(writer: Broker, meanwhile: Callable[[], None]) -> Callable[[], None]:
-    """Let `meanwhile` happen before the next request that changes something; returns what lets it
-    happen no more."""
+    """Call `meanwhile` before the next request that changes an object. Return a function that
+    cancels this."""
     request = writer.client.request
 
     def stop(operation: str, key: str) -> None:

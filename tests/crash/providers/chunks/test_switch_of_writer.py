@@ -1,10 +1,8 @@
-"""A writer is stopped at each of its requests, another one takes over, and the first one goes on.
-
-The stopped writer is a zombie: it believes that it owns the broker prefix. Whatever it was doing,
-what the new writer was told stays as it is, and the zombie is told nothing that is not so. The
-store and each writer have a clock; in a switch those of the store and the new writer go on, and
-the zombie's, unless its machine stood still.
-"""
+"""A writer is stopped at each of its requests, another writer takes over, and the first one
+continues. The stopped writer is a zombie: it believes that it owns the broker prefix. It must not
+change any byte that the new writer acknowledged, and it must not acknowledge a write that is not
+stored. The store and each writer have a clock. During a switch all clocks continue, except that of
+a zombie whose machine is paused."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ import pytest
 
 from tests.kit.stopped_client import StoppedClient
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.objects import ClientLimits
 from tieredstore.contracts.segment import (
     FencedWrite,
     FileSegmentType,
@@ -24,8 +23,7 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.errors import Fenced, Unavailable
-from tieredstore.providers.chunks.client import ClientLimits
-from tieredstore.providers.chunks.lives.chain import Chain
+from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
@@ -42,13 +40,18 @@ SWITCHES = [
     (20_000, False),
     (1_200_000, False),
 ]
-"""How long a switch takes, ms; whether the zombie's clock stands still meanwhile."""
+"""Switches: the time in ms for which the first writer is paused, and whether its clock stops during
+this time."""
+
+EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
+"""Step between the requests at which a switch happens. The slow run tests all requests with each
+switch. In the daily run each switch gets a part of the requests."""
 
 
 @dataclass
 class Writer:
-    """One broker process, with a clock of its own; what it confirmed. others: the clocks that go on
-    during a switch besides its own and the store's."""
+    """One broker process with its own clock. `acknowledged` holds its confirmed writes. `others`
+    are the clocks that continue during a switch besides the writer's and the store's."""
 
     client: MemoryObjectClient
     server: ManualClock
@@ -72,7 +75,8 @@ class Writer:
         )
 
     def append(self, id: SegmentId, position: int, data: bytes) -> bool:
-        """Whether it was written; a writer of the highest epoch never stops for another one."""
+        """Append bytes. Return whether they were written. The writer of the highest epoch must
+        never be fenced."""
         result = self.tier.open(id).write(position, [data])
         if isinstance(result, Written):
             self.epoch.confirm()
@@ -84,7 +88,7 @@ class Writer:
         return False
 
     def live(self) -> None:
-        """Appends, merges, collects, seals and deletes until it is told to stop."""
+        """Append, merge, collect garbage, seal and delete until the writer is stopped."""
         try:
             self.epoch = self.tier.acquire_writer("broker-a")
             self.append(OTHER, 0, content(70, 9))
@@ -119,7 +123,8 @@ class Writer:
         self.epoch = self.tier.acquire_writer("broker-a", take_over=True)
 
     def extend(self, id: SegmentId, seed: int) -> None:
-        """Append at the end, merge and collect, so that keys of former writes are free again."""
+        """Append at the end, merge and collect garbage. Names of earlier objects may then be used
+        again."""
         position = self.tier.open(id).size()
         for turn in range(7):
             data = content(30, seed + turn)
@@ -147,7 +152,7 @@ def assert_holds(
 def run_with_switch(
     number: int, when: str, change: Callable[[Writer], None], *, stands: bool
 ) -> tuple[Writer, Writer, str]:
-    """The zombie, its successor, and where the switch was."""
+    """Return the paused writer, its successor, and the request at which the switch happened."""
     server = ManualClock()
     store = MemoryObjectClient()
     shared: dict[str, Any] = {"beside": store, "now_ms": server.now_ms, "limits": LIMITS}
@@ -170,23 +175,31 @@ def requests_of_an_undisturbed_writer() -> list[str]:
 
 REQUESTS = requests_of_an_undisturbed_writer()
 FIRST = next(n for n, name in enumerate(REQUESTS, 1) if name.startswith("PUT")) + 2
-"""The first request with the epoch in hand."""
+"""Number of the first request after the writer acquired the epoch."""
 
 
+def numbers(end: int, every: int, when: str, switch_ms: int, stands: bool) -> range:
+    """Return the numbers of the requests below `end` at which to switch. The switches share the
+    requests."""
+    first = WHEN.index(when) + SWITCHES.index((switch_ms, stands))
+    return range(FIRST + first % every, end, every)
+
+
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize(("switch_ms", "stands"), SWITCHES)
 @pytest.mark.parametrize("when", WHEN)
 def test_w02_a_switch_at_each_request_leaves_no_hole_and_no_second_copy(
-    when: str, switch_ms: int, *, stands: bool
+    when: str, switch_ms: int, every: int, *, stands: bool
 ) -> None:
     def change(successor: Writer) -> None:
         successor.take_over(switch_ms)
         successor.extend(LOG, 100)
 
-    for number in range(FIRST, len(REQUESTS) + 1):
+    for number in numbers(len(REQUESTS) + 1, every, when, switch_ms, stands):
         zombie, successor, where = run_with_switch(number, when, change, stands=stands)
         tier = reader(zombie.client)
         for listing in tier.list():
-            assert isinstance(listing.token, Chain)
+            assert isinstance(listing.token, SegmentManifest)
             assert not listing.token.holes, where
         assert_holds(tier, successor.acknowledged, where)
         assert_holds(tier, zombie.acknowledged, where)
@@ -196,31 +209,36 @@ def test_w02_a_switch_at_each_request_leaves_no_hole_and_no_second_copy(
         assert_holds(reader(zombie.client), zombie.acknowledged, where)
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize(("switch_ms", "stands"), SWITCHES)
 @pytest.mark.parametrize("when", WHEN)
-def test_w01_a_zombie_is_told_to_stop(when: str, switch_ms: int, *, stands: bool) -> None:
-    """At its next look, which every write has; until then it changes only folders of its own."""
+def test_w01_a_zombie_is_told_to_stop(
+    when: str, switch_ms: int, every: int, *, stands: bool
+) -> None:
+    """The paused writer stops at its next fence check, which every write includes. Until then it
+    changes only its own folders."""
 
     def change(successor: Writer) -> None:
         successor.take_over(switch_ms)
 
-    for number in range(FIRST, len(REQUESTS)):
+    for number in numbers(len(REQUESTS), every, when, switch_ms, stands):
         zombie, _, where = run_with_switch(number, when, change, stands=stands)
         requests = zombie.client.requests[number:]  # type: ignore[attr-defined]
         changing = [name for name in requests if name.startswith(("PUT ", "COMPLETE", "DELETE"))]
         changing = [n for n in changing if "/.writer/" not in n and not n.endswith(".left")]
         assert zombie.is_fenced or zombie.is_unsure or not changing[1:], where
-        # But for the one that was on its way
+        # Except for the one in flight
         assert not [name for name in changing[1:] if name.startswith("DELETE")], where
         own = (".inherited/00000000000000000001", "/e0000000001.")
         assert all(any(part in name for part in own) for name in changing), (where, changing)
         assert sum("/c." in name for name in changing) <= 2, (where, changing)
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize(("switch_ms", "stands"), SWITCHES)
 @pytest.mark.parametrize("when", WHEN)
 def test_w03_a_topic_that_was_made_again_keeps_what_it_was_told(
-    when: str, switch_ms: int, *, stands: bool
+    when: str, switch_ms: int, every: int, *, stands: bool
 ) -> None:
     def change(successor: Writer) -> None:
         successor.take_over(switch_ms)
@@ -230,7 +248,7 @@ def test_w03_a_topic_that_was_made_again_keeps_what_it_was_told(
             for segment_id in (LOG, OTHER):
                 successor.append(segment_id, 25 * turn, content(25, 50 + turn))
 
-    for number in range(FIRST, len(REQUESTS) + 1):
+    for number in numbers(len(REQUESTS) + 1, every, when, switch_ms, stands):
         zombie, successor, where = run_with_switch(number, when, change, stands=stands)
         tier = reader(zombie.client)
         assert_holds(tier, successor.acknowledged, where)
@@ -238,5 +256,5 @@ def test_w03_a_topic_that_was_made_again_keeps_what_it_was_told(
         tier = reader(zombie.client)
         assert_holds(tier, successor.acknowledged, where)
         for listing in tier.list():
-            assert isinstance(listing.token, Chain)
+            assert isinstance(listing.token, SegmentManifest)
             assert not listing.token.holes, where

@@ -1,4 +1,4 @@
-"""The index after the process, or the machine, ended between any two steps."""
+"""Tests of the index after the process or the machine stopped between any two steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from tieredstore.testing.faults import (
 )
 from tieredstore.tier.index import (
     IndexStoreService,
-    compaction,
     local_file,
     segments,
     service,
@@ -42,13 +41,15 @@ SECTOR = 512
 
 @pytest.fixture(autouse=True)
 def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a sync would have put on disk is simulated here; the real one only takes time."""
+    """Replace syncs by no-ops. The test simulates the effect of syncs, so real syncs would only
+    take time."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda fd: None)
 
 
 class CrashingNode(Node):
-    """A node whose provider, metadata and local file operations count and crash together."""
+    """A node whose provider, metadata and local files count their operations together and crash at
+    the same time."""
 
     def __init__(self, root: Path, faults: Faults, **rest: Any) -> None:
         super().__init__(root, **rest)
@@ -79,7 +80,7 @@ class CrashingNode(Node):
             patch.setattr(service, "CHECKPOINT_BATCHES", 4)
             patch.setattr(local_file, "sync_file", sync)
             patch.setattr(writer, "save_watermarks", changing("watermarks", save_watermarks))
-            patch.setattr(compaction, "sync_file", changing("sync compacted", sync_file))
+            patch.setattr(segments, "sync_file", changing("sync compacted", sync_file))
             made = local_file.LocalIndexStoreFile
             patch.setattr(made, "destroy", changing("destroy", made.destroy))
             patch.setattr(made, "put", changing("put", made.put))
@@ -89,7 +90,8 @@ class CrashingNode(Node):
 
 
 def keys_of(number: int) -> tuple[tuple[int, int], list[str], int]:
-    """Batch -> queue, keys, first offset; each queue's offsets are contiguous."""
+    """Return the queue, the keys and the first offset of batch `number`. Each queue's offsets are
+    contiguous."""
     queue = QUEUES[number % len(QUEUES)]
     first = number // len(QUEUES) * BATCH * 100
     return queue, [f"key-{number}-{row}" for row in range(BATCH)], first
@@ -101,7 +103,8 @@ def put_batch(index: IndexStoreService, number: int) -> None:
 
 
 def mark_first(index: IndexStoreService) -> None:
-    """What the dispatcher does before a queue gets its first byte."""
+    """Write a watermark for each queue, as the dispatcher does before it writes a queue's first
+    byte."""
     for queue in QUEUES:
         if index.find_indexed_end(*queue) is None:
             index.mark_indexed(*queue, 0)
@@ -117,7 +120,8 @@ def found_in(index: IndexStoreService, number: int) -> list[bool]:
 
 
 class Scenario:
-    """Puts, checkpoints, uploads and a stop; `done` batches were put before the crash."""
+    """A run that puts, checkpoints, uploads and stops. `done` is the number of batches put before
+    the crash."""
 
     def __init__(self, root: Path, sketch: bool) -> None:
         self.root = root
@@ -140,7 +144,7 @@ class Scenario:
 
 
 def redispatch(index: IndexStoreService) -> None:
-    """What the dispatcher does: put everything above the watermarks again."""
+    """Put all messages above the watermarks again, as the dispatcher does."""
     mark_first(index)
     for number in range(BATCHES):
         (topic_id, queue_id), _, first = keys_of(number)
@@ -153,7 +157,7 @@ def redispatch(index: IndexStoreService) -> None:
 
 
 def items_in(node: Node) -> int:
-    """Items in all files, local and uploaded."""
+    """Return the items of all index files, local and uploaded."""
     total = 0
     for entry in node.metadata().segments("broker-a/rmq_sys_INDEX/0", FileSegmentType.INDEX):
         if entry.size == 0:
@@ -164,7 +168,8 @@ def items_in(node: Node) -> int:
 
 
 def check_segments(node: Node) -> None:
-    """Contiguous, none empty, each of another file, as long as the metadata says."""
+    """Check that the segments are contiguous and not empty, that no two come from the same file,
+    and that each has the size in the metadata."""
     end, begins = 0, []
     for entry in node.metadata().segments("broker-a/rmq_sys_INDEX/0", FileSegmentType.INDEX):
         assert entry.base_offset == end
@@ -176,7 +181,7 @@ def check_segments(node: Node) -> None:
 
 
 def lose_power(node: CrashingNode, seed: int) -> None:
-    """Of what was not synced, any sectors may be on disk or not."""
+    """Simulate a power loss. Any subset of the unsynced sectors may have reached the disk."""
     choice = random.Random(seed)
     for name in node.local_names():
         path = node.directory / name
@@ -189,20 +194,27 @@ def lose_power(node: CrashingNode, seed: int) -> None:
         path.write_bytes(mixed)
 
 
+EVERY = [3, pytest.param(1, marks=pytest.mark.slow)]
+"""Step between the crash points. The daily run tests every third point, the slow run all."""
+TORN = [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))]
+"""Seeds of the random choice of torn sectors."""
+
+
 def points(tmp_path_factory: pytest.TempPathFactory, sketch: bool) -> list[CrashPoint]:
     return crash_points(Scenario(tmp_path_factory.mktemp("dry"), sketch).run)
 
 
 def recovered(scenario: Scenario) -> Node:
-    """The same directories, without faults."""
+    """Return a node on the same directories that has no faults."""
     return Node(scenario.root, provider=scenario.provider)
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("sketch", [False, True])
 def test_l01_a_killed_process_loses_and_doubles_nothing(
-    tmp_path_factory: pytest.TempPathFactory, sketch: bool
+    tmp_path_factory: pytest.TempPathFactory, sketch: bool, every: int
 ) -> None:
-    for point in points(tmp_path_factory, sketch):
+    for point in points(tmp_path_factory, sketch)[::every]:
         scenario = Scenario(tmp_path_factory.mktemp("run"), sketch)
         run_until_crash(scenario.run, point)
         node = recovered(scenario)
@@ -222,10 +234,11 @@ def test_l01_a_killed_process_loses_and_doubles_nothing(
         check_segments(node)
 
 
+@pytest.mark.parametrize("every", EVERY)
 def test_l01_power_loss_keeps_what_is_below_the_watermarks(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, every: int
 ) -> None:
-    for seed, point in enumerate(points(tmp_path_factory, False)):
+    for seed, point in enumerate(points(tmp_path_factory, False)[::every]):
         scenario = Scenario(tmp_path_factory.mktemp("run"), False)
         run_until_crash(scenario.run, point)
         assert scenario.node is not None
@@ -248,7 +261,8 @@ def test_l01_power_loss_keeps_what_is_below_the_watermarks(
 def test_l05_a_disk_that_fails_at_any_step_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """The same steps, each failing once with the process going on, then a new start."""
+    """A disk that fails once at any step loses no key. After the failure the process continues, and
+    later a new process starts."""
     from tieredstore.testing.faults import Fault
 
     dry = Faults()
@@ -267,9 +281,10 @@ def test_l05_a_disk_that_fails_at_any_step_loses_nothing(
         check_segments(node)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", TORN)
 def test_l02_a_large_file_torn_at_any_sectors_is_made_right(tmp_path: Path, seed: int) -> None:
-    """More sectors, longer chains: what was synced is found, what was not can be put again."""
+    """A large index file is repaired after a write of which only some sectors reached the disk.
+    Synced items are found, and unsynced items can be put again."""
     node = Node(tmp_path, slots=97, max_items=2000)
     index = node.open()
     choice = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Apache's Python client as a program; verbs are registered in VERBS."""
+"""Apache's Python client as a program. `VERBS` maps the name of each verb to its function."""
 
 from __future__ import annotations
 

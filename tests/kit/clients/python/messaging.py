@@ -1,4 +1,4 @@
-"""Verbs of Apache's Python client: producers and consumers, by name."""
+"""Verbs of Apache's Python client. Producers and consumers have names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Checker(TransactionChecker):  # type: ignore[misc]
 
 
 class Collector(MessageListener):  # type: ignore[misc]
-    """Collects; fails the first deliveries of a message, and every one of a body."""
+    """Collects messages. It fails the first deliveries of a message, and all deliveries of one
+    body."""
 
     def __init__(self, fail_times: int, poison: str) -> None:
         self._fail_times = fail_times
@@ -123,7 +124,7 @@ def send_in_transaction(request: dict[str, Any]) -> str:
 
 
 def subscription(request: dict[str, Any]) -> dict[str, FilterExpression]:
-    """By tag, or with `sql` by an SQL92 expression."""
+    """Return a subscription by tag, or with `sql` by an SQL92 expression."""
     kind = FilterType.SQL if request.get("sql") else FilterType.TAG
     return {request["topic"]: FilterExpression(request.get("expression", "*"), kind)}
 

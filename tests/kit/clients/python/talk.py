@@ -1,4 +1,4 @@
-"""The talk of a client program with its test (tests/kit/clients/program.py)."""
+"""Protocol of lines between a client program and its test (tests/kit/clients/program.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 
 def serve(verbs: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
-    """Answer the requests that stdin has, one by one; prints of clients go to stderr."""
+    """Answer the requests from stdin one by one. Text that client libraries print goes to
+    stderr."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     print(json.dumps({"ok": "ready"}), file=out, flush=True)

@@ -11,7 +11,7 @@ import org.apache.rocketmq.common.message.*;
 /**
  * Consumers of both Java clients, 5.5.0 and 4.9.8: push and lite pull. Each is named; what one has received is asked for by its name.
  * `start_push`: group, topics; expression, sql; model; from (FIRST, LAST or a time yyyyMMddHHmmss); orderly; strategy; fail: how often a
- * body that begins with "bad" fails, -1 always; max_reconsume_times.
+ * body that begins with "bad" fails, -1 always; max_reconsume_times; threads; broker_rebalance: the broker assigns the queues (5.x only).
  */
 public class Consumers {
     private static final Map<String, DefaultMQPushConsumer> PUSH = new ConcurrentHashMap<>();
@@ -49,12 +49,14 @@ public class Consumers {
         consumer.setPollNameServerInterval(1000);
         consumer.setMaxReconsumeTimes(Talk.number(request, "max_reconsume_times", -1));
         consumer.setSuspendCurrentQueueTimeMillis(100);
+        consumer.setConsumeThreadMin(Talk.number(request, "threads", consumer.getConsumeThreadMin()));
         consumer.setAllocateMessageQueueStrategy(strategy(request));
         String expression = Talk.text(request, "expression", "*");
         for (JsonElement topic : request.getAsJsonArray("topics")) {
             if (request.has("sql")) consumer.subscribe(topic.getAsString(), MessageSelector.bySql(expression));
             else consumer.subscribe(topic.getAsString(), expression);
         }
+        if (request.has("broker_rebalance")) setClientRebalance(consumer);
         int failures = Talk.number(request, "fail", 0);
         if (request.has("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
@@ -76,6 +78,11 @@ public class Consumers {
     private static void setModel(DefaultMQPushConsumer consumer, String model) throws ReflectiveOperationException {
         for (java.lang.reflect.Method method : DefaultMQPushConsumer.class.getMethods())
             if (method.getName().equals("setMessageModel")) method.invoke(consumer, Enum.valueOf((Class) method.getParameterTypes()[0], model));
+    }
+
+    /** Only 5.x has it. */
+    private static void setClientRebalance(DefaultMQPushConsumer consumer) throws ReflectiveOperationException {
+        DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
     }
 
     private static boolean take(String name, List<MessageExt> messages, int failures) {

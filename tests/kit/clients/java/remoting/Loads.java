@@ -27,7 +27,7 @@ public class Loads {
         producer = new DefaultMQProducer("loaders");
         producer.setNamesrvAddr(request.get("namesrv").getAsString());
         producer.setInstanceName("loader" + System.nanoTime()); // a client of its own
-        producer.setSendMsgTimeout(3000);
+        producer.setSendMsgTimeout(Talk.number(request, "timeout_ms", 3000));
         producer.setRetryTimesWhenSendFailed(0);
         producer.setPollNameServerInterval(1000);
         producer.start();

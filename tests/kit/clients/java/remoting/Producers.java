@@ -57,6 +57,7 @@ public class Producers {
         if (request.has("tag")) message.setTags(request.get("tag").getAsString());
         if (request.has("keys")) message.setKeys(request.get("keys").getAsString());
         if (request.has("properties")) request.getAsJsonObject("properties").entrySet().forEach(e -> message.putUserProperty(e.getKey(), e.getValue().getAsString()));
+        if (request.has("priority")) message.setPriority(request.get("priority").getAsInt());
         if (request.has("delay_level")) message.setDelayTimeLevel(request.get("delay_level").getAsInt());
         if (request.has("deliver_after_ms")) message.setDeliverTimeMs(System.currentTimeMillis() + request.get("deliver_after_ms").getAsLong());
         return message;
