@@ -1,8 +1,7 @@
-"""moto's server with conditional writes in one step.
+"""moto's server with atomic conditional writes.
 
-moto 5.2 looks whether a key is there, and writes it, in two steps of a request's thread: on a busy
-machine two of several racing conditional creates may both win. Here one waits for the other, as on
-S3.
+moto 5.2 checks for a key and writes it in two steps, without a lock. On a busy machine two racing
+conditional creates may both win. Here the second request waits for the first one, as on S3.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from moto.server import main
 
 
 def put_in_one_step() -> None:
-    """Let the moto of this process take one put at a time."""
+    """Serialise the puts of moto in this process."""
     lock = threading.Lock()
     put_object = S3Response.put_object
 

@@ -1,7 +1,7 @@
-"""How each object store of the tests is installed, started, and known to be healthy.
+"""Installation, start and health check of each object store of the tests.
 
-Only the standard library is used, so that any Python 3.11 can run it. What is downloaded or built
-goes into the user's cache directory once; a second start needs no network.
+Only the standard library is used, so that any Python 3.11 can run it. Downloads and builds go into
+the user's cache directory once. A second start needs no network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ ACCESS_KEY = "testing"
 SECRET_KEY = "testing123"
 LOCALSTACK_VERSION = "4.6.0"
 LOCALSTACK_PYTHONS = ("python3.11", "python3.12", "python3")
-"""The newest localstack-core that Python 3.11 can load; its pins are constraints.txt."""
+"""Python versions on which the newest localstack-core that supports 3.11 runs. `constraints.txt`
+pins its packages."""
 VERSITYGW_VERSION = "1.8.0"
 VERSITYGW_MODULE = "github.com/versity/versitygw/cmd/versitygw"
 BUCKET = "tier"
@@ -31,12 +32,12 @@ BUCKET = "tier"
 
 
 class NotHere(Exception):
-    """This machine cannot run that server; the message says what is missing."""
+    """Raised if this machine cannot run a server. The message names the missing part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to run in a folder of the server's own."""
+    """A command that runs in the folder of a server."""
 
     command: Sequence[str]
     environment: dict[str, str] = field(default_factory=dict)
@@ -44,9 +45,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """prepare: what `launch` needs, installed into the cache if need and leave be; launch: the
-    command for a port and a data folder; healthy: whether an endpoint answers as this server;
-    fill: what a healthy server still lacks, its bucket."""
+    """Recipe of one server.
+
+    `prepare`: install the needs of `launch` into the cache, if necessary and permitted.
+    `launch`: the command for a port and a data folder.
+    `healthy`: whether an endpoint answers as this server.
+    `fill`: create the bucket on a healthy server.
+    """
 
     prepare: Callable[[bool], Path]
     launch: Callable[[Path, int, Path], Launch]
@@ -60,7 +65,7 @@ def cache_directory() -> Path:
 
 
 def run(command: Sequence[str | Path], **environment: str) -> None:
-    """Run an installer. Raises NotHere with the end of what it said."""
+    """Run an installer. Raises NotHere with the end of its output."""
     done = subprocess.run(
         [str(part) for part in command],
         env={**os.environ, **environment},
@@ -74,7 +79,7 @@ def run(command: Sequence[str | Path], **environment: str) -> None:
 
 
 def answers(url: str, method: str = "GET") -> tuple[int, bytes] | None:
-    """Status and body of a request; None when nobody answers."""
+    """Return status and body of a request. None without an answer."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(urllib.request.Request(url, method=method), timeout=5) as reply:
@@ -87,14 +92,14 @@ def answers(url: str, method: str = "GET") -> tuple[int, bytes] | None:
 
 
 def make_bucket(endpoint: str) -> None:
-    """For servers that check no signatures. Raises NotHere."""
+    """Create the bucket, for servers that check no signatures. Raises NotHere."""
     found = answers(f"{endpoint}/{BUCKET}", "PUT")
     if found is None or found[0] != 200:
         raise NotHere(f"{endpoint} makes no bucket {BUCKET!r}: {found}")
 
 
 def _has_bucket(_endpoint: str) -> None:
-    """A folder that was there before the start is a bucket."""
+    """Do nothing: a folder that existed before the server's start is a bucket."""
 
 
 # moto: the interpreter of this clone has it
@@ -108,7 +113,7 @@ def _find_moto(install: bool) -> Path:
     if not install:
         raise NotHere("moto is not installed: localstack/install moto does it, once")
     print("moto: setting up the environment of this clone (once)", file=sys.stderr)
-    run(["bash", "-c", '. "$0" dev', HERE.parent / "scripts" / "python.sh"])
+    run(["bash", "-c", '. "$0" s3-server', HERE.parent / "scripts" / "python.sh"])
     if not _has_moto(own):
         raise NotHere(f"moto is not in {own.parent.parent}: pip install 'moto[server,s3]'")
     return own
@@ -128,7 +133,7 @@ def _launch_moto(python: Path, port: int, _folder: Path) -> Launch:
 
 
 def _moto_is_healthy(endpoint: str) -> bool:
-    found = answers(f"{endpoint}/moto-api/data.json")
+    found = answers(f"{endpoint}/moto-api/")
     return found is not None and found[0] == 200
 
 
@@ -147,7 +152,7 @@ def _install_localstack(install: bool) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     base = _python_of_localstack()
     print(f"localstack: making its environment with {base} (2 min, once)", file=sys.stderr)
-    # pip of the outer interpreter installs into it: Debian's venv may come without one
+    # The pip of the outer interpreter installs into it, since Debian's venv may come without one.
     run([base, "-m", "venv", "--without-pip", target])
     pip: list[str | Path] = [base, "-m", "pip", "--python", python, "install"]
     pip.append("--disable-pip-version-check")
@@ -165,14 +170,14 @@ def _python_of_localstack() -> str:
         found = shutil.which(name)
         if found and not subprocess.run([found, "-c", code], check=False).returncode:
             return found
-    raise NotHere(f"LocalStack {LOCALSTACK_VERSION} needs Python 3.11 or 3.12; none was found")
+    raise NotHere(f"LocalStack {LOCALSTACK_VERSION} needs Python 3.11 or 3.12. None was found")
 
 
 def _launch_localstack(python: Path, port: int, folder: Path) -> Launch:
     environment = {
         "FILESYSTEM_ROOT": str(folder / "data"),
         "SERVICES": "s3",
-        # the default server binds all addresses, whatever GATEWAY_LISTEN says
+        # The default server binds all addresses, regardless of GATEWAY_LISTEN.
         "GATEWAY_SERVER": "hypercorn",
         "GATEWAY_LISTEN": f"127.0.0.1:{port}",
         "OVERRIDE_IN_DOCKER": "0",
@@ -231,7 +236,7 @@ def _launch_versitygw(binary: Path, port: int, folder: Path) -> Launch:
 
 
 def _has_extended_attributes(folder: Path) -> bool:
-    with suppress(OSError, AttributeError):  # not on every system
+    with suppress(OSError, AttributeError):  # Not on every system.
         os.setxattr(folder, "user.tieredstore", b"1")
         os.removexattr(folder, "user.tieredstore")
         return True

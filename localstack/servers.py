@@ -1,10 +1,11 @@
 """Start, list and stop the object stores of the tests, on loopback addresses only.
 
 Usage: servers.py up [NAME[:PORT]]... | install [NAME]... | down [NAME]... | status, each with
-[--run-dir DIR]; up with [--no-install].
+[--run-dir DIR]. Up with [--no-install].
 
-Each running server has a file DIR/NAME.json (endpoint, process, log); DIR is `.run` beside this
-file unless told. `up` leaves alone what runs already; `down` stops exactly what `up` started.
+Each running server has a file DIR/NAME.json (endpoint, process, log). By default DIR is `.run`
+beside this file. `up` does not touch servers that run already. `down` stops exactly the servers
+that `up` started.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ ATTEMPTS_WITH_A_FREE_PORT = 3
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One started server. `started` is when its process began, so that a process id that the
-    system gave to somebody else is not taken for it."""
+    """A started server. `started`: start time of its process, so that another process with a reused
+    id is not mistaken for the server."""
 
     name: str
     endpoint: str
@@ -52,7 +53,7 @@ class Servers:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One `up` or `down` at a time."""
+        """Hold the run directory's lock, so that only one `up` or `down` runs at a time."""
         self._directory.mkdir(parents=True, exist_ok=True)
         with (self._directory / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -68,7 +69,8 @@ class Servers:
         return found
 
     def up(self, name: str, port: int | None, *, install: bool = True) -> Server:
-        """The running server, started if need be. Raises NotHere with the reason."""
+        """Return the running server, which is started if necessary. Raises NotHere with the
+        reason."""
         recipe = RECIPES[name]
         for server in self.running():
             if server.name == name and recipe.healthy(server.endpoint):
@@ -81,7 +83,7 @@ class Servers:
             try:
                 return self._start(name, prepared, port or _free_port())
             except NotHere:
-                # between our look and its bind somebody else may have taken the port
+                # Another process may have taken the port between the check and the bind.
                 if port or attempt == ATTEMPTS_WITH_A_FREE_PORT - 1:
                     raise
         raise AssertionError("unreachable")
@@ -116,7 +118,7 @@ class Servers:
             time.sleep(0.05)
         reason = "is not healthy" if process.poll() is None else f"ended with {process.returncode}"
         self.down(name)
-        raise NotHere(f"{name} {reason}; its log ends with: {log.read_text()[-600:]}")
+        raise NotHere(f"{name} {reason}. Its log ends with: {log.read_text()[-600:]}")
 
     def _state(self, name: str) -> Path:
         return self._directory / f"{name}.json"
@@ -131,7 +133,7 @@ def _spawn(launch: Launch, folder: Path, log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # it outlives this command, and is stopped with its children
+            start_new_session=True,  # It outlives this command, and is stopped with its children.
         )
 
 
@@ -148,7 +150,8 @@ def _stop(server: Server) -> None:
 
 
 def _process_start(pid: int) -> str:
-    """When a live process began, as its system says it; "" when there is none."""
+    """Return the start time of a live process, as the system reports it, or "" if there is no such
+    process."""
     if Path("/proc/self/stat").exists():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()

@@ -2,8 +2,8 @@
 
     python scripts/check_wheel.py WHEEL
 
-The tree is read as the build reads it: the links tieredstore/providers and tieredstore/metadata are
-folders. Needs nothing but Python.
+The tree is read like the build reads it: the links tieredstore/providers and tieredstore/metadata
+count as folders. Needs only Python.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "tieredstore"
 CORE = "tieredstore/message/_core."
-"""The compiled core: in the wheel where there was a compiler, in the tree where it was built."""
+"""Path of the compiled core. The wheel contains it if a compiler was available, and the tree
+contains it if it was built."""
 MODULES = ("pyspark_rocketmq_tiered.py",)
 
 
 def list_tree(root: Path) -> set[str]:
-    """Return the files that a wheel must hold, as paths below `root`."""
+    """Return the files that a wheel must contain, as paths below `root`."""
     return {*MODULES, *_list_folder(root / PACKAGE, root)}
 
 
@@ -39,14 +40,15 @@ def _is_core(name: str) -> bool:
 
 
 def list_wheel(wheel: Path) -> set[str]:
-    """Return the files that a wheel would install, without what describes the wheel itself."""
+    """Return the files that a wheel would install, without the metadata of the wheel itself."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     return {name for name in names if not name.partition("/")[0].endswith(".dist-info")}
 
 
 def compare(wheel: Path, root: Path) -> list[str]:
-    """Return one line for each file that is missing from the wheel or does not belong there."""
+    """Return one line for each file that is missing in the wheel or does not belong in the
+    wheel."""
     wanted = list_tree(root)
     found = {name for name in list_wheel(wheel) if not _is_core(name)}
     return [

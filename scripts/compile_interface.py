@@ -1,9 +1,9 @@
-"""Compile the gRPC interface definition into the descriptors that the broker loads.
+"""Compile the gRPC interface definition into the descriptors that the broker loads, and into the
+stubs that the type checker reads.
 
     python scripts/compile_interface.py [--check]
 
---check: write nothing, end with 1 when the descriptors in the tree are not those. Needs
-grpcio-tools.
+--check: write nothing, and exit with 1 if the files in the tree differ. Needs grpcio-tools.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from grpc_tools import protoc
 
 FOLDER = Path(__file__).parent.parent / "tieredstore" / "broker" / "grpc" / "interface"
 TARGET = FOLDER / "descriptors.binpb"
-SOURCES = ("definition.proto", "service.proto")
+SOURCES = ("definition", "service")
+_PACKAGE = "apache/rocketmq/v2"
+_STUBS = "tieredstore.broker.grpc.interface"
 
 
-def compile_interface() -> bytes:
-    """Return the definition, with what it imports, as a FileDescriptorSet. Raises SystemExit when
-    the compiler refuses it."""
+def compile_interface() -> dict[Path, bytes]:
+    """Return the content of each file: the interface definition and its imports as a
+    FileDescriptorSet, and a stub for each source. Raises SystemExit if the compiler rejects the
+    definition."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / TARGET.name
         status = protoc.main(
@@ -33,25 +36,41 @@ def compile_interface() -> bytes:
                 f"-I{Path(grpc_tools.__file__).parent / '_proto'}",
                 "--include_imports",
                 f"--descriptor_set_out={target}",
-                *(f"apache/rocketmq/v2/{name}" for name in SOURCES),
+                f"--pyi_out={folder}",
+                *(f"{_PACKAGE}/{name}.proto" for name in SOURCES),
             ]
         )
         if status != 0:
             raise SystemExit(f"{FOLDER}: the compiler ended with {status}")
-        return target.read_bytes()
+        found = {TARGET: target.read_bytes()}
+        for name in SOURCES:
+            stub = (Path(folder) / _PACKAGE / f"{name}_pb2.pyi").read_text()
+            stub = stub.replace("_Mapping]", "_Mapping[str, object]]")
+            stub = stub.replace(
+                f"from {_PACKAGE.replace('/', '.')} import", f"from {_STUBS} import"
+            )
+            found[FOLDER / f"{name}_pb2.pyi"] = stub.encode()
+        return found
 
 
 def main(arguments: list[str]) -> int:
-    """Write the descriptors, or compare them."""
+    """Write the files, or compare them with the files in the tree."""
     compiled = compile_interface()
     if "--check" not in arguments:
-        TARGET.write_bytes(compiled)
+        for path, content in compiled.items():
+            path.write_bytes(content)
         return 0
-    read = descriptor_pb2.FileDescriptorSet.FromString
-    if read(compiled) == read(TARGET.read_bytes()):
-        return 0
-    print(f"{TARGET}: not what the definition compiles to; run {Path(__file__).name}")
-    return 1
+    for path, content in compiled.items():
+        there = path.read_bytes()
+        if path == TARGET:
+            read = descriptor_pb2.FileDescriptorSet.FromString
+            is_same = read(content) == read(there)
+        else:
+            is_same = content == there
+        if not is_same:
+            print(f"{path}: not what the definition compiles to. Run {Path(__file__).name}")
+            return 1
+    return 0
 
 
 if __name__ == "__main__":

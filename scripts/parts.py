@@ -1,12 +1,16 @@
-"""Run the parts of a long run side by side, and sum up what came of them.
+"""Run the parts of a long run in parallel, and summarise their results.
 
-Usage: python scripts/parts.py [--at-once N] [NAME]... <<'END'
+Usage: python scripts/parts.py [--at-once N] [--again] [NAME]... <<'END'
 
-Each line of the standard input is a part, `name: command of the shell`. All of them, or those that
-are named, begin in their order, N at once; one that fails stops no other. What a part printed is
-shown when it has ended; at the end of all there is a line a part: what, result, minutes, and the
-last line that it printed, or that in which pytest counts. The exit code is 1 when one failed.
-SIGTERM and SIGINT end all; what they printed until then is shown.
+Each line of the standard input is a part, `name: command of the shell`. All parts, or the named
+ones, begin in their order, N at once. A failing part does not stop others. The output of a part is
+shown when it has ended. The summary has a line per part: name, result, minutes, and the last line
+of its output, or the line with pytest's counts. The exit code is 1 if a part failed. SIGTERM and
+SIGINT end all parts, and their output so far is shown.
+
+Each command has the name of its part in PART. With --again, a failed part runs once more after all
+others, with PART_AGAIN=1. A part that passes then was disturbed by the others. Its result is
+`passed alone`.
 """
 
 from __future__ import annotations
@@ -27,14 +31,14 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 END_SECONDS = 20
-"""How long a part may take to end after SIGINT, before SIGKILL."""
+"""Seconds that a part has to end after SIGINT. After that time it gets SIGKILL."""
 _COUNTED: Final = re.compile(r"^\d+ \w+.* in \d+\.\d+s")
 LAST_LINE_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One line of the input."""
+    """One part of the input: a name and a command."""
 
     name: str
     command: str
@@ -42,17 +46,21 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What came of a part. result: `passed`, `failed (exit code)`, or `stopped`."""
+    """Result of a part: `passed`, `passed alone`, `failed (exit code)`, or `stopped`."""
 
     name: str
     result: str
     minutes: float
     last_line: str
 
+    @property
+    def is_good(self) -> bool:
+        return self.result.startswith("passed")
+
 
 def parse_parts(lines: Iterable[str]) -> list[Part]:
-    """Return the parts; empty lines and those that begin with # are none. Exits when a line is no
-    part, or a name stands there twice."""
+    """Return the parts. Empty lines and comments with # are skipped. Exits if a line is not a part,
+    or if two parts have one name."""
     parts: list[Part] = []
     for line in map(str.strip, lines):
         if not line or line.startswith("#"):
@@ -61,13 +69,14 @@ def parse_parts(lines: Iterable[str]) -> list[Part]:
         if not (name and colon and command):
             raise SystemExit(f"parts: expected `name: command`, found {line!r}")
         if any(part.name == name for part in parts):
-            raise SystemExit(f"parts: {name} stands there twice")
+            raise SystemExit(f"parts: duplicate part {name}")
         parts.append(Part(name, command))
     return parts
 
 
 def choose(parts: list[Part], names: list[str]) -> list[Part]:
-    """Return the parts of these names, all without any. Exits when there is none of a name."""
+    """Return the parts with the given names, or all parts without names. Exits for an unknown
+    name."""
     known = [part.name for part in parts]
     for name in names:
         if name not in known:
@@ -76,23 +85,24 @@ def choose(parts: list[Part], names: list[str]) -> list[Part]:
 
 
 class Parts:
-    """Runs parts, and can end all that run."""
+    """Runner of parts, which can also end all running parts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._is_ending = False
 
-    def run(self, part: Part) -> Ended:
-        """Run a part to its end, then show what it printed."""
+    def run(self, part: Part, alone: bool = False) -> Ended:
+        """Run a part to its end, then show its output."""
         begin = time.monotonic()
         with tempfile.TemporaryFile() as output:
-            process = self._start(part, output)
+            process = self._start(part, output, alone)
             code = process.wait() if process is not None else 0
             minutes = (time.monotonic() - begin) / 60
             with self._lock:
                 self._running.pop(part.name, None)
-                result = f"failed ({code})" if code else "passed"
+                passed = "passed alone" if alone else "passed"
+                result = f"failed ({code})" if code else passed
                 ended = Ended(
                     part.name,
                     "stopped" if self._is_ending else result,
@@ -102,22 +112,24 @@ class Parts:
                 _show(ended, output)
         return ended
 
-    def _start(self, part: Part, output: BinaryIO) -> subprocess.Popen[bytes] | None:
+    def _start(self, part: Part, output: BinaryIO, alone: bool) -> subprocess.Popen[bytes] | None:
         with self._lock:
             if self._is_ending:
                 return None
-            print(f"{part.name}: begins", flush=True)
+            print(f"{part.name}: begins{' again' if alone else ''}", flush=True)
             self._running[part.name] = process = subprocess.Popen(
                 ["bash", "-c", part.command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, "PART": part.name, "PART_AGAIN": "1" if alone else ""},
             )
             return process
 
     def end(self) -> None:
-        """Interrupt what runs, so that it can tidy up, and begin nothing more."""
+        """Interrupt the running parts, so that they can clean up. No other part is started
+        afterwards."""
         with self._lock:
             self._is_ending = True
             running = [*self._running.values()]
@@ -141,7 +153,7 @@ def _find_last_line(output: BinaryIO) -> str:
     output.seek(max(0, size - 4096))
     lines = output.read().decode(errors="replace").split("\n")
     said = [line.strip("= \r") for line in lines]
-    # Behind what pytest counted, a thread that is left may log.
+    # A remaining thread may log after the counts of pytest.
     counted = [line for line in said if _COUNTED.search(line)]
     return next((line for line in reversed(counted or said) if line), "")[:LAST_LINE_CHARS]
 
@@ -154,22 +166,27 @@ def _show(ended: Ended, output: BinaryIO) -> None:
     sys.stdout.buffer.flush()
 
 
-def run_parts(parts: list[Part], at_once: int) -> list[Ended]:
-    """Run all, in their order, some at once; return what came of each."""
+def run_parts(parts: list[Part], at_once: int, again: bool = False) -> list[Ended]:
+    """Run all parts in order, `at_once` in parallel. With `again`, run failed parts again
+    afterwards."""
     running = Parts()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        # In a thread: the main one may wait for something that `end` needs.
+        # In a thread, since the main one may wait for something that `end` needs.
         signal.signal(number, lambda *_: threading.Thread(target=running.end).start())
     with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(running.run, parts))
+        ended = list(pool.map(running.run, parts))
+    return [
+        running.run(part, alone=True) if again and one.result.startswith("failed") else one
+        for part, one in zip(parts, ended, strict=True)
+    ]
 
 
 def summarize(ended: list[Ended]) -> str:
-    """Return a line a part."""
+    """Return a summary with a line per part."""
     width = max(len(one.name) for one in ended)
     return "\n".join(
-        f"{one.name:{width}}  {one.result:10}  {one.minutes:5.1f} min  {one.last_line}"
+        f"{one.name:{width}}  {one.result:12}  {one.minutes:5.1f} min  {one.last_line}"
         for one in ended
     )
 
@@ -178,6 +195,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--at-once", type=int, default=1, metavar="N")
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("names", nargs="*", metavar="NAME")
     arguments = parser.parse_args()
     at_once: int = arguments.at_once
@@ -185,10 +203,10 @@ def main() -> int:
     if not parts or at_once < 1:
         parser.error("expected a part at least, and one at once at least")
     begin = time.monotonic()
-    ended = run_parts(parts, at_once)
+    ended = run_parts(parts, at_once, arguments.again)
     print(f"\n######## all, {(time.monotonic() - begin) / 60:.1f} minutes")
     print(summarize(ended))
-    return int(any(one.result != "passed" for one in ended))
+    return int(not all(one.is_good for one in ended))
 
 
 if __name__ == "__main__":

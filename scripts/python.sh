@@ -1,6 +1,13 @@
-# Sourced by the scripts here: sets ROOT, and PYTHON to the clone's own interpreter.
-# Usage: . scripts/python.sh core|s3-server|tables|spark|dev; with - for the functions alone.
+# Sourced by the scripts of this folder. Sets ROOT, and sets PYTHON to the clone's own interpreter.
+# Usage: . scripts/python.sh core|s3-server|docs|tables|spark|dev. With `-` it only defines the functions.
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+for link in providers metadata; do
+  if [ -f "$ROOT/tieredstore/$link" ]; then
+    echo "setup: tieredstore/$link is a file, expected a symbolic link: clone again with \`git clone -c core.symlinks=true\`, on Windows in WSL" >&2
+    exit 1
+  fi
+done
 
 # find_python: sets CANDIDATE to a Python that can make the environment.
 find_python() {
@@ -12,12 +19,12 @@ find_python() {
   exit 1
 }
 
-# is_set_up KIND: whether setup_env.py would find nothing to do, found out without starting a Python. It wrote the
-# stamp: the hash of what the environment is made from, its interpreter, and its clone.
+# is_set_up KIND: whether setup_env.py would have nothing to do. The check starts no Python. It reads the stamp that
+# setup_env.py wrote: the hash of the environment's inputs, the interpreter, and the path of the clone.
 is_set_up() {
   local kinds kind hash interpreter root now
   case $1 in
-    core) kinds='core tables s3-server spark dev' ;;
+    core) kinds='core tables s3-server docs spark dev' ;;
     tables) kinds='tables spark dev' ;;
     *) kinds="$1 dev" ;;
   esac
@@ -33,6 +40,9 @@ is_set_up() {
 }
 
 set_up() {
+  # Packages are installed without bytecode. If Python may not write bytecode, each process compiles
+  # hundreds of modules again. This takes longer than most commands and tests.
+  unset PYTHONDONTWRITEBYTECODE
   if is_set_up "$1"; then
     PYTHON=$ROOT/.venv/bin/python
   else

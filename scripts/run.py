@@ -1,7 +1,7 @@
 """A broker with its tier, in this clone: `tieredstore broker` with a broker.conf made for it.
 
-Prints where clients connect and, on a terminal, one line a second of what happens. Ctrl-C stops it
-cleanly.
+Prints where clients connect and, on a terminal, one line per second with rates and totals. Ctrl-C
+stops the broker cleanly.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ COUNTERS = {
     "uploads": "rocketmq_tiered_store_messages_dispatch_total",
     "cold reads": "rocketmq_tiered_store_messages_out_total",
 }
-"""What a line shows: messages a second, by these counters."""
+"""Columns of an output line, and the counters from which each column's messages per second are
+computed."""
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/run",
         description="Run a broker with its tier under this clone, until Ctrl-C. Started again, it "
-        "goes on with what it had.",
+        "continues with its messages.",
     )
     parser.add_argument(
         "--s3",
         action="store_true",
-        help="the tier is in an S3 server that is started on this machine; store and tier are new "
+        help="the tier is in an S3 server that is started on this machine. Store and tier are new "
         "with each start",
     )
     parser.add_argument(
@@ -66,10 +67,10 @@ def arguments() -> argparse.Namespace:
 
 
 def make_folder(folder: Path, *, anew: bool) -> None:
-    """A folder of our own; somebody else's is never used."""
+    """Create the folder of the broker. A folder with other files is refused."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARK).exists():
-            sys.exit(f"run: {folder} is not empty and was not made by this script; use --folder")
+            sys.exit(f"run: {folder} is not empty and was not made by this script. Use --folder")
         if anew:
             shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,12 +79,12 @@ def make_folder(folder: Path, *, anew: bool) -> None:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[str]:
-    """Start an S3 server with an empty bucket `tier`; gives its endpoint."""
+    """Start an S3 server with an empty bucket `tier`. Returns its endpoint."""
     servers = [sys.executable, str(ROOT / "localstack" / "servers.py")]
     place = ["--run-dir", str(folder / "servers")]
     up = subprocess.run([*servers, "up", *place, "moto"], stdout=subprocess.PIPE, check=False)
     if up.returncode:
-        sys.exit("run: the S3 server did not start; see above")
+        sys.exit("run: the S3 server did not start. See above")
     try:
         yield up.stdout.decode().split()[1]
     finally:
@@ -105,14 +106,14 @@ def tier_keys(folder: Path, endpoint: str | None) -> dict[str, str]:
         "objectStoreSecretKey": "testing123",
         "tieredStoreS3Region": "us-east-1",
         "tieredStoreS3PathStyle": "true",
-        # Uploads can be watched, where a bill would rather have them large and rare.
+        # Frequent, small uploads can be watched. A real bill would prefer rare, large ones.
         "tieredStoreAdaptiveCommitMaxInterval": "30000",
     }
 
 
 def write_conf(folder: Path, endpoint: str | None, *, free_ports: bool) -> Path:
-    """Write the broker.conf; one that is there stays, for you to change. S3 servers and free ports
-    change with each start, and so does the file."""
+    """Write the broker.conf. An existing file is kept, so that users can change it. With an S3
+    server or free ports it is written again at each start."""
     path = folder / "broker.conf"
     if path.exists() and endpoint is None and not free_ports:
         return path
@@ -126,6 +127,7 @@ def write_conf(folder: Path, endpoint: str | None, *, free_ports: bool) -> Path:
         "maxHashSlotNum": "500000",
         "maxIndexNum": "2000000",
         "enablePropertyFilter": "true",
+        "autoCreateMixedTopics": "true",
         "namesrvListenPort": "9876",
         "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
         "tieredStoreFileReservedTime": "720",
@@ -142,7 +144,7 @@ def write_conf(folder: Path, endpoint: str | None, *, free_ports: bool) -> Path:
 
 
 def read_totals(address: str) -> dict[str, float]:
-    """Read the counters of all topics together."""
+    """Return the sums of the counters over all topics."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
         text = answer.read().decode()
     totals = dict.fromkeys(COUNTERS, 0.0)
@@ -155,7 +157,7 @@ def read_totals(address: str) -> dict[str, float]:
 
 
 def watch(address: str, ended: threading.Event) -> None:
-    """Print one line a second: messages a second of each kind, and in all."""
+    """Print one line per second: messages per second of each kind, and totals."""
     before: dict[str, float] = {}
     begin = time.monotonic()
     while not ended.wait(1):
@@ -188,9 +190,9 @@ Ctrl-C stops it.
 
 
 def serve(folder: Path, conf: Path, tier: str, log_format: str) -> int:
-    """Run the broker until it ends or a signal asks it to."""
+    """Run the broker until it ends or a signal stops it."""
     with (folder / "broker.log").open("ab") as log:
-        # In a session of its own: Ctrl-C reaches it once, from here.
+        # In its own session, so that Ctrl-C reaches it once, from here.
         broker = subprocess.Popen(
             [sys.executable, "-m", "tieredstore", "broker", "-c", conf, "--log-format", log_format],
             stdout=subprocess.PIPE,

@@ -1,13 +1,14 @@
 """Make the virtual environment of this clone, once, and print its Python.
 
-Usage: python3 scripts/setup_env.py core|s3-server|tables|spark|dev
+Usage: python3 scripts/setup_env.py core|s3-server|docs|tables|spark|dev
 
-`core` is what the package needs, with the broker and for a tier in S3; `s3-server` adds a server of
-S3, `tables` pyarrow, pandas, DuckDB, Polars, Iceberg, Delta and reports, `spark` all of these and
-PySpark, with a Java where the machine has none that does; `dev` has all of it and the tools of the
-tests. A stamp is written last: while it matches pyproject.toml, the constraints, the compiled core,
-the Python version and the clone's place, nothing is done and no network is needed (`python.sh` sees
-that by itself). Only the standard library is used: any Python 3.11 can run it.
+`core` is what the package needs, with the broker and for a tier in S3. `s3-server` adds a server of
+S3, `docs` the generator of the documentation site, `tables` pyarrow, pandas, DuckDB, Polars,
+Iceberg, Delta and reports. `spark` adds PySpark to `tables`, and a Java if the machine lacks one.
+`dev` contains all of these and the tools of the tests. A stamp is written last. While it matches
+pyproject.toml, the constraints, the compiled core, the Python version and the clone's place,
+nothing is done and no network is needed. `python.sh` can read the stamp. Any Python 3.11 can run
+this file, since it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 CORE = (ROOT / "setup.py", *sorted((ROOT / "tieredstore" / "message").glob("_*.[ch]")))
-"""The compiled core is built with the installation, where there is a compiler."""
+"""Source files of the compiled core, which the installation builds if there is a compiler."""
 _TABLES = "broker,s3,jobs,pandas,duckdb,polars,iceberg,delta"
 EXTRAS = {
     "core": "broker,s3",
     "s3-server": "broker,s3,s3-server",
+    "docs": "broker,s3,docs",
     "tables": _TABLES,
     "spark": f"{_TABLES},spark",
     "dev": "dev",
@@ -38,19 +40,21 @@ EXTRAS = {
 HOLDERS = {
     "core": tuple(EXTRAS),
     "s3-server": ("s3-server", "dev"),
+    "docs": ("docs", "dev"),
     "tables": ("tables", "spark", "dev"),
     "spark": ("spark", "dev"),
     "dev": ("dev",),
 }
-"""Which of them have all that one needs."""
+"""For each environment, the larger environments that contain it."""
 DOWNLOADS = {
     "core": "about 60 MB",
     "s3-server": "about 90 MB",
+    "docs": "about 80 MB",
     "tables": "about 300 MB",
     "spark": "about 760 MB, 450 of them PySpark",
     "dev": "about 1 GB, 450 of them PySpark",
 }
-"""What an empty environment takes from the package index."""
+"""Size of the downloads that an empty environment needs, as text."""
 FIND_JAVA = "from tieredstore.spark.sessions.java import java_home; java_home()"
 
 
@@ -60,7 +64,8 @@ def fail(message: str) -> None:
 
 
 def fingerprint() -> str:
-    """Hash, interpreter and clone, each on its line, as python.sh reads them."""
+    """Return the hash of the inputs, the interpreter and the clone's path, each on its own line, in
+    the form that python.sh reads."""
     digest = hashlib.sha256()
     for path in (ROOT / "pyproject.toml", CONSTRAINTS, *CORE):
         digest.update(path.read_bytes())
@@ -81,9 +86,9 @@ def has_stamp(name: str, wanted: str) -> bool:
 
 
 def is_usable(wanted: str) -> bool:
-    """Tell whether the environment was made whole, at this place and by this interpreter."""
+    """Return whether the environment is complete, and was made at this path by this interpreter."""
     made = [path.read_text().splitlines()[1:] for path in VENV.glob(".complete-*")]
-    # A stamp of an earlier version of this script has the hash alone.
+    # A stamp of an earlier version of this script has only the hash.
     return (VENV / "bin" / "python").exists() and any(
         place in ([], wanted.splitlines()[1:]) for place in made
     )
@@ -99,7 +104,7 @@ def make_venv() -> None:
     shutil.rmtree(VENV, ignore_errors=True)
     if succeeds(sys.executable, "-m", "venv", str(VENV)):
         return
-    # Debian without python3-venv: ensurepip is missing, and a half-built folder is left
+    # On Debian without python3-venv, ensurepip is missing, and an incomplete folder is left.
     shutil.rmtree(VENV, ignore_errors=True)
     if not succeeds(sys.executable, "-m", "venv", "--without-pip", str(VENV)):
         fail("cannot make a virtual environment: install your system's python3-venv package")
@@ -108,7 +113,7 @@ def make_venv() -> None:
 def installer(python: Path) -> list[str]:
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", str(python)]
-    # What is imported compiles itself, which is a small part of what is installed.
+    # Imported modules compile themselves, which are a small part of the installation.
     options = ["--disable-pip-version-check", "--no-compile"]
     if succeeds(str(python), "-m", "pip", "--version"):
         return [str(python), "-m", "pip", "install", *options]
@@ -119,8 +124,9 @@ def installer(python: Path) -> list[str]:
 
 
 def install(python: Path, extras: str) -> None:
-    """Install this clone with its extras; PySpark, whose files are more than all others, beside
-    that. The constraints pin every version, so that neither changes what the other one does."""
+    """Install this clone with its extras. PySpark has more files than all other packages and is
+    installed in parallel. The constraints pin every version, so that the two installations do not
+    conflict."""
     command = [*installer(python), "--constraint", str(CONSTRAINTS)]
     names = extras.split(",")
     rest = [name for name in names if name != "spark"]
@@ -132,12 +138,12 @@ def install(python: Path, extras: str) -> None:
         if beside is not None:
             code = beside.result() or code
     if code:
-        fail("the installation failed; the lines above say why (is there a network?)")
+        fail("the installation failed. The lines above say why (is there a network?)")
 
 
 def run_installer(command: list[str], *, shows_progress: bool = True) -> int:
-    """Run it with its own progress on a terminal; elsewhere, and without `shows_progress`, with
-    what it says of downloads, and with its last lines where it fails."""
+    """Run an installer. On a terminal the installer shows its own progress. Elsewhere, or without
+    `shows_progress`, print its lines about downloads, and its last lines after a failure."""
     if shows_progress and sys.stderr.isatty():
         return subprocess.run(command, check=False, stdout=sys.stderr).returncode
     last: deque[str] = deque(maxlen=40)
@@ -165,13 +171,13 @@ def main() -> None:
         if not is_complete(extras, wanted):
             if not is_usable(wanted):
                 make_venv()
-            # The constraints pin every version, so what is there stays as it is; but not while an
-            # installation is under way.
+            # The constraints pin every version, so installed packages stay unchanged, but not
+            # during an installation.
             complete = [name for name in EXTRAS if has_stamp(name, wanted)]
             for old in VENV.glob(".complete-*"):
                 old.unlink()
             print(
-                f"setup: installing what `{extras}` needs into {VENV.relative_to(ROOT)}, once "
+                f"setup: installing the packages of `{extras}` into {VENV.relative_to(ROOT)}, once "
                 f"({DOWNLOADS[extras]} to download, less what is there or was downloaded before)",
                 file=sys.stderr,
             )

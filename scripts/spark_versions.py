@@ -1,8 +1,6 @@
-"""Run the smoke tests on the oldest and the newest Spark that pyproject.toml admits.
-
-Each Spark has an environment of its own in the user's cache, made once. Everything else is what
-scripts/constraints.txt says.
-"""
+"""Run the smoke tests on the oldest and the newest Spark that pyproject.toml admits. Each Spark has
+a separate environment in the user's cache, created once. All other packages are pinned by
+scripts/constraints.txt."""
 
 from __future__ import annotations
 
@@ -20,7 +18,8 @@ TESTS = ("tests/spark/test_smoke.py", "tests/spark/test_runner.py")
 
 
 def environment(version: str) -> Path:
-    """The Python of an environment with that PySpark; a stamp written last says it is whole."""
+    """Return the Python interpreter of an environment with the given PySpark. A stamp file, written
+    last, marks the environment as complete."""
     others = "".join(
         line
         for line in CONSTRAINTS.read_text().splitlines(keepends=True)

@@ -1,1 +1,1 @@
-"""`scripts/demo`: what the project does, shown by its own commands."""
+"""`scripts/demo`: a demonstration of the project with the project's own commands."""

@@ -1,7 +1,7 @@
 """The arguments of `scripts/demo`, checked before anything is installed, emptied or written.
 
-Run as a program, by any Python 3.11 and with nothing but its standard library, it checks them and
-prints which environment the demo needs (of `scripts/setup_env.py`).
+As a program, this module checks them and prints the environment of `scripts/setup_env.py` that the
+demo needs. It runs on any Python 3.11 and needs only the standard library.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _MADE = ("tier", "state", "broker", "offload.json", "verify.json", "spark.log")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """store, config: None for the bundled store. made: what the demo makes in `folder`, and removes
-    there when it starts, unless `keep` is set."""
+    """Checked options. `store`, `config`: paths of a store and its broker.conf, None for the
+    bundled store. `made`: names of the files that the demo creates in `folder`. The demo removes
+    them at its start, unless `keep` is set."""
 
     folder: Path
     store: Path | None
@@ -42,8 +43,8 @@ class Options:
 
 
 def parse(words: Sequence[str] | None = None) -> Options:
-    """Parse and check arguments; ends the program with exit code 2 and a line that says what is
-    wrong with them."""
+    """Parse and check arguments. Errors end the program with exit code 2 and a line that describes
+    them."""
     parser = _parser()
     given = parser.parse_args(words)
     folder = Path(os.path.abspath(given.folder))  # noqa: PTH100 - a link stays what was typed
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/demo",
         description="Offload a RocketMQ store into a tier, read it back from the tier alone, "
-        "verify every message and count them with Spark SQL; then run a broker with a producer, a "
+        "verify every message and count them with Spark SQL. Then run a broker with a producer, a "
         "consumer and a replay from its tier. Without arguments: the bundled store of a Java "
         "broker.",
     )
@@ -75,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "--store",
         type=Path,
         metavar="DIR",
-        help="a store of your own (storePathRootDir); read only",
+        help="a store of your own (storePathRootDir), which is only read",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="its broker.conf, which has the two names"
@@ -88,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=ROOT / "demo",
         metavar="DIR",
-        help="where tier and state go (default: demo/ in this clone); what this script made there "
+        help="where tier and state go (default: demo/ in this clone). What this script made there "
         "before is removed first, nothing else",
     )
     parser.add_argument("--keep", action="store_true", help="keep the tier of the last run")

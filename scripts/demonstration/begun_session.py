@@ -1,8 +1,8 @@
-"""Runs a program on a Spark session that begins before the program does: what it takes longest to
-get is there when its arguments are known.
+"""Runs a program on a Spark session that starts before the arguments of the program are known,
+because the start takes longest.
 
-Usage: python begun_session.py PROGRAM, with a line on standard input: the program's one argument.
-Without a line nothing is run.
+Usage: python begun_session.py PROGRAM. A line on standard input is the program's only argument.
+Without a line the program is not run.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import threading
 from tieredstore.spark import session
 
 _IMPORTED_LATER = ("pyspark.testing.utils", "tieredstore.spark.source")
-"""What a session and the program import when Java is there; pandas, which the first one needs,
-alone takes a second."""
+"""Modules that a session and the program import after the start of Java. Importing pandas, which
+the first of these modules needs, takes a second."""
 
 
 def _import_early() -> None:

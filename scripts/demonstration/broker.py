@@ -17,8 +17,8 @@ _LONGEST_WAIT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What was played, and how long each part took, seconds. replayed: messages that the tier alone
-    gave, each once, in the order of its queue."""
+    """Results of the demo's broker part, and durations in seconds. `replayed`: messages read from
+    the tier alone, each once, in queue order."""
 
     sent: int
     consumed: int
@@ -31,8 +31,8 @@ class Played:
 
 
 def play(folder: Path) -> Played:
-    """Run a broker in this process and play producer and consumer against its remoting port, then
-    again over the tier alone."""
+    """Run a broker in this process, with a producer and a consumer on its remoting port. Then run
+    the consumer again over the tier alone."""
     (folder / "tier").mkdir(parents=True, exist_ok=True)
     with Broker(folder) as broker:
         print(f"\nA broker at {broker.remoting} (remoting), {broker.grpc} (gRPC)", flush=True)
@@ -73,7 +73,8 @@ def play(folder: Path) -> Played:
 
 
 def consume(client: BrokerClient) -> list[bytes]:
-    """Read every queue from its first message on, in order, until all that was sent has come."""
+    """Read every queue from its first message on, in order, until all sent messages were
+    received."""
     bodies: dict[int, list[bytes]] = {}
     offsets = {
         queue_id: client.find_offset(RequestCode.GET_MIN_OFFSET, TOPIC, queue_id)

@@ -1,4 +1,4 @@
-"""Commands as a person types them: shown, then run, with what they print."""
+"""Commands of the demo. They are shown as a person types them, then run, with their output."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ Row = dict[str, Any]
 
 
 def shorten_path(path: Path) -> str:
-    """Return a path as one types it here: relative, unless it is elsewhere."""
+    """Return a path as a person would type it here: relative, unless it is outside the current
+    folder."""
     near = os.path.relpath(path)
     return str(path) if near.startswith(os.pardir) else near
 
 
 def show_command(*words: object) -> None:
-    """Print a command, over several lines where it is longer than one."""
+    """Print a command, over several lines if it is longer than one."""
     width = shutil.get_terminal_size().columns - 2
     lines = ["$"]
     for part in _join_values([shlex.quote(_word(word)) for word in words]):
@@ -38,7 +39,7 @@ def show_command(*words: object) -> None:
 
 
 def _join_values(texts: list[str]) -> list[str]:
-    """An option and its value stay on one line."""
+    """Join an option and its value, so that both stay on one line."""
     parts: list[str] = []
     for text in texts:
         if parts and parts[-1].startswith("-") and " " not in parts[-1] and text[0] != "-":
@@ -49,14 +50,14 @@ def _join_values(texts: list[str]) -> list[str]:
 
 
 def tieredstore(*words: object) -> None:
-    """Show and run a command of this clone; ends the demo where it fails. It is what `tieredstore`
-    runs, here in this process: each takes longer to start than to do its work."""
+    """Show and run a command of this clone. A failure ends the demo. The command runs in this
+    process, since the start of a process takes longer than the command."""
     show_command(ROOT / "scripts" / "tieredstore", *words)
     _run(words)
 
 
 def ask(*words: object) -> list[Row]:
-    """Run a command quietly, for what the demo itself has to know."""
+    """Run a command for the demo itself, and return its output without showing it."""
     out = io.BytesIO()
     with contextlib.redirect_stdout(io.TextIOWrapper(out, write_through=True)) as text:
         _run((*words, "--output", "ndjson"))
@@ -65,7 +66,7 @@ def ask(*words: object) -> list[Row]:
 
 
 def _run(words: Iterable[object]) -> None:
-    # Not sooner: the import takes longer than Spark's process to start.
+    # Not earlier, since the import takes longer than the start of Spark's process.
     from tieredstore.cli.main import run
 
     code = run([_word(word) for word in words])

@@ -1,4 +1,4 @@
-"""The folder of the demo: what was made there goes, what somebody else put there stays."""
+"""The folder of the demo. Only files created by the demo are removed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _EXTRACT_SAFELY: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") els
 
 
 def prepare(options: Options) -> list[str]:
-    """Make the folder, and remove what an earlier run made in it. Returns the names that stay."""
+    """Create the folder, and remove the files of an earlier run. Returns the names of the files
+    that stay."""
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
-    # First of all: a folder without it is somebody else's.
+    # First of all: a folder without it is foreign.
     (folder / MARK).touch()
     if not options.keep:
         for name in options.made:
@@ -26,7 +27,7 @@ def prepare(options: Options) -> list[str]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder, if there is one."""
+    """Remove a file, a link or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -34,7 +35,7 @@ def remove(path: Path) -> None:
 
 
 def unpack_store(folder: Path) -> tuple[Path, Path]:
-    """Unpack the bundled store; returns it and its broker.conf."""
+    """Unpack the bundled store. Returns the store and its broker.conf."""
     target = folder / BUNDLED
     if not target.exists():
         with tarfile.open(_BUNDLE) as archive:

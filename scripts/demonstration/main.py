@@ -1,7 +1,7 @@
-"""The main jobs, end to end: offload a store, read the tier back, verify it, query it in SQL; then
-a broker with a producer, a consumer, and a replay from the tier alone.
+"""The main jobs, end to end: offload a store, read the tier back, verify it, query it in SQL. Then
+run a broker with a producer and a consumer, and replay the messages from the tier alone.
 
-Every step on the tier is a command that can be run again as it is shown.
+Every step on the tier is a command that can be repeated as shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(options: Options) -> int:
     if stays:
         print(f"Left alone in {shorten_path(folder)}: {', '.join(stays)}")
     print(
-        f"The tier is {shorten_path(folder / 'tier')}; try "
+        f"The tier is {shorten_path(folder / 'tier')}. Try "
         f"{shorten_path(ROOT / 'scripts' / 'tieredstore')} --help on it."
     )
     return code

@@ -1,4 +1,4 @@
-"""The demo's part in Spark: a program of `examples/`, whose session begins before its turn."""
+"""Spark part of the demo: a program of `examples/`, whose session starts early."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from scripts.demonstration.commands import show_command
 _PROGRAM = ROOT / "examples" / "count_by_topic.py"
 _STARTER = Path(__file__).with_name("begun_session.py")
 _ROW = re.compile(r"^\|(?P<topic>[^|]+)\|(?P<messages>\d+) *\|", re.MULTILINE)
-# Spark lives for seconds here: compiled quickly, not well, by one thread.
+# Spark runs for seconds here: compile quickly rather than well, on one thread.
 _SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _CLASSES = Path(sys.prefix) / "spark-classes.jsa"
-"""Spark's classes as Java loads them fastest: the first run leaves them. Another Java passes over
-them."""
+"""Archive of Spark's classes in the form that Java loads fastest. The first run creates it. Other
+Java versions ignore it."""
 
 
 class Counting:
-    """A run of the program. Spark's log and errors go to the file `log`. Ends with its block."""
+    """A running Spark program. Spark's log and errors are written to the file `log`. The program is
+    ended with the block."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -44,7 +45,7 @@ class Counting:
                 env={
                     **os.environ,
                     "JDK_JAVA_OPTIONS": _add_options("JDK_JAVA_OPTIONS", _SHORT_LIFE),
-                    # Not of the program that Spark's launcher is.
+                    # Not of the launcher of Spark.
                     "SPARK_SUBMIT_OPTS": _add_options("SPARK_SUBMIT_OPTS", classes),
                 },
                 text=True,
@@ -68,20 +69,21 @@ class Counting:
             self._archive.unlink(missing_ok=True)
 
     def begin(self, tier: Path) -> None:
-        """Let the program run over a tier, which is there now."""
+        """Pass the tier to the waiting program, which then runs. The tier must exist."""
         self._tier = tier
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # what has failed is told when it is shown
+        with contextlib.suppress(BrokenPipeError):  # `show` reports a failure
             self.process.stdin.write(f"{tier}\n")
             self.process.stdin.flush()
 
     def show(self) -> dict[str, int]:
-        """Print the command and what it printed, when it has ended; returns messages by topic."""
+        """Wait for the end of the program, and print the command and its output. Returns the number
+        of messages by topic."""
         show_command(Path(sys.executable), _PROGRAM, self._tier)
         printed, _ = self.process.communicate()
         print(printed, end="", flush=True)
         if self.process.returncode:
-            sys.exit(f"demo: Spark failed; {self._log} says why (--no-spark leaves it out)")
+            sys.exit(f"demo: Spark failed. Its log is {self._log}. --no-spark leaves it out")
         if self._archive is not None and self._archive.exists():
             self._archive.rename(_CLASSES)
         return {row["topic"].strip(): int(row["messages"]) for row in _ROW.finditer(printed)}

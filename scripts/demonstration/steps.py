@@ -1,5 +1,5 @@
-"""The steps of the demo: offload a store, read the tier back, verify it, query it in SQL; then a
-broker with a producer, a consumer, and a replay from the tier alone."""
+"""The steps of the demo: offload a store, read the tier back, verify it, query it in SQL. Then run
+a broker with a producer and a consumer, and replay the messages from the tier alone."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tieredstore.tier.policy.topic_filter import TopicFilter
 
 
 def show(options: Options, counting: Counting | None) -> int:
-    """Show every step, and what came of all; returns the exit code. counting: the part in Spark, or
-    None to leave it out."""
+    """Show every step, and a summary. Returns the exit code. `counting`: the part in Spark, or None
+    to leave it out."""
     folder = options.folder
     tier, state = folder / "tier", folder / "state"
     store, config = options.store, options.config
@@ -61,8 +61,8 @@ def show(options: Options, counting: Counting | None) -> int:
 
 
 def explain_rest(topics: Sequence[Row], config: StoreConfig) -> str:
-    """Say what of a store goes into a tier, and what not, and why. topics: as `store stat` has
-    them."""
+    """Print which parts of a store are uploaded to a tier, and why the other parts are not.
+    `topics`: as in `store stat`."""
     filtered = TopicFilter(config)
     rest: dict[str, int] = {}
     light = taken = 0
@@ -91,7 +91,7 @@ def explain_rest(topics: Sequence[Row], config: StoreConfig) -> str:
 
 
 def read(tier: Path) -> tuple[list[Row], float]:
-    """Show the queues, some messages, one by its key, and some by their time."""
+    """Show the queues, some messages, one message by its key, and some messages by their time."""
     queues = ask("ls", "--tier", tier)
     if not queues:
         sys.exit("demo: the store has no messages to offload")

@@ -1,11 +1,11 @@
-"""Make small mistakes in the package, one at a time, and see whether a test fails.
+"""Make small mutations in the package, one at a time, and check that a test fails.
 
     python -m scripts.mutation [--count 72] [--seed 1] [--area NAME …] [--minutes 60]
 
-Draws mistakes (`sites.py`) from areas of the package (`areas.py`), as many from each, makes each in
-a copy of the work tree, and runs the area's tests there. Mistakes that change nothing that a test
-could see stand in `without_effect.toml` with the reason, and are drawn no more. Reports what
-survived, and fails when less than 90 % died.
+Draws mutations (`sites.py`) from areas of the package (`areas.py`), the same number from each area.
+Each mutation is made in a copy of the work tree, and the area's tests run in that copy. Mutations
+that no test could detect are listed in `without_effect.toml` with the reason, and are not drawn
+again. Reports the survivors, and fails if less than 90 % died.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_EFFECT = Path(__file__).with_name("without_effect.toml")
 WANTED = 0.9
 TIMES_LONGER = 4
-"""Than the area's tests take without a mistake; then a mutant counts as killed."""
+"""If the tests of a mutant take this many times longer than normally, the mutant counts as killed.
+"""
 
 Exclusions = set[tuple[str, str, str]]
 
 
 def load_exclusions(page: Path) -> Exclusions:
-    """Return (module, line, what it becomes) of the mistakes that change nothing."""
+    """Return (module, line, replacement) of the mutations that have no effect."""
     rows = tomllib.loads(page.read_text())["mutant"]
     for row in rows:
         if not row["reason"]:
@@ -47,8 +48,8 @@ def load_exclusions(page: Path) -> Exclusions:
 def draw(
     area: Area, count: int, chance: random.Random, exclusions: Exclusions, root: Path
 ) -> list[Mutant]:
-    """Return some of the area's mistakes: each kind is as likely as another, within a kind each
-    place."""
+    """Return a random choice of the area's mutations. Each kind is equally likely, and within a
+    kind each position."""
     found: dict[str, list[Mutant]] = {}
     for path in iterate_modules(root, area.modules):
         for mutant in find_mutants(path, (root / path).read_bytes()):
@@ -67,7 +68,7 @@ def draw(
 
 
 def take_turns(areas: Sequence[Area], count: int, seed: int) -> list[Area]:
-    """Return so many of the areas; with one seed after the other each has its turn."""
+    """Return `count` of the areas. Successive seeds cover all areas in turn."""
     first = seed * count
     return [areas[number % len(areas)] for number in range(first, first + min(count, len(areas)))]
 
@@ -75,7 +76,7 @@ def take_turns(areas: Sequence[Area], count: int, seed: int) -> list[Area]:
 def try_area(
     area: Area, mutants: Sequence[Mutant], copies: SimpleQueue[Copy], workers: int, seed: int
 ) -> Iterator[Tried]:
-    """Try mutants side by side, each in a copy of its own."""
+    """Test mutants of an area in parallel, each in a separate copy of the tree."""
     copy = copies.get()
     begin = time.monotonic()
     if not copy.run(area.tests, seed, None):
@@ -104,7 +105,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--areas", type=int, help="only so many, others with the next seed")
     parser.add_argument("--minutes", type=float, default=120, help="begin no area after that")
     parser.add_argument("--workers", type=int, default=min(os.cpu_count() or 1, 4))
-    parser.add_argument("--list", action="store_true", help="show what is drawn, and stop")
+    parser.add_argument("--list", action="store_true", help="show the sample, and stop")
     return parser.parse_args()
 
 
@@ -147,7 +148,7 @@ def main() -> int:
                     print(one.difference, flush=True)
     killed = sum(one.verdict is not Verdict.SURVIVED for one in tried)
     score = killed / max(len(tried), 1)
-    print(f"seed {chosen.seed}: {killed} of {len(tried)} killed: {score:.0%}; wanted {WANTED:.0%}")
+    print(f"seed {chosen.seed}: {killed} of {len(tried)} killed: {score:.0%}, wanted {WANTED:.0%}")
     return int(score < WANTED)
 
 

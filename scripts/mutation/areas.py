@@ -1,4 +1,5 @@
-"""Areas of the package, and the tests that cover each: a mutant runs against its area's."""
+"""Areas of the package, and the tests that cover each. A mutant runs against the tests of its
+area."""
 
 from __future__ import annotations
 
@@ -8,14 +9,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Folders or modules of the package; folders or files of tests, the quickest first."""
+    """Folders or modules of the package, and the folders or files of their tests, the quickest
+    first."""
 
     name: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]
 
     def tests_of(self, module: Path, root: Path) -> list[str]:
-        """Return the area's tests, those that mirror the module in front."""
+        """Return the files with the area's tests. Tests that mirror the module are first."""
         parts = module.with_suffix("").parts
         inner = parts[1:] if parts[0] == "tieredstore" else parts
         mirror = Path("tests/unit", *inner[:-1], f"test_{inner[-1]}.py")

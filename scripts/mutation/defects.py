@@ -1,11 +1,11 @@
-"""Bring Java's defects, and some of ours, back, one at a time, and see that a test of each fails.
+"""Restore defects of Java, and some of ours, one at a time, and check that a test of each fails.
 
     python -m scripts.mutation.defects [--list] [NAME …]
 
-`defects.toml` has for each defect of `docs/differences.md` (D1 to D27), and for defects that this
-tier had, the lines that do it right, and what stands there with the defect. Each is put into a copy
-of the work tree, and its tests are run there: `test_defect_dNN_…`, or those that the entry names.
-Fails when these pass with one of them, or fail without any.
+`defects.toml` has, for each defect of `docs/differences.md` (D1 to D27), and for former defects of
+this tier, the correct lines and the defective ones. Each defect is put into a copy of the work
+tree, and its tests are run there: `test_defect_dNN_…`, or those that the entry names. Fails if
+these tests pass with their defect, or fail without it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TIMEOUT_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """One that comes back when `was` becomes `becomes` in a module. test: with what the names of
-    its tests begin."""
+    """A defect that is restored by replacing `was` with `becomes` in a module. `test`: name prefix
+    of its tests."""
 
     name: str
     what: str
@@ -39,22 +39,24 @@ class Defect:
 
     @classmethod
     def of_java(cls, number: int, **fields: str) -> Defect:
-        """Make the one that `docs/differences.md` has under a number."""
+        """Return Java's defect with the given number in `docs/differences.md`."""
         return cls(name=f"D{number}", test=f"test_defect_d{number:02d}_", **fields)
 
     def apply(self, source: str) -> str:
-        """Return the module with the defect. Raises SystemExit where it does not fit any more."""
+        """Return the module with the defect. Raises SystemExit if the lines of the module have
+        changed."""
         if source.count(self.was) != 1:
             raise SystemExit(
-                f"{self.name}: {self.module} has its lines {source.count(self.was)} times; "
-                f"mend {PATCHES.name}"
+                f"{self.name}: {self.module} has its lines {source.count(self.was)} times. "
+                f"Mend {PATCHES.name}"
             )
         changed = source.replace(self.was, self.becomes)
         compile(changed, self.module, "exec")
         return changed
 
     def tests(self, root: Path) -> list[str]:
-        """Return the files that have its tests, and the option that chooses these."""
+        """Return the files with the tests of the defect, and the option that selects these
+        tests."""
         files = sorted(
             path.relative_to(root).as_posix()
             for path in (root / "tests").rglob("test_*.py")
@@ -66,14 +68,15 @@ class Defect:
 
 
 def load_defects() -> list[Defect]:
-    """Return what the file has: Java's by number, then ours."""
+    """Return the defects of the file: Java's defects by number, then ours."""
     rows = tomllib.loads(PATCHES.read_text())
     java = sorted(rows["defect"], key=lambda row: int(row["number"]))
     return [*(Defect.of_java(**row) for row in java), *(Defect(**row) for row in rows["mended"])]
 
 
 def try_defect(copy: Copy, defect: Defect) -> str | None:
-    """Return what is wrong: None when its tests pass without it, and fail with it."""
+    """Test a defect. Return the problem, or None if the tests pass without the defect and fail with
+    it."""
     path = copy.root / defect.module
     source = path.read_text()
     tests = defect.tests(copy.root)
@@ -84,7 +87,7 @@ def try_defect(copy: Copy, defect: Defect) -> str | None:
         code = copy.find_exit_code(tests, 1, TIMEOUT_S)
     finally:
         path.write_text(source)
-    if code in (FAILED_TESTS, None):  # one that hangs is noticed, too
+    if code in (FAILED_TESTS, None):  # A hanging test counts as well.
         return None
     return "no test fails with it" if code == 0 else f"its tests end with code {code}"
 

@@ -1,7 +1,7 @@
-"""Small mistakes that could be made in a module, each as an edit of its source.
+"""Possible mutations of a module, each as an edit of its source.
 
-Left alone is what no test should hold: annotations, docstrings and messages, decorators, log calls,
-assertions (they state what cannot be otherwise), and code for type checkers.
+Code that no test should cover is never mutated: annotations, docstrings and messages, decorators,
+log calls, assertions (they state invariants), and code for type checkers.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ LOGGERS = {"_LOG", "_log", "LOG", "logger", "logging", "warnings"}
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """Bytes [begin, end) of a module become `text`. kind: which mistake; line: the line of the
-    module where it is made, without indentation."""
+    """Replacement of bytes [begin, end) of a module by `text`. `kind`: kind of the mutation.
+    `line`: the mutated line of the module, without indentation."""
 
     path: Path
     kind: str
@@ -52,11 +52,11 @@ class Mutant:
     line: str
 
     def apply(self, source: bytes) -> bytes:
-        """Return the module with the mistake in it."""
+        """Return the mutated module."""
         return source[: self.begin] + self.text.encode() + source[self.end :]
 
     def changed_line(self, source: bytes) -> str:
-        """Return the first line that the mistake changes, as it is then, without indentation."""
+        """Return the first changed line in its mutated form, without indentation."""
         return self.apply(source).split(b"\n")[self.line_number - 1].decode().strip()
 
     def difference(self, source: bytes) -> str:
@@ -71,7 +71,7 @@ class Mutant:
         return "\n".join(lines)
 
     def is_other_program(self, source: bytes) -> bool:
-        """Whether the mistake leaves a module that can be compiled, and is not the same."""
+        """Return whether the mutated module can be compiled and differs from the original."""
         try:
             return ast.dump(ast.parse(self.apply(source))) != ast.dump(ast.parse(source))
         except SyntaxError:
@@ -79,10 +79,8 @@ class Mutant:
 
 
 def find_mutants(path: Path, source: bytes) -> list[Mutant]:
-    """Return every mistake that this module offers, in the order of its lines.
-
-    path: as reports and exclusions name the module.
-    """
+    """Return every mutation of the module, in line order. `path`: name of the module in reports and
+    exclusions."""
     finder = _Finder(path, source)
     finder.visit(ast.parse(source))
     return sorted(finder.found, key=lambda one: (one.begin, one.kind, one.text))
@@ -120,7 +118,7 @@ class _Finder(ast.NodeVisitor):
         self._add(kind, self._begin(node), self._end(node), text)
 
     def _swap(self, kind: str, left: ast.expr, right: ast.expr, names: tuple[str, str]) -> None:
-        """Exchange the operator that stands between two expressions."""
+        """Replace the operator between two expressions by another operator."""
         start = self._end(left)
         between = self._source[start : self._begin(right)].decode()
         pattern = re.escape(names[0]).replace(r"\ ", r"\s+")
@@ -173,7 +171,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Messages."""
+        """Skip f-strings, because they are messages."""
 
     # Statements
 
@@ -191,12 +189,12 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        self._replace("removed raise", node, "pass")  # its message stays as it is
+        self._replace("removed raise", node, "pass")  # Its message is left alone.
 
     def visit_Return(self, node: ast.Return) -> None:
         if node.value is None:
             self._replace("removed return", node, "pass")
-        elif not _is_empty(node.value):  # nobody tells None from an empty answer
+        elif not _is_empty(node.value):  # None and an empty result are equivalent here.
             self._replace("removed return", node, "return None")
         self.generic_visit(node)
 
@@ -209,7 +207,7 @@ class _Finder(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        """Left alone."""
+        """Skip assertions."""
 
     # Definitions: not their decorators and annotations
 
@@ -256,7 +254,7 @@ def _is_log_call(node: ast.expr) -> bool:
 
 
 def iterate_modules(root: Path, folders: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the modules of these folders (or single modules), as paths below `root`."""
+    """Yield the modules in the given folders, and given modules, as paths below `root`."""
     for folder in folders:
         place = root / folder
         for path in [place] if place.is_file() else sorted(place.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Runs tests over a copy of the tree in which one module is changed at a time."""
+"""Runner of tests over a copy of the tree in which one module is changed at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scripts.mutation.sites import Mutant
 
 SHORTEST_TIMEOUT_S = 120
 FAILED_TESTS = 1
-"""How pytest ends when tests ran and some failed."""
+"""Exit code of pytest when tests ran and some failed."""
 
 
 class Verdict(enum.Enum):
@@ -39,8 +39,8 @@ class Tried:
 
 
 class Copy:
-    """A copy of the tree's files of version control, as they are in the work tree; `close` removes
-    it."""
+    """A copy of the version-controlled files of the tree, with their content in the work tree.
+    `close` removes the copy."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self._root = folder
@@ -62,8 +62,7 @@ class Copy:
             "TIEREDSTORE_NO_SKIPS": "",
         }
         (folder / ".tmp").mkdir()
-        # Compiled files are told apart by what they were made of: two mutants may have the same
-        # size and second.
+        # Compiled files are compared by hash, since two mutants may have the same size and second.
         compile_all = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "."]
         subprocess.run([sys.executable, *compile_all], cwd=folder, check=True)
         found = self._python("-c", "import tieredstore; print(tieredstore.__file__)")
@@ -87,14 +86,14 @@ class Copy:
         return self._root
 
     def run(self, tests: Sequence[str], seed: int, timeout_s: float | None) -> bool | None:
-        """Return whether these tests pass; None when they take longer than that."""
+        """Return whether these tests pass, or None after a timeout."""
         code = self.find_exit_code(tests, seed, timeout_s)
         return None if code is None else code == 0
 
     def find_exit_code(
         self, tests: Sequence[str], seed: int, timeout_s: float | None
     ) -> int | None:
-        """Return how pytest ends with these tests; None when it takes longer than that."""
+        """Return pytest's exit code for these tests, or None after a timeout."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow"]
         command += ["-p", "no:cacheprovider", f"--hypothesis-seed={seed}", *tests]
         with subprocess.Popen(
@@ -111,14 +110,14 @@ class Copy:
                 return None
             finally:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # the tests' own children, too
+                    os.killpg(process.pid, signal.SIGKILL)  # with the tests' own children
                 shutil.rmtree(self._root / ".tmp", ignore_errors=True)
                 (self._root / ".tmp").mkdir(exist_ok=True)
 
     def try_mutant(
         self, mutant: Mutant, tests: Sequence[str], seed: int, timeout_s: float
     ) -> Tried:
-        """Make the mistake, run the tests, take it back."""
+        """Apply the mutation, run the tests, and revert the mutation."""
         path = self._root / mutant.path
         source = path.read_bytes()
         begin = time.monotonic()
