@@ -1,6 +1,6 @@
 """Run the parts of a long run in parallel, and summarise their results.
 
-Usage: python scripts/parts.py [--at-once N] [--again] [NAME]... <<'END'
+Usage: python scripts/parts.py [--at-once N] [--again] [--minutes N] [NAME]... <<'END'
 
 Each line of the standard input is a part, `name: command of the shell`. All parts, or the named
 ones, begin in their order, N at once. A failing part does not stop others. The output of a part is
@@ -11,6 +11,9 @@ SIGINT end all parts, and their output so far is shown.
 Each command has the name of its part in PART. With --again, a failed part runs once more after all
 others, with PART_AGAIN=1. A part that passes then was disturbed by the others. Its result is
 `passed alone`.
+
+With --minutes, all parts that still run after this time are ended as by SIGTERM, and the run fails.
+Without it, a test that hangs would hide the output of all parts.
 """
 
 from __future__ import annotations
@@ -133,6 +136,7 @@ class Parts:
         with self._lock:
             self._is_ending = True
             running = [*self._running.values()]
+            print(f"parts: ending {', '.join(self._running) or 'none'}", flush=True)
         for process in running:
             _signal(process, signal.SIGINT)
         deadline = time.monotonic() + END_SECONDS
@@ -166,10 +170,16 @@ def _show(ended: Ended, output: BinaryIO) -> None:
     sys.stdout.buffer.flush()
 
 
-def run_parts(parts: list[Part], at_once: int, again: bool = False) -> list[Ended]:
+def run_parts(
+    parts: list[Part], at_once: int, again: bool = False, minutes: float | None = None
+) -> list[Ended]:
     """Run all parts in order, `at_once` in parallel. With `again`, run failed parts again
-    afterwards."""
+    afterwards. After `minutes`, end all."""
     running = Parts()
+    if minutes is not None:
+        limit = threading.Timer(minutes * 60, running.end)
+        limit.daemon = True
+        limit.start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         # In a thread, since the main one may wait for something that `end` needs.
@@ -196,6 +206,7 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--at-once", type=int, default=1, metavar="N")
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--minutes", type=float, metavar="N")
     parser.add_argument("names", nargs="*", metavar="NAME")
     arguments = parser.parse_args()
     at_once: int = arguments.at_once
@@ -203,7 +214,7 @@ def main() -> int:
     if not parts or at_once < 1:
         parser.error("expected a part at least, and one at once at least")
     begin = time.monotonic()
-    ended = run_parts(parts, at_once, arguments.again)
+    ended = run_parts(parts, at_once, arguments.again, arguments.minutes)
     print(f"\n######## all, {(time.monotonic() - begin) / 60:.1f} minutes")
     print(summarize(ended))
     return int(not all(one.is_good for one in ended))

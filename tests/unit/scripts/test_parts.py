@@ -124,6 +124,19 @@ def test_as_many_at_once_as_was_asked(tmp_path: Path) -> None:
     assert code == 0
 
 
+def test_after_the_limit_what_hangs_is_ended_and_shown() -> None:
+    parts = "good: echo one\nhangs: echo here; exec sleep 1000\nnever: echo never"
+    code, shown, summary = run(parts, "--at-once", "1", "--minutes", "0.02", "--again")
+    assert code == 1
+    assert "here" in shown
+    assert "parts: ending hangs" in shown
+    assert [line.split()[:2] for line in summary] == [
+        ["good", "passed"],
+        ["hangs", "stopped"],
+        ["never", "stopped"],
+    ]
+
+
 def test_ended_it_interrupts_what_runs_and_shows_what_that_printed(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     os.mkfifo(begun)
