@@ -13,6 +13,9 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.providers.chunks.retries import limit_retries, take_retry
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 
+CLOSE_TIMEOUT_MS = 20_000
+"""Time limit of a stop. After half of it no request is sent, and running requests end."""
+
 
 def boot_ms() -> int:
     """Return the time in ms of a clock that is never set back. If the system supports it, the clock
@@ -29,7 +32,6 @@ class ChunkSettings:
     `take_over_epoch`: take over this epoch from any holder. 0 means none.
     `take_over_after_ms`: take over an epoch that its owner has not renewed for this time, and renew
     this process's epoch. 0 means never.
-    `close_timeout_ms`: time limit of a stop. Requests end after half of it.
     `grace_ms`: time for which an object stays after another object has the same bytes, which saves
     readers a second listing.
     `upload_age_ms`: age at which an open multipart upload counts as abandoned.
@@ -45,7 +47,7 @@ class ChunkSettings:
     grace_ms: int = 120_000
     upload_age_ms: int = 24 * 3_600_000
     sweep_interval_ms: int = 24 * 3_600_000
-    close_timeout_ms: int = 20_000
+    close_timeout_ms: int = CLOSE_TIMEOUT_MS
     max_tries: int = 4
     tries_within_ms: int = 20_000
     pause_ms: int = 50

@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Meta, field
 
 from tieredstore.providers.chunks.settings import ChunkSettings
-from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 
 _DAYS_MS = 366 * 86_400_000
 _PLAIN = ChunkSettings()
@@ -36,20 +35,11 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Ours. A writer epoch is taken over when its owner has not renewed it for this time, ms. 0:
     never. An owner with this key renews its epoch four times within this time, with one request
     each."""
-    close_timeout_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = field(
-        name="tieredStoreChunkStopTimeout", default=_PLAIN.close_timeout_ms
-    )
-    """Ours. Maximum time of a stop, ms. After half of it no request is sent, and running requests
-    end."""
     group_bytes: Annotated[int, Meta(ge=0, le=1 << 28)] = field(
         name="tieredStoreChunkGroupSize", default=_PLAIN.group_bytes
     )
     """Ours. Small uploads of many queues are stored together within a minute, in group objects of
     about this size, bytes. 0: each queue is stored alone."""
-    merge_count: Annotated[int, Meta(ge=2, le=1000)] = field(
-        name="tieredStoreChunkMergeCount", default=_PLAIN.policy.fan_in
-    )
-    """Ours. Number of objects of about one size that are merged into one."""
     hedge: bool = field(name="tieredStoreChunkHedge", default=_PLAIN.hedge)
     """Ours. Whether a read is sent again when it takes longer than 95 % of all reads."""
 
@@ -60,9 +50,7 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
             fencing=self.fencing != "none",
             take_over_epoch=self.take_over_epoch,
             take_over_after_ms=self.take_over_after_ms,
-            close_timeout_ms=self.close_timeout_ms,
             group_bytes=self.group_bytes,
             hedge=self.hedge,
-            policy=MergePolicy(fan_in=self.merge_count),
             **changes,
         )

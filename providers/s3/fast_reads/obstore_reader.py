@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from botocore.credentials import RefreshableCredentials
 
 from tieredstore.errors import Invalid, Unavailable
+from tieredstore.providers.chunks.settings import CLOSE_TIMEOUT_MS
 from tieredstore.providers.s3.errors import THROTTLES
 from tieredstore.providers.s3.meter import find_file_type
 from tieredstore.providers.s3.session import CONNECT_TIMEOUT_MS, addressing_style, open_session
@@ -301,7 +302,7 @@ class FastPath:
             path_style,
             credentials,
             # obstore's requests cannot be ended, and a stop waits for them
-            read_timeout_ms=min(settings.read_timeout_ms, settings.close_timeout_ms // 2),
+            read_timeout_ms=min(settings.read_timeout_ms, CLOSE_TIMEOUT_MS // 2),
             verify_tls=settings.verify_tls,
             ca_bundle=settings.ca_bundle,
             proxy=settings.proxy,

@@ -32,7 +32,7 @@ from tieredstore.contracts.segment import SegmentId
 if TYPE_CHECKING:
     from tieredstore.providers.s3.provider import S3Provider
 
-OPTIONS = {"merge_count": "4", "max_attempts": "1", "fast_reads": "false"}
+OPTIONS = {"max_attempts": "1", "fast_reads": "false"}
 KILLED = -signal.SIGKILL
 
 

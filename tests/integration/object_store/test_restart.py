@@ -76,6 +76,7 @@ def test_w06_a_broker_that_was_killed_starts_again_and_another_node_needs_permis
             other.kill()
 
 
+@pytest.mark.slow  # a stop waits 10 s for requests. tests/unit/providers/s3/test_s3_stop.py is fast
 def test_a_broker_stops_although_its_tier_does_not_answer(
     versitygw: ObjectStore, tmp_path: Path
 ) -> None:
@@ -83,7 +84,6 @@ def test_a_broker_stops_although_its_tier_does_not_answer(
         settings = tier_of(
             versitygw.through(proxy.endpoint),
             tieredStoreS3ReadTimeout=AN_HOUR_MS,
-            tieredStoreChunkStopTimeout="2000",
         )
         with BrokerProcess(tmp_path, settings) as broker, hung(proxy):
             assert broker.stop() == 0
@@ -158,13 +158,12 @@ def test_w06_an_offload_that_was_killed_is_followed_by_one_and_by_no_copy_of_its
     assert tieredstore("verify", "--tier", versitygw.url()).code == 0
 
 
+@pytest.mark.slow  # as above
 def test_an_offload_stops_although_its_tier_does_not_answer(
     versitygw: ObjectStore, offloads: Offloads
 ) -> None:
     with FaultProxy(versitygw.endpoint) as proxy:
-        url = versitygw.through(proxy.endpoint).url(
-            read_timeout_ms=AN_HOUR_MS, close_timeout_ms="2000"
-        )
+        url = versitygw.through(proxy.endpoint).url(read_timeout_ms=AN_HOUR_MS)
         with offloads.following(url) as process, hung(proxy):
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=60)

@@ -28,7 +28,7 @@ from tieredstore.testing.provider.samples import content, segment_id, write_whol
 if TYPE_CHECKING:
     from tieredstore.providers.s3.provider import S3Provider
 
-OPTIONS = {"max_attempts": "2", "fast_reads": "false", "merge_count": "4"}
+OPTIONS = {"max_attempts": "2", "fast_reads": "false"}
 QUEUE = segment_id(type=FileSegmentType.CONSUME_QUEUE)
 
 

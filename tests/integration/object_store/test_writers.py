@@ -22,7 +22,7 @@ from tieredstore.testing.provider.samples import content, segment_id, write_whol
 if TYPE_CHECKING:
     from tieredstore.providers.s3.provider import S3Provider
 
-OPTIONS = {"fast_reads": "false", "merge_count": "4"}
+OPTIONS = {"fast_reads": "false"}
 WRITES_EACH = 25
 
 

@@ -55,6 +55,7 @@ def content(id: SegmentId) -> bytes:
 def open_tier(url: str) -> S3Provider:
     """Open a tier whose maintenance runs only on call, so that every run makes the same n-th
     request. Each reading of the clock advances it by a week, so that all grace times are over."""
+    from tieredstore.providers.chunks.upkeep.policy import MergePolicy
     from tieredstore.providers.s3.client import S3Client
     from tieredstore.providers.s3.lane import ServerClock
     from tieredstore.providers.s3.provider import S3Provider
@@ -70,7 +71,8 @@ def open_tier(url: str) -> S3Provider:
     settings = read_settings(S3Settings, registry.tier_at(StoreConfig(), url).plugin_properties)
     client = S3Client(settings)
     client._lane.server_clock = client._bulk_lane.server_clock = RunawayClock()
-    return S3Provider(client, CLUSTER, settings=settings.chunk_settings(maintenance_threads=0))
+    chunk_settings = settings.chunk_settings(maintenance_threads=0, policy=MergePolicy(fan_in=4))
+    return S3Provider(client, CLUSTER, settings=chunk_settings)
 
 
 def work(url: str, done: Path) -> None:

@@ -63,8 +63,6 @@ class Run:
             "objectStoreAccessKey": ACCESS_KEY,
             "objectStoreSecretKey": SECRET_KEY,
             "tieredStoreChunkGroupSize": str(self.random.choice([0, 20_000])),
-            "tieredStoreChunkMaintenanceThreads": "1",
-            "tieredStoreChunkGraceTime": "0",
             "brokerName": BROKER,
         }
         self.provider: SegmentProvider = registry.segment_provider(

@@ -342,9 +342,7 @@ CHUNKS: dict[str, tuple[str, Callable[[ChunkSettings], object], object]] = {
     "tieredStoreChunkFencing": ("none", lambda found: found.fencing, False),
     "tieredStoreChunkTakeOverEpoch": ("77", lambda found: found.take_over_epoch, 77),
     "tieredStoreChunkTakeOverAfter": ("77", lambda found: found.take_over_after_ms, 77),
-    "tieredStoreChunkStopTimeout": ("777", lambda found: found.close_timeout_ms, 777),
     "tieredStoreChunkGroupSize": ("777777", lambda found: found.group_bytes, 777_777),
-    "tieredStoreChunkMergeCount": ("77", lambda found: found.policy.fan_in, 77),
     "tieredStoreChunkHedge": ("true", lambda found: found.hedge, True),
 }
 

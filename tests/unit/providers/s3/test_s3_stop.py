@@ -149,8 +149,8 @@ def test_a_client_that_is_made_while_it_is_closed_sends_nothing(
 def make_provider(
     server: ScriptedServer, *, read_part_bytes: int = 8 << 20, **keys: object
 ) -> S3Provider:
-    settings = s3_settings(server.url, tieredStoreChunkStopTimeout=200, **SLOW, **keys)
-    chunk_settings = settings.chunk_settings(read_part_bytes=read_part_bytes)
+    settings = s3_settings(server.url, **SLOW, **keys)
+    chunk_settings = settings.chunk_settings(read_part_bytes=read_part_bytes, close_timeout_ms=200)
     return S3Provider(S3Client(settings), settings=chunk_settings)
 
 

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from tieredstore.contracts.objects import ClientLimits
 from tieredstore.errors import Invalid
-from tieredstore.properties import PluginProperties, read_settings
 from tieredstore.providers.chunks.manifests.extents import Extent
 from tieredstore.providers.chunks.manifests.names import Generation, chunk_name, make_merged_name
 from tieredstore.providers.chunks.manifests.segment_manifest import SegmentManifest
-from tieredstore.providers.chunks.shared_settings import SharedSettings
 from tieredstore.providers.chunks.upkeep.compaction import Copied, plan_parts
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 
@@ -209,12 +207,6 @@ def test_what_is_little_is_left_as_all_the_rules_would(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MergePolicy, "_is_little", lambda *_: False)
         assert policy.next_run(found, is_closed=closed) == told_at_once
-
-
-def test_a_setting_with_which_merging_would_not_end_is_refused() -> None:
-    key = "tieredStoreChunkMergeCount"
-    with pytest.raises(Invalid, match=key):
-        read_settings(SharedSettings, PluginProperties({key: "1"}))
 
 
 @pytest.mark.parametrize(
