@@ -14,7 +14,7 @@ from tieredstore.broker.delay.hook import DelayHook
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
 from tieredstore.broker.send.send_back import SendBack
-from tieredstore.broker.send.sender import MessageSender, SendRequest
+from tieredstore.broker.send.sender import MessageSender, SendRequest, SendResult
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
@@ -91,6 +91,11 @@ class Producing:
         return TransactionService(
             self.store, self.settings, self.sender, self.offsets, self.producers, self.clock
         )
+
+    async def prepare(self, message: Message) -> SendResult:
+        """Store a half message, and wait until it is durable."""
+        sent = self.transactions.submit(SendRequest("g", message))
+        return sent if isinstance(sent, SendResult) else await sent
 
     async def send(self, topic: str = "T", body: bytes = b"body", **more: Any) -> Any:
         """Send one message. Without a queue id the broker chooses the queue."""

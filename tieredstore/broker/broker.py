@@ -272,9 +272,7 @@ class Broker:
         services.consumers = ConsumerManager(self.clock)
         services.locks = RebalanceLocks(self.clock)
         services.hold = PullHold()
-        services.puller = MessagePuller(
-            services.store, services.hold, self.clock, services.metrics, services.traffic
-        )
+        services.puller = MessagePuller(services.store, services.hold, self.clock, services.traffic)
         services.hold.start()
         starting.callback(services.hold.stop)
         services.store.set_message_arriving_listener(services.hold.notify_arrived)
@@ -379,7 +377,6 @@ class Broker:
             reads_last_first=lambda: services.settings.priority_order_asc,
             subscriptions=subscriptions,
             clock=self.clock,
-            metrics=services.metrics,
             traffic=services.traffic,
         )
         await receive.start()

@@ -32,7 +32,6 @@ from tieredstore.message.hashes import java_string_hash
 from tieredstore.message.lite import LITE_PREFIX
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
-from tieredstore.metrics import Metrics
 
 
 class ExactTagFilter(TagFilter):
@@ -258,7 +257,6 @@ class PullHold:
                 del self._watches[key]
 
 
-MESSAGES_OUT: Final = "rocketmq_messages_out_total"
 MAX_SUSPEND_MS: Final = 120_000
 """Maximum wait of a pull (ms)."""
 RECHECK_MS: Final = 5_000
@@ -284,11 +282,6 @@ class PullRequest(msgspec.Struct, frozen=True):
     suspend_timeout_ms: int = 0
 
 
-def count_out(metrics: Metrics, topic: str, group: str, count: int) -> None:
-    """Count the messages that were delivered to a group."""
-    metrics.count(MESSAGES_OUT, count, topic=topic, consumer_group=group)
-
-
 def waits_for_messages(result: GetMessageResult, offset: int) -> bool:
     """Return whether a reader should wait, because the message at `offset` has not arrived yet.
     Also True for a missing queue, unless the store sends the reader to another offset."""
@@ -305,7 +298,6 @@ class MessagePuller:
     store: MessageStore
     hold: PullHold
     clock: Clock = SYSTEM_CLOCK
-    metrics: Metrics = field(default_factory=Metrics)
     traffic: TrafficCounts = field(default_factory=TrafficCounts)
 
     async def pull(self, request: PullRequest) -> GetMessageResult:
@@ -325,7 +317,6 @@ class MessagePuller:
         if request.suspend_timeout_ms > 0 and waits_for_messages(result, request.offset):
             result = await self._wait(get, min(request.suspend_timeout_ms, MAX_SUSPEND_MS))
         if count := len(result.messages):
-            count_out(self.metrics, request.topic, request.group, count)
             self.traffic.add_deliveries(request.topic, request.group, count, result.size_bytes)
         return result
 

@@ -54,12 +54,12 @@ class BrokerServices:
     metrics: Metrics = field(default_factory=Metrics)
     look_ups: LookUps = field(default_factory=LookUps)
     skipped: SkippedRecords = field(default_factory=SkippedRecords)
-    traffic: TrafficCounts = field(default_factory=TrafficCounts)
     is_read_only: bool = False
     address: str = ""
     grpc_address: str = ""
     started_ms: int = 0
 
+    traffic: TrafficCounts = field(init=False)
     persisting: PersistService = field(init=False)
     topics: TopicConfigManager = field(init=False)
     groups: SubscriptionGroupManager = field(init=False)
@@ -85,6 +85,9 @@ class BrokerServices:
     topic_queues: TopicQueues = field(init=False)
     key_values: KeyValueManager = field(init=False)
     access: AccessControl = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.traffic = TrafficCounts(self.metrics)
 
     @property
     def config_folder(self) -> Path:

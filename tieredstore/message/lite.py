@@ -1,20 +1,28 @@
-"""Lite topics (RIP-83): light queues below a parent topic, named `%LMQ%$<parent>$<lite topic>`."""
+"""Light queues of a record, and lite topics (RIP-83): light queues below a parent topic, named
+`%LMQ%$<parent>$<lite topic>`."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tieredstore.message.names import LMQ_PREFIX, illegal_topic
+from tieredstore.message.names import (
+    LMQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
+    illegal_topic,
+)
 from tieredstore.message.properties import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
+    find_text,
     is_blank,
     parse_number,
 )
 from tieredstore.message.record import StoredMessage
 
 LITE_QUEUE_ID: Final = 0
-"""Id of the single queue of a lite topic."""
+"""Id of the single queue of a lite topic, and of every light queue."""
 _SEPARATOR: Final = "$"
 LITE_PREFIX: Final = LMQ_PREFIX + _SEPARATOR
 """Prefix of the light queues of lite topics."""
@@ -59,14 +67,31 @@ def find_lite_fault(lite: LiteTopic) -> str | None:
     return illegal_topic(lite.queue, LITE_QUEUE_ID)
 
 
+def may_name_light_queues(topic: str) -> bool:
+    """Return whether messages of a topic can be in light queues."""
+    return not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) and topic != SCHEDULE_TOPIC
+
+
+def list_light_offsets(topic: str, properties: bytes) -> list[tuple[str, int]]:
+    """Return (light queue, offset in it) for each light queue of a stored message. Empty for
+    invalid queue names, and for lists of different length."""
+    names = find_text(properties, INNER_MULTI_DISPATCH.encode())
+    offsets = find_text(properties, INNER_MULTI_QUEUE_OFFSET.encode())
+    if names is None or offsets is None or not may_name_light_queues(topic):
+        return []
+    if names.count(",") != offsets.count(","):
+        return []
+    return [
+        (name, number)
+        for name, offset in zip(names.split(","), offsets.split(","), strict=True)
+        if name.startswith(LMQ_PREFIX)
+        and (number := parse_number(offset)) is not None
+        and not illegal_topic(name, LITE_QUEUE_ID)
+    ]
+
+
 def find_light_offset(queue: str, message: StoredMessage) -> int | None:
     """Return the queue offset of a message in a light queue, or None if the message is not in the
     queue."""
-    names = message.get_property(INNER_MULTI_DISPATCH)
-    offsets = message.get_property(INNER_MULTI_QUEUE_OFFSET)
-    if names is None or offsets is None:
-        return None
-    if names == queue:
-        return parse_number(offsets)
-    pairs = zip(names.split(","), offsets.split(","), strict=False)
-    return next((parse_number(offset) for name, offset in pairs if name == queue), None)
+    offsets = list_light_offsets(message.topic, message.properties_bytes)
+    return next((offset for name, offset in offsets if name == queue), None)

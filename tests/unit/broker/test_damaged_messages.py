@@ -10,7 +10,6 @@ from tests.kit.client_sessions import NotingSession
 from tests.kit.local_stores import START_MS
 from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
-from tieredstore.broker.send.sender import SendRequest
 from tieredstore.clock import ManualClock
 from tieredstore.message.encoding import Message
 from tieredstore.message.record import StoredMessage
@@ -77,7 +76,7 @@ async def test_half_messages(tmp_path: Path) -> None:
     with producing(tmp_path, clock) as parts:
         for body in BODIES:
             message = Message.create("T", body, queue_id=0, properties=properties)
-            await parts.transactions.prepare(SendRequest("g", message))
+            await parts.prepare(message)
         parts.store.wait_until_dispatched()
         damage(tmp_path)
     with producing(tmp_path, clock) as parts:

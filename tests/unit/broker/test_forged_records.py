@@ -13,7 +13,6 @@ from tests.kit.producing import Producing, producing
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
 from tieredstore.broker.refused import Refused
-from tieredstore.broker.send.sender import SendRequest
 from tieredstore.broker.transactions.messages import HALF_TOPIC, OP_TOPIC, CommitOrRollback
 from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.message.encoding import Message, OwnMessage
@@ -53,7 +52,7 @@ async def test_i32_forged_op_messages_end_no_transaction_and_stop_no_start(
     more = {"TIMER_OUT_MS": "1", "REAL_TOPIC": OP_TOPIC} if timed else {}
     with producing(tmp_path) as parts:
         half = Message.create("T", b"HALF", properties={"TRAN_MSG": "true", "PGROUP": "g"})
-        sent = await parts.transactions.prepare(SendRequest("g", half))
+        sent = await parts.prepare(half)
         bodies = (NINES.encode(), b"0,", b"0", b"{}", "٣,".encode(), b"-1,")
         for body in bodies:
             put(parts, OP_TOPIC, {"TAGS": "d", **more}, body)
@@ -70,7 +69,7 @@ async def test_i32_forged_op_messages_end_no_transaction_and_stop_no_start(
 async def test_i32_op_messages_of_java_count_and_bad_ones_do_not(tmp_path: Path) -> None:
     with producing(tmp_path) as parts:
         half = Message.create("T", b"HALF", properties={"TRAN_MSG": "true", "PGROUP": "g"})
-        await parts.transactions.prepare(SendRequest("g", half))
+        await parts.prepare(half)
         java = {"TAGS": "d", "WAIT": "false", "UNIQ_KEY": "J"}
         for body in (b"0,", NINES.encode()):
             parts.store.put_message(OwnMessage.create(OP_TOPIC, body, properties=java))

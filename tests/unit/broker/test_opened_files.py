@@ -14,7 +14,7 @@ from tests.kit.consuming import heartbeat
 from tests.kit.opened_files import watch_opens
 from tests.kit.remoting import RemotingClient
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
-from tieredstore.broker.send.sender import SendRequest
+from tieredstore.broker.send.sender import SendRequest, SendResult
 from tieredstore.broker.transactions.messages import CommitOrRollback
 from tieredstore.message.encoding import Message
 from tieredstore.testing.broker import Broker
@@ -102,7 +102,8 @@ async def send(broker: Broker) -> None:
                 await broker.services.send_back.send_back("g", sent.physical_offset)
             if number % 10 == 3:
                 half = Message.create(topic, b"half", queue_id=0, properties={"TRAN_MSG": "true"})
-                sent = await transactions.prepare(SendRequest("p", half))
+                answer = transactions.submit(SendRequest("p", half))
+                sent = answer if isinstance(answer, SendResult) else await answer
                 files.forget_all()
                 await transactions.end_by_id(topic, sent.message_id, CommitOrRollback.COMMIT)
 

@@ -14,7 +14,6 @@ from tests.kit.loops import on_loop
 from tests.kit.producing import producing
 from tests.kit.running_broker import running_broker
 from tieredstore.broker.broker import Broker
-from tieredstore.broker.send.sender import SendRequest
 from tieredstore.broker.transactions.messages import HALF_TOPIC, OP_TOPIC, CommitOrRollback
 from tieredstore.broker.transactions.service import GROUP
 from tieredstore.message.encoding import Message
@@ -51,7 +50,7 @@ async def test_p70_transactions_are_read_again_where_the_log_ends_before_their_p
 
         async def prepare(body: bytes) -> tuple[int, int]:
             half = Message.create("T", body, properties={"TRAN_MSG": "true", "PGROUP": "g"})
-            sent = await parts.transactions.prepare(SendRequest("g", half))
+            sent = await parts.prepare(half)
             return sent.physical_offset, sent.queue_offset
 
         halves = [await prepare(b"ended"), await prepare(b"waits")]

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self
 from tieredstore.broker.background import PeriodicTask
 from tieredstore.broker.clients.assignment import ALL_QUEUES
 from tieredstore.broker.lite.subscriptions import LiteSubscriptions
-from tieredstore.broker.pull import PullHold, count_out, make_filter
+from tieredstore.broker.pull import PullHold, make_filter
 from tieredstore.broker.receive.batch import (
     MAX_IN_FLIGHT,
     Batch,
@@ -54,7 +54,6 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.message_store import GetRequest, MessageStore
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 from tieredstore.message.record import StoredMessage
-from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth
 
 
@@ -103,7 +102,6 @@ class ReceiveService:
     dead_letters: DeadLetters
     clock: Clock
     is_live: Callable[[str, str], bool]
-    metrics: Metrics = field(default_factory=Metrics)
     traffic: TrafficCounts = field(default_factory=TrafficCounts)
     reads_last_first: Callable[[], bool] = lambda: True
     subscriptions: InitVar[LiteSubscriptions | None] = None
@@ -141,7 +139,6 @@ class ReceiveService:
         reads_last_first: Callable[[], bool] = lambda: True,
         subscriptions: LiteSubscriptions | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        metrics: Metrics | None = None,
         traffic: TrafficCounts | None = None,
     ) -> Self:
         """Create the service of a broker, with its journal in the folder `receive/` below
@@ -159,7 +156,6 @@ class ReceiveService:
             dead_letters,
             clock,
             is_live,
-            metrics or Metrics(),
             traffic or TrafficCounts(),
             reads_last_first,
             subscriptions,
@@ -220,12 +216,11 @@ class ReceiveService:
         return received
 
     def _count(self, request: ReceiveRequest, received: Sequence[Received]) -> None:
-        """Count deliveries. Messages of a retry topic count for that topic."""
-        count_out(self.metrics, request.topic, request.group, len(received))
+        """Count deliveries. Java's statistics count messages of a retry topic for that topic."""
         messages = [one.message for one in received]
         for topic, of_topic in groupby(messages, attrgetter("topic")):
             sizes = [message.size for message in of_topic]
-            self.traffic.add_deliveries(topic, request.group, len(sizes), sum(sizes))
+            self.traffic.add_deliveries(topic, request.group, len(sizes), sum(sizes), request.topic)
 
     async def _wait_and_take(self, request: ReceiveRequest) -> list[Received]:
         client_id = request.client_id if request.is_lite else ""

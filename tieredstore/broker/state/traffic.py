@@ -4,10 +4,14 @@ as in Java's BrokerStatsManager. The store counts the puts (`CountedStore`)."""
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 import msgspec
 
 from tieredstore.message.names import LMQ_PREFIX
+from tieredstore.metrics import Metrics
+
+MESSAGES_OUT: Final = "rocketmq_messages_out_total"
 
 
 class Deliveries(msgspec.Struct):
@@ -30,10 +34,11 @@ class TrafficCounts:
 
     `deliveries`, `send_backs`: by topic and group. `batched`: by topic, messages of batches without
     the first of each batch. `found`, `missed`: reads with and without messages. `longest_read_ns`:
-    duration of the longest read.
+    duration of the longest read. `metrics`: also get the number of delivered messages.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics | None = None) -> None:
+        self._metrics = metrics or Metrics()
         self.deliveries: dict[tuple[str, str], Deliveries] = {}
         self.send_backs: Counter[tuple[str, str]] = Counter()
         self.batched: Counter[str] = Counter()
@@ -45,8 +50,12 @@ class TrafficCounts:
         self.missed += not is_found
         self.longest_read_ns = max(self.longest_read_ns, elapsed_ns)
 
-    def add_deliveries(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
-        """Count the messages of one answer."""
+    def add_deliveries(
+        self, topic: str, group: str, messages: int, size_bytes: int, requested: str = ""
+    ) -> None:
+        """Count the messages of one answer. `requested`: topic of the request if `topic` is its
+        retry topic. The metric counts for that topic, as in Java."""
+        self._metrics.count(MESSAGES_OUT, messages, topic=requested or topic, consumer_group=group)
         key = name_counted(topic), name_counted(group)
         found = self.deliveries.get(key)
         if found is None:

@@ -146,15 +146,10 @@ class TransactionService:
 
     # Calls for producers
 
-    async def prepare(self, request: SendRequest) -> SendResult:
-        """Store a half message and wait until it is durable. The result contains the real queue,
-        and the offsets and the id of the half message. Raises Refused."""
-        sent = self.submit(request)
-        return sent if isinstance(sent, SendResult) else await sent
-
     def submit(self, request: SendRequest) -> SendResult | Awaitable[SendResult]:
-        """Store a half message as `prepare` does. Returns the result, or an awaitable of the
-        result."""
+        """Store a half message. Returns the result, or an awaitable of the result if the message is
+        not durable yet. The result contains the real queue, and the offsets and the id of the half
+        message. Raises Refused."""
         if self.settings.reject_transaction_message:
             raise Refused(
                 Reason.NO_PERMISSION,

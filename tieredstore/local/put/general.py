@@ -21,7 +21,6 @@ from tieredstore.errors import Busy, Corrupt, Exhausted, Invalid, TieredStoreErr
 from tieredstore.local.put.queues import PutQueues, QueueState
 from tieredstore.local.put.rows import MAX_ROW_PROPERTIES_BYTES, SPECIAL, Rows, make_head
 from tieredstore.local.queues.light_queues import (
-    LIGHT_QUEUE_ID,
     add_light_offsets,
     drop_light_offsets,
     light_queue_names,
@@ -30,6 +29,7 @@ from tieredstore.local.queues.light_queues import (
 from tieredstore.local.running_flags import find_passing
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.encoding import Message, OwnMessage, PropertiesTooLarge, copy_parts
+from tieredstore.message.lite import LITE_QUEUE_ID
 from tieredstore.message.names import DELETION_TOPIC, SCHEDULE_TOPIC, illegal_topic, is_closed_topic
 from tieredstore.message.properties import find_integer, find_text
 from tieredstore.message.sysflag import (
@@ -185,7 +185,7 @@ class GeneralPut(PutQueues):
                 return refuse(_CLOSED, self._log.closed_reason)
             try:
                 state = self._queue(topic, queue_id)
-                light = [self._queue(name, LIGHT_QUEUE_ID) for name in names]
+                light = [self._queue(name, LITE_QUEUE_ID) for name in names]
                 if light:
                     messages = [_copy_with_offsets(messages[0], light)]
                 timestamp = max(self._now_ms(), self.last_timestamp_ms)

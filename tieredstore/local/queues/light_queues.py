@@ -14,20 +14,19 @@ import numpy as np
 
 from tieredstore.errors import Invalid
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, QueueUnits
-from tieredstore.message.names import (
-    LMQ_PREFIX,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    SYSTEM_PREFIX,
-    illegal_topic,
-    is_closed_topic,
+from tieredstore.message.lite import LITE_QUEUE_ID, may_name_light_queues
+from tieredstore.message.names import LMQ_PREFIX, illegal_topic, is_closed_topic
+from tieredstore.message.properties import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    find_text,
+    is_blank,
+    remove_property,
 )
-from tieredstore.message.properties import find_text, is_blank, parse_number, remove_property
 
-LIGHT_QUEUE_ID: Final = 0
 MAX_NAMES: Final = 1024
-_NAMES: Final = b"INNER_MULTI_DISPATCH"
-_OFFSETS: Final = b"INNER_MULTI_QUEUE_OFFSET"
+_NAMES: Final = INNER_MULTI_DISPATCH.encode()
+_OFFSETS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
 
 
 def names_light_queues(properties: bytes) -> bool:
@@ -41,23 +40,19 @@ def light_queue_names(topic: str, properties: bytes) -> list[str]:
     name."""
     text = find_text(properties, _NAMES)
     # A half message enters them when it is committed.
-    if text is None or is_blank(text) or not _may_name(topic) or is_closed_topic(topic):
+    if text is None or is_blank(text) or not may_name_light_queues(topic) or is_closed_topic(topic):
         return []
     names = text.split(",")
     if len(names) > MAX_NAMES:
         raise Invalid(f"INNER_MULTI_DISPATCH: expected at most {MAX_NAMES} names", topic=topic)
     for name in names:
-        if not name.startswith(LMQ_PREFIX) or illegal_topic(name, LIGHT_QUEUE_ID):
+        if not name.startswith(LMQ_PREFIX) or illegal_topic(name, LITE_QUEUE_ID):
             raise Invalid(
                 f"INNER_MULTI_DISPATCH: expected names that begin with {LMQ_PREFIX}, "
                 f"found {name!r}",
                 topic=topic,
             )
     return names
-
-
-def _may_name(topic: str) -> bool:
-    return not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) and topic != SCHEDULE_TOPIC
 
 
 def add_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
@@ -72,24 +67,6 @@ def add_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
 def drop_light_offsets(properties: bytes) -> bytes:
     """Return the properties of a message that is not put in the light queues that it names."""
     return remove_property(properties, _OFFSETS)
-
-
-def light_queue_offsets(topic: str, properties: bytes) -> list[tuple[str, int]]:
-    """Return (light queue, offset in it) for each light queue of a stored message. Empty for
-    invalid queue names, and for lists of different length."""
-    names, offsets = find_text(properties, _NAMES), find_text(properties, _OFFSETS)
-    if names is None or offsets is None or not _may_name(topic):
-        return []
-    pairs = list(zip(names.split(","), offsets.split(","), strict=False))
-    if len(names.split(",")) != len(offsets.split(",")):
-        return []
-    return [
-        (name, number)
-        for name, offset in pairs
-        if name.startswith(LMQ_PREFIX)
-        and (number := parse_number(offset)) is not None
-        and not illegal_topic(name, 0)
-    ]
 
 
 _MAX_FIRST: Final = 1 << 56

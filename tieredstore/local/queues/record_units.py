@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.local.queues.interface import QueueUnits
-from tieredstore.local.queues.light_queues import LIGHT_QUEUE_ID, light_queue_offsets
 from tieredstore.local.queues.names import find_queue_fault
 from tieredstore.message.columns.records import RecordColumns, properties_of, topics
 from tieredstore.message.consume_queue import UNIT_DTYPE, make_units, pack_unit
 from tieredstore.message.hashes import tags_code
+from tieredstore.message.lite import LITE_QUEUE_ID, list_light_offsets
 from tieredstore.message.names import DELETION_TOPIC, SCHEDULE_TOPIC
 from tieredstore.message.properties import find_integer, find_text
 from tieredstore.message.record import StoredMessage, decode_record
@@ -103,8 +103,8 @@ def find_record_units(
         places.append((QueueKey(topic, message.queue_id), message.queue_offset))
     if with_light_queues:
         places += [
-            (QueueKey(name, LIGHT_QUEUE_ID), offset)
-            for name, offset in light_queue_offsets(topic, properties)
+            (QueueKey(name, LITE_QUEUE_ID), offset)
+            for name, offset in list_light_offsets(topic, properties)
         ]
     return [QueueUnits(key, offset, unit, time) for key, offset in places]
 

@@ -62,7 +62,7 @@ async def test_i30_no_client_sends_to_a_topic_of_the_broker(tmp_path: Path, topi
             )
         assert_forbidden(raised.value, topic)
         with pytest.raises(Refused) as raised:
-            await parts.transactions.prepare(SendRequest("g", Message(topic, b"x", 0)))
+            await parts.prepare(Message(topic, b"x", 0))
         assert_forbidden(raised.value, topic)
         assert parts.read(topic) == []
 
@@ -138,7 +138,7 @@ async def test_i31_a_copy_of_a_delivered_timer_message_is_not_delayed_again(tmp_
         assert copy.get_property("TIMER_OUT_MS") is None
         assert copy.get_property("REAL_TOPIC") is None
         half = Message.create("tx", b"x", properties=delivered.properties)
-        await parts.transactions.prepare(SendRequest("g", half))
+        await parts.prepare(half)
         await end_first(parts)
         assert len(parts.read("tx")) == 1
 
@@ -269,7 +269,7 @@ async def test_i33_a_time_that_a_commit_could_not_keep_is_refused_with_the_half_
     with producing(tmp_path) as parts:
         half = Message.create("T", b"x", queue_id=0, properties=properties)
         with pytest.raises(Refused, match="timer message illegal"):
-            await parts.transactions.prepare(SendRequest("g", half))
+            await parts.prepare(half)
 
 
 def test_s81_the_door_keeps_no_name_that_no_topic_can_have() -> None:

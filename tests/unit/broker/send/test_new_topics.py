@@ -30,7 +30,7 @@ async def _send_batch(parts: Producing) -> str:
 
 
 async def _prepare(parts: Producing) -> str:
-    await parts.transactions.prepare(SendRequest("g", Message.create(NEW, b"x", queue_id=0)))
+    await parts.prepare(Message.create(NEW, b"x", queue_id=0))
     return NEW
 
 

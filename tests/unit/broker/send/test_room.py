@@ -13,7 +13,7 @@ from tests.kit.client_sessions import NotingSession
 from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
 from tieredstore.broker.refused import Reason, Refused
-from tieredstore.broker.send.sender import SendRequest, SendResult
+from tieredstore.broker.send.sender import SendResult
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.transactions.messages import HALF_TOPIC, CommitOrRollback
 from tieredstore.message.encoding import Message
@@ -45,7 +45,7 @@ def lower_limit(parts: Producing) -> None:
 async def prepare(parts: Producing, **more: Any) -> SendResult:
     properties = {"TRAN_MSG": "true", "PGROUP": "g", **more.pop("properties", {})}
     message = Message.create("T", more.pop("body", b"x"), properties=properties, **more)
-    return await parts.transactions.prepare(SendRequest("g", message))
+    return await parts.prepare(message)
 
 
 def full(room: int = 0, **more: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from tests.kit.local_stores import START_MS
 from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
 from tieredstore.broker.refused import Reason, Refused
-from tieredstore.broker.send.sender import SendRequest, SendResult
+from tieredstore.broker.send.sender import SendResult
 from tieredstore.broker.transactions.messages import (
     DISCARDED_TOPIC,
     HALF_TOPIC,
@@ -47,7 +47,7 @@ class Session(NotingSession):
 async def _prepare(parts: Producing, body: bytes = b"body", **more: Any) -> SendResult:
     properties = {"TRAN_MSG": "true", "PGROUP": "g", **more.pop("properties", {})}
     message = Message.create("T", body, queue_id=2, properties=properties, sys_flag=4, **more)
-    return await parts.transactions.prepare(SendRequest("g", message))
+    return await parts.prepare(message)
 
 
 async def _end(parts: Producing, sent: SendResult, resolution: CommitOrRollback) -> None:

@@ -114,13 +114,15 @@ class TopicHandlers(Handlers):
         self._refuse_read_only()
         topic = request.header.topic
         self._refuse_system(topic)
+        config = self._topics.find_topic(topic)
         with self._topics.deleting({topic}):
             self._broker.offsets.remove_topic(topic)
             await self._topics.persist()
             await self._broker.offsets.persist()
             await self._broker.look_ups.run(self._broker.store.delete_topics, {topic})
-            children = await self._broker.look_ups.run(list_children, self._broker.store, topic)
-            if children:
+            # Without a configuration, an earlier deletion of a lite topic's parent may have failed.
+            if config is None or config.is_lite:
+                children = await self._broker.look_ups.run(list_children, self._broker.store, topic)
                 await self._broker.lite_expiry.delete(children)
         return succeed()
 
