@@ -21,9 +21,10 @@ from tieredstore.broker.state.statistics import (
     BrokerStatistics,
 )
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
-from tieredstore.broker.state.traffic import TrafficCounts
+from tieredstore.broker.state.traffic import MESSAGES_OUT, TrafficCounts
 from tieredstore.clock import ManualClock
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.metrics import Metrics
 
 CLUSTER = "cluster"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -172,3 +173,12 @@ def test_rates_of_ten_seconds_a_minute_and_ten_minutes(tmp_path: Path) -> None:
         assert round(ten_s, 2) == 3.0
         assert round(minute, 2) == round((5 * 10 + 30) / 60.018, 2)
         assert 1.0 < ten_minutes < 1.1
+
+
+def test_the_metric_counts_retries_for_the_topic_of_the_request() -> None:
+    metrics = Metrics()
+    traffic = TrafficCounts(metrics)
+    traffic.add_deliveries("%RETRY%g_T", "g", 2, 300, "T")
+    traffic.add_deliveries("T", "g", 1, 100, "T")
+    assert metrics.value(MESSAGES_OUT, topic="T", consumer_group="g") == 3
+    assert traffic.deliveries["%RETRY%g_T", "g"].messages == 2
