@@ -102,6 +102,7 @@ class TopicConfigManager(ConfigManager):
         self._listeners: list[TopicListener] = []
         self._changed: dict[str, int] = {}  # the last unpersisted change of a topic
         self._being_deleted = Counter[str]()
+        self._leaving: dict[str, TopicConfig] = {}  # being deleted, and still in the file
 
     async def load(self) -> None:
         """Read the topics from the file, as `ConfigManager.load` does. Also raises Invalid if a
@@ -152,14 +153,25 @@ class TopicConfigManager(ConfigManager):
     def deleting(self, topics: Collection[str]) -> Iterator[None]:
         """Delete topics from the table, and refuse to create them until the end of the block: a
         creation raises Busy. The block deletes the messages of these topics, and would also delete
-        new messages."""
+        new messages. Until its end the file keeps the topics, and after an error the table has them
+        again: messages without a topic could not be deleted by name."""
         self._being_deleted.update(topics)
+        before = {topic: self._topics[topic] for topic in topics if topic in self._topics}
+        self._leaving |= before
+        for topic in topics:
+            self.delete_topic(topic)
+        is_done = False
         try:
-            for topic in topics:
-                self.delete_topic(topic)
             yield
+            is_done = True
         finally:
             self._being_deleted -= Counter(topics)
+            for topic, config in before.items():
+                self._leaving.pop(topic, None)
+                if is_done:
+                    self._notify(topic)
+                elif topic not in self._topics:
+                    self._put(config)
 
     def is_persisted(self, topic: str) -> bool:
         """Return whether the file contains the present state of a topic."""
@@ -245,7 +257,8 @@ class TopicConfigManager(ConfigManager):
         return frozenset(name for name, _, _ in self._system_topics())
 
     def encode(self) -> bytes:
-        table = _Table(topic_config_table=self._topics, data_version=self.data_version)
+        topics = self._leaving | self._topics if self._leaving else self._topics
+        table = _Table(topic_config_table=topics, data_version=self.data_version)
         return msgspec.json.format(msgspec.json.encode(table), indent=1)
 
     def decode(self, data: bytes) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.kit.consuming import split_records
 from tests.kit.lite_lab import OK, Lab, run
@@ -13,6 +16,7 @@ from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.clock import ManualClock
+from tieredstore.errors import Unavailable
 
 A = "%LMQ%$P$a"
 
@@ -69,6 +73,63 @@ def test_the_lite_topics_of_a_deleted_parent_are_gone(tmp_path: Path) -> None:
         assert lab.services.store.get_max_offset_in_queue(A, 0) <= 0
         assert lab.services.offsets.query_offset("G", A, 0) is None
         assert lab.services.subscriptions.count == 0
+
+    run(tmp_path, test)
+
+
+def test_l15_a_kill_within_a_deletion_leaves_no_lite_topic_without_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(lab: Lab) -> None:
+        await consume(lab)
+        store, topics = lab.services.store, lab.services.topics
+        delete, loop = store.delete_topics, asyncio.get_running_loop()
+        steps: list[tuple[set[str], bool]] = []
+
+        def note(names: set[str]) -> int:
+            asyncio.run_coroutine_threadsafe(topics.persist(always=True), loop).result(10)
+            steps.append((names, "P" in json.loads(topics.path.read_bytes())["topicConfigTable"]))
+            return delete(names)
+
+        monkeypatch.setattr(store, "delete_topics", note)
+        await ask(lab, RequestCode.DELETE_TOPIC_IN_BROKER, topic="P")
+        assert steps == [({A, "%LMQ%$P$b"}, True), ({"P"}, True)]
+        assert "P" not in json.loads(topics.path.read_bytes())["topicConfigTable"]
+
+    run(tmp_path, test)
+
+
+def test_l15_a_topic_whose_deletion_fails_can_be_deleted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(lab: Lab) -> None:
+        await consume(lab)
+        store = lab.services.store
+
+        def fail(_: set[str]) -> int:
+            raise Unavailable("the disk is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "delete_topics", fail)
+            answer = await lab.client.request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "P"})
+            assert answer.code != OK
+        assert lab.services.topics.find_topic("P") is not None
+        await ask(lab, RequestCode.DELETE_TOPIC_IN_BROKER, topic="P")
+        assert lab.services.topics.find_topic("P") is None
+        assert store.get_max_offset_in_queue(A, 0) <= 0
+
+    run(tmp_path, test)
+
+
+def test_lite_topics_without_a_parent_are_unused(tmp_path: Path) -> None:
+    async def test(lab: Lab) -> None:
+        await consume(lab)
+        store = lab.services.store
+        await ask(lab, RequestCode.CLEAN_UNUSED_TOPIC)
+        assert store.get_max_offset_in_queue(A, 0) == 3
+        lab.services.topics.delete_topic("P")  # as an earlier version did, before a kill
+        await ask(lab, RequestCode.CLEAN_UNUSED_TOPIC)
+        assert store.get_max_offset_in_queue(A, 0) <= 0
 
     run(tmp_path, test)
 

@@ -172,7 +172,7 @@ def test_deliveries_outlive_a_restart_and_idle_topics_are_forgotten(tmp_path: Pa
             assert await lab.ack(answer, "b", 0) == OK
             state = lab.services.receive.state
             await lab.services.offsets.persist()
-            state.close_idle()
+            await state.close_idle()
             assert [one.topic for one in state.list_queues()] == ["%LMQ%$P$a"]
             assert await lab.ack(answer, "a", 0) == OK
 

@@ -33,6 +33,7 @@ from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.message_store import CleanableStore
 from tieredstore.contracts.wrapping import list_layers
 from tieredstore.errors import Invalid
+from tieredstore.message.lite import parse_lite_topic
 from tieredstore.message.names import LMQ_PREFIX, is_system_topic
 
 
@@ -158,22 +159,22 @@ class MaintenanceHandlers(Handlers):
 
     @answers(RequestCode.CLEAN_UNUSED_TOPIC, NoFields, Action.UPDATE)
     async def delete_unused_topics(self, request: Request[NoFields]) -> RemotingCommand:
-        """Delete the messages of topics that the table of topics does not contain. System topics
-        and light queues are kept."""
+        """Delete the messages of topics that the table of topics does not contain, and of their
+        lite topics. System topics and other light queues are kept."""
         self._find_cleanable()  # a read-only history stays unchanged
         queues = await asyncio.to_thread(self._list_queues)
         known = self._broker.topics
-        unused = {
-            key.topic
-            for key in queues
-            if known.find_topic(key.topic) is None
-            and not is_system_topic(key.topic)
-            and not key.topic.startswith(LMQ_PREFIX)
-        }
+        unused = {key.topic for key in queues if self._is_unused(key.topic)}
         if unused:
             with known.deleting(unused):
                 await self._broker.look_ups.run(self._broker.store.delete_topics, unused)
         return succeed()
+
+    def _is_unused(self, topic: str) -> bool:
+        if topic.startswith(LMQ_PREFIX):
+            lite = parse_lite_topic(topic)
+            return lite is not None and self._is_unused(lite.parent)
+        return self._broker.topics.find_topic(topic) is None and not is_system_topic(topic)
 
     def _list_queues(self) -> set[QueueKey]:
         source = self._broker.store.dispatch_source

@@ -115,15 +115,16 @@ class TopicHandlers(Handlers):
         topic = request.header.topic
         self._refuse_system(topic)
         config = self._topics.find_topic(topic)
+        look_ups, store = self._broker.look_ups, self._broker.store
         with self._topics.deleting({topic}):
-            self._broker.offsets.remove_topic(topic)
-            await self._topics.persist()
-            await self._broker.offsets.persist()
-            await self._broker.look_ups.run(self._broker.store.delete_topics, {topic})
             # Without a configuration, an earlier deletion of a lite topic's parent may have failed.
             if config is None or config.is_lite:
-                children = await self._broker.look_ups.run(list_children, self._broker.store, topic)
+                children = await look_ups.run(list_children, store, topic)
                 await self._broker.lite_expiry.delete(children)
+            await look_ups.run(store.delete_topics, {topic})
+            self._broker.offsets.remove_topic(topic)
+        await self._topics.persist()
+        await self._broker.offsets.persist()
         return succeed()
 
     @answers(RequestCode.GET_ALL_TOPIC_CONFIG, NoFields, Action.GET)
