@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from tieredstore.broker.receive.events import (
     make_frame,
     split_frames,
 )
+from tieredstore.broker.turns import take_turns
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.file_operations import FILES, FileOperations
 from tieredstore.disk.sync import sync_file
@@ -81,6 +82,8 @@ class ReceiveJournal:
         self._appended = 0  # total number of events
         self._synced = 0
         self._is_failed = False
+        self._failures = 0
+        self._rotating = asyncio.Lock()
         self._disk = asyncio.Lock()
         self._syncing: asyncio.Task[None] | None = None
 
@@ -134,49 +137,53 @@ class ReceiveJournal:
                 self._syncing = asyncio.create_task(self._sync())
             await asyncio.shield(self._syncing)
 
-    async def rotate(self, snapshot: Callable[[], Iterable[Event]]) -> None:
-        """Begin a new pair of files. `snapshot`: returns the events that describe the current
-        state. Raises Exhausted or Unavailable. After an error the old files stay readable."""
-        number = self._number + 1
-        try:
-            fd = await asyncio.to_thread(self._create, number)
-        except OSError as error:
-            raise translate_os_error(error, "make", self._path(number)) from error
-        # No other code runs from here to the end of the snapshot, which is the state between the
-        # two files.
-        was = self._number, self._fd, self._size
-        self._number, self._fd, self._size = number, fd, len(MAGIC)
-        try:
-            self._write(make_frame(msgspec.msgpack.encode(was[2])))
-        except BaseException:
-            self._number, self._fd, self._size = was
-            os.close(fd)
-            raise
-        if was[1] >= 0:
-            self._old_fds.append(was[1])
-        data = _encode_snapshot(snapshot())
-        count = self._appended
-        async with self._disk:
+    async def rotate(self, snapshot: Callable[[], Iterator[Event]]) -> None:
+        """Begin a new pair of files. `snapshot`: returns the events that describe the state at its
+        call. Other tasks run while these events are encoded, and may append further events. Raises
+        Exhausted or Unavailable. After an error the old files stay readable."""
+        async with self._rotating:
+            number = self._number + 1
             try:
-                await asyncio.to_thread(self._finish, number, data)
+                fd = await asyncio.to_thread(self._create, number)
             except OSError as error:
-                raise translate_os_error(error, "write", self._snapshot(number)) from error
-            self._close_old()
-            # The snapshot has all earlier events, whatever happened to the older journals.
-            self._synced = max(self._synced, count)
-            self._is_failed = False
+                raise translate_os_error(error, "make", self._path(number)) from error
+            # No other code runs until the call of `snapshot`: its state is that between the files.
+            was = self._number, self._fd, self._size
+            self._number, self._fd, self._size = number, fd, len(MAGIC)
+            try:
+                self._write(make_frame(msgspec.msgpack.encode(was[2])))
+            except BaseException:
+                self._number, self._fd, self._size = was
+                os.close(fd)
+                raise
+            if was[1] >= 0:
+                self._old_fds.append(was[1])
+            count, failures = self._appended, self._failures
+            turns = take_turns(snapshot())
+            parts = [MAGIC, *[make_frame(encode_event(event)) async for event in turns]]
+            parts.append(make_frame(END))
+            async with self._disk:
+                try:
+                    await asyncio.to_thread(self._finish, number, parts)
+                except OSError as error:
+                    raise translate_os_error(error, "write", self._snapshot(number)) from error
+                self._close_old()
+                # The snapshot has all earlier events, whatever happened to the older journals.
+                self._synced = max(self._synced, count)
+                self._is_failed = self._failures != failures  # of the new journal
 
     async def close(self) -> None:
         """Sync all events to disk and close the files. Raises Unavailable."""
-        if self._fd < 0:
-            return
-        try:
-            await self.sync()
-        finally:
-            async with self._disk:
-                self._close_old()
-                os.close(self._fd)
-                self._fd = -1
+        async with self._rotating:
+            if self._fd < 0:
+                return
+            try:
+                await self.sync()
+            finally:
+                async with self._disk:
+                    self._close_old()
+                    os.close(self._fd)
+                    self._fd = -1
 
     def _write(self, data: bytes) -> None:
         try:
@@ -203,7 +210,11 @@ class ReceiveJournal:
                 self._path(self._number),
                 error,
             )
-            self._is_failed = True
+            self._note_failure()
+
+    def _note_failure(self) -> None:
+        self._is_failed = True
+        self._failures += 1
 
     async def _sync(self) -> None:
         try:
@@ -213,7 +224,7 @@ class ReceiveJournal:
                     await asyncio.to_thread(self._sync_all, fds)
                 except OSError as error:
                     # The bytes of a failed write may be lost: only a new snapshot can be trusted.
-                    self._is_failed = True
+                    self._note_failure()
                     path = self._path(self._number)
                     raise translate_os_error(error, "sync", path, is_sync=True) from error
                 self._synced = max(self._synced, count)
@@ -243,8 +254,8 @@ class ReceiveJournal:
             raise
         return fd
 
-    def _finish(self, number: int, data: bytes) -> None:
-        self._files.replace_file(self._snapshot(number), data)
+    def _finish(self, number: int, parts: list[bytes]) -> None:
+        self._files.replace_file(self._snapshot(number), b"".join(parts))
         for path in self._folder.iterdir():
             known = _number_of(path)
             if known is not None and known < number:
@@ -346,13 +357,6 @@ class ReceiveJournal:
 
     def _snapshot(self, number: int) -> Path:
         return self._folder / f"{number:010}.snapshot"
-
-
-def _encode_snapshot(events: Iterable[Event]) -> bytes:
-    parts = [MAGIC]
-    parts += [make_frame(encode_event(event)) for event in events]
-    parts.append(make_frame(END))
-    return b"".join(parts)
 
 
 def _decode_size(payload: bytes) -> int | None:

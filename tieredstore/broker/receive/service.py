@@ -50,6 +50,7 @@ from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
 from tieredstore.broker.state.traffic import TrafficCounts
+from tieredstore.broker.turns import take_turns
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.message_store import GetRequest, MessageStore
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
@@ -386,7 +387,7 @@ class ReceiveService:
     async def renew(self) -> None:
         """Renew the invisible time of messages for which it is nearly over, if the broker renews
         them and their client is connected."""
-        for progress in self.state.list_queues():
+        async for progress in take_turns(self.state.list_queues()):
             now_ms = self.clock.now_ms()
             offsets = [
                 entry.offset
@@ -396,7 +397,6 @@ class ReceiveService:
             if offsets and self.state.is_current(progress):
                 visible_at_ms = now_ms + AUTO_RENEW_MS
                 self.state.record(progress, Renewed(progress.number, offsets, visible_at_ms))
-            await asyncio.sleep(0)
 
     async def _keep_up(self) -> None:
         if self.lite is not None:
@@ -408,9 +408,9 @@ class ReceiveService:
             await asyncio.shield(asyncio.ensure_future(self.state.rotate()))
         else:
             await self.journal.sync()
-        for progress in (*self.state.follow_clock(), *self.state.follow_offsets()):
+        for progress in (*self.state.follow_clock(), *await self.state.follow_offsets()):
             self._wake(progress)
-        self.state.close_idle()
+        await self.state.close_idle()
 
     async def _take(self, request: ReceiveRequest) -> list[Received]:
         """Take available messages from one queue after the other. Each call begins with a different

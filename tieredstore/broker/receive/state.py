@@ -20,6 +20,7 @@ from tieredstore.broker.receive.requests import (
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager, has_first_message
 from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.turns import take_turns
 from tieredstore.clock import Clock
 from tieredstore.contracts.dispatch_source import DispatchSource
 from tieredstore.errors import Busy
@@ -111,6 +112,8 @@ class ReceiveState:
         self._by_number: dict[int, QueueProgress] = {}
         self._last_number = 0
         self._is_full = False
+        self._unsaved: dict[int, QueueProgress] = {}  # of the snapshot that is written
+        self._saved: list[events.Event] = []
         self._generation = 0
         self._clock_offset_ms = self._find_clock_offset_ms()
 
@@ -126,7 +129,7 @@ class ReceiveState:
 
     async def rotate(self) -> None:
         """Begin a new journal with the current state."""
-        await self.journal.rotate(self._snapshot)
+        await self.journal.rotate(self._take_snapshot)
 
     def list_queues(self) -> list[QueueProgress]:
         return list(self._by_number.values())
@@ -205,19 +208,24 @@ class ReceiveState:
         """Write an event to the journal and apply the event. Raises Exhausted or Unavailable. After
         an error nothing has changed."""
         self.journal.append(event)
+        self._save(progress)
         progress.apply(event)
         self._note(progress, event)
         self.commit(progress)
         self._note_idle(progress)
 
-    def close_idle(self) -> None:
+    async def close_idle(self) -> None:
         """Forget the lite topics from which no message is out, once their offsets are on disk: a
         lite topic without messages costs nothing. Raises Exhausted or Unavailable."""
-        for number, change in list(self._idle.items()):
+        async for number, change in take_turns(list(self._idle.items())):
             progress = self._by_number.get(number)
             if progress is None:
-                del self._idle[number]
-            elif self.offsets.is_on_disk(change) and not progress.is_read:
+                self._idle.pop(number, None)
+            elif (
+                self._idle.get(number) == change
+                and self.offsets.is_on_disk(change)
+                and not progress.is_read
+            ):
                 self.journal.append(events.Closed(number))
                 self._forget(progress)
 
@@ -235,12 +243,14 @@ class ReceiveState:
             progress.committed_offset = offset
             self.offsets.commit_offset(progress.group, progress.topic, progress.queue_id, offset)
 
-    def follow_offsets(self) -> list[QueueProgress]:
+    async def follow_offsets(self) -> list[QueueProgress]:
         """Adopt consumer offsets that clients have set, and remove the progress of queues whose
         consumer offsets were deleted. Returns each changed progress. Raises Exhausted or
         Unavailable."""
         followed = []
-        for progress in filter(self._is_set_by_others, self.list_queues()):
+        async for progress in take_turns(self.list_queues()):
+            if not self.is_current(progress) or not self._is_set_by_others(progress):
+                continue
             offset = self._query_offset(progress)
             if offset is None:
                 self.journal.append(events.Closed(progress.number))
@@ -353,6 +363,7 @@ class ReceiveState:
             case events.Opened():
                 queues = self._queues.setdefault((event.group, event.topic), {})
                 if (old := queues.get(event.queue_id)) is not None:
+                    self._save(old)
                     del self._by_number[old.number]
                 progress = queues[event.queue_id] = QueueProgress(event)
                 self._by_number[event.queue] = progress
@@ -385,6 +396,7 @@ class ReceiveState:
         self._generation = generation
 
     def _forget(self, progress: QueueProgress) -> None:
+        self._save(progress)
         del self._by_number[progress.number]
         self._idle.pop(progress.number, None)
         queues = self._queues[progress.group, progress.topic]
@@ -392,19 +404,36 @@ class ReceiveState:
         if not queues:
             del self._queues[progress.group, progress.topic]
 
-    def _snapshot(self) -> Iterator[events.Event]:
+    def _take_snapshot(self) -> Iterator[events.Event]:
+        """Return the events that describe the present state, also if queues change before their
+        events are taken."""
+        self._unsaved, self._saved = dict(self._by_number), []
         # The next number continues: no old handle becomes valid.
-        yield events.Counted(0, self._generation)
-        now_ms = self.clock.now_ms()
-        for progress in self.list_queues():
-            topic = progress.topic if progress.lite is None else progress.lite.parent
-            if self.topics.find_topic(topic) is None:
-                self._forget(progress)
-                continue
-            yield from progress.snapshot()
-        for attempted in self.attempts:
+        counted = events.Counted(0, self._generation)
+        return self._list_snapshot(counted, list(self.attempts), self.clock.now_ms())
+
+    def _list_snapshot(
+        self, counted: events.Counted, attempts: list[events.Attempted], now_ms: int
+    ) -> Iterator[events.Event]:
+        yield counted
+        for number in list(self._unsaved):
+            progress = self._unsaved.get(number)
+            if progress is not None:
+                topic = progress.topic if progress.lite is None else progress.lite.parent
+                if self.topics.find_topic(topic) is None:
+                    del self._unsaved[number]
+                    self._forget(progress)
+                self._save(progress)
+            saved, self._saved = self._saved, []
+            yield from saved
+        for attempted in attempts:
             found = self._by_number.get(attempted.queue)
             if found is not None and any(
                 found.find(offset, attempted.generation, now_ms) for offset in attempted.offsets
             ):
                 yield attempted
+
+    def _save(self, progress: QueueProgress) -> None:
+        """Add a queue to the snapshot that is written, before the queue changes."""
+        if self._unsaved.pop(progress.number, None) is not None:
+            self._saved += progress.snapshot()

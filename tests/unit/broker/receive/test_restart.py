@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kit.receiving import Receiving, bodies, drive
-from tieredstore.broker.receive.events import MAGIC
+from tieredstore.broker.receive.events import MAGIC, Event
 from tieredstore.broker.receive.journal import JournalCalls
+from tieredstore.broker.receive.progress import QueueProgress
 from tieredstore.broker.receive.requests import AckStatus
 from tieredstore.broker.receive.state import FROM_LAST, FROM_WHERE
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
@@ -295,6 +298,64 @@ def test_l01_a_kill_within_a_rotation_loses_nothing(
         assert bodies(await on.receive()) == ([2] if number == 1 else [2, 3])
 
     drive(tmp_path, test)
+
+
+def test_p01_other_tasks_run_during_a_rotation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tieredstore.broker.turns.TURN_S", 0)
+    turn = 0
+    turns: set[int] = set()
+    take_snapshot = QueueProgress.snapshot
+
+    def note_turn(progress: QueueProgress) -> Iterator[Event]:
+        turns.add(turn)
+        return take_snapshot(progress)
+
+    async def test(on: Receiving) -> None:
+        nonlocal turn
+        assert await on.receive() == []
+        monkeypatch.setattr(QueueProgress, "snapshot", note_turn)
+        rotation = asyncio.create_task(on.state.rotate())
+        while not rotation.done():
+            turn += 1
+            await asyncio.sleep(0)
+        assert len(turns) > 30
+
+    drive(tmp_path, test, queues=64)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_l11_what_changes_during_a_rotation_is_so_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr("tieredstore.broker.turns.TURN_S", 0)
+    choose = random.Random(seed)
+
+    async def test(on: Receiving) -> None:
+        for queue_id in range(16):
+            on.put(4, queue_id)
+        held = await on.receive(attempt_id="before")
+        done: set[int] = set()
+        rotation = asyncio.create_task(on.state.rotate())
+        while not rotation.done():
+            if choose.random() < 0.5:
+                held += await on.receive(max_count=1, attempt_id=f"{choose.random()}")
+            elif held:
+                one = held.pop(choose.randrange(len(held)))
+                assert await on.service.ack("G", "T", one.handle) is OK
+                done.add(*bodies([one]))
+            for _ in range(choose.randrange(8)):
+                await asyncio.sleep(0)
+        assert done
+        await on.kill()
+        await on.start()
+        assert [await on.service.ack("G", "T", one.handle) for one in held] == [OK] * len(held)
+        done.update(bodies(held))
+        rest = await on.receive(max_count=64)
+        assert set(bodies(rest)) == set(range(64)) - done
+
+    drive(tmp_path, test, queues=16)
 
 
 def test_l05_a_full_disk_refuses_and_all_goes_on_when_there_is_room(tmp_path: Path) -> None:
