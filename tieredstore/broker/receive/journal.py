@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -137,7 +137,7 @@ class ReceiveJournal:
                 self._syncing = asyncio.create_task(self._sync())
             await asyncio.shield(self._syncing)
 
-    async def rotate(self, snapshot: Callable[[], Iterator[Event]]) -> None:
+    async def rotate(self, snapshot: Callable[[], Iterable[Event]]) -> None:
         """Begin a new pair of files. `snapshot`: returns the events that describe the state at its
         call. Other tasks run while these events are encoded, and may append further events. Raises
         Exhausted or Unavailable. After an error the old files stay readable."""
