@@ -2,9 +2,9 @@
 its disk.
 
 The backup copies files of the state directory's `config/` unchanged: topics, groups, consumer
-offsets, and the metadata of the tier. The backup leaves out users and passwords, since readers of
-the tier need not know them. Progress over the local log (delayed messages, transactions) is left
-out too, since it is lost with the disk.
+offsets, and the metadata of the tier. The backup leaves out users and passwords, because readers of
+the tier need not know them. It also leaves out progress in the local log (delayed messages,
+transactions), because the log is lost with the disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tieredstore.tier.writing import TierWriter
 
 BACKUP_VERSION: Final = 1
 KEPT_BACKUPS: Final = 2
-"""Number of backups of each kind that are kept. If the newest one is damaged, the previous one is
+"""Number of backups to keep of each kind. If the newest one is damaged, the previous one is
 used."""
 CONFIG_FILES: Final = (
     "topics.json",
@@ -139,8 +139,8 @@ class TierBackup:
         return [self._loop.health()] if self.is_enabled else []
 
     def run_once(self, *, is_last: bool = False) -> list[BackupName]:
-        """Copy changed files, and return the backups made. The metadata is copied once an hour, and
-        if `is_last`. Raises Fenced if the epoch was lost, Unavailable."""
+        """Copy changed files, and return the backups made. The metadata is copied at most once an
+        hour, and always if `is_last`. Raises Fenced if the epoch was lost, Unavailable."""
         now_ms = self._clock.now_ms()
         with self._lock:
             made = self._copy(BackupKind.CONFIG, self._read_config())
@@ -227,7 +227,7 @@ def read_files(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def note_settings(config: StoreConfig) -> dict[str, str]:
-    """Return the settings of NOTED_SETTINGS as in a broker.conf."""
+    """Return the NOTED_SETTINGS in the format of a broker.conf."""
     values = ((key, getattr(config, FIELDS_BY_KEY[key].name)) for key in NOTED_SETTINGS)
     return {
         key: value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -25,7 +25,7 @@ next run begins GO_ON_MS later."""
 """Delay of the next run after a run that deleted the maximum, ms."""
 EXPIRED_METRIC = "rocketmq_tiered_store_x_expired_segments_total"
 _NAMED_TOPICS = 20
-"""Number of topics that a warning names."""
+"""Maximum number of topics to name in a warning."""
 _log = logging.getLogger(__name__)
 
 
@@ -168,7 +168,7 @@ class TierExpiry:
         return entry.reserve_time_hours
 
     def _take_over_reserve_hours(self) -> None:
-        """Copy the present `reserve.time` of the topics into the metadata, as Java does."""
+        """Copy the current `reserve.time` of the topics into the metadata, as Java does."""
         if self._reserve_hours is None:
             return
         wanted = self._reserve_hours()
@@ -230,7 +230,8 @@ class TierExpiry:
 
 
 def count_expired_bytes(file: FlatMessageFile, before_ms: int) -> int:
-    """Count the bytes of a queue that an expiry of messages before a given time would delete."""
+    """Count the bytes of a queue that an expiry of messages stored before `before_ms` would
+    delete."""
     return sum(
         segment.commit_position
         for flat in (file.commit_log, file.consume_queue)

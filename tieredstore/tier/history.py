@@ -41,9 +41,9 @@ from tieredstore.tier.upload.local_records import check_last_message
 from tieredstore.tier.writing import TierWriter
 
 BYTES_PER_MS: Final = 1 << 20
-"""Upper bound of what a broker writes per millisecond, on average since 1970. A log that begins at
-this value times the current time in ms lies after every earlier log that began in this way or at
-0."""
+"""Upper bound of the bytes that a broker writes per millisecond, on average since 1970. A log that
+begins at this value times the current epoch time in ms lies after every earlier log that began in
+this way or at 0."""
 COMPARED_QUEUES: Final = 16
 """Number of queues whose last message is compared if nothing else proves that store and tier belong
 to one broker. Other queues are compared before their first upload."""
@@ -91,7 +91,7 @@ def compare_queues(
     source: HistorySource, flat_files: FlatFileStore, known: Contents | None, *, store: str
 ) -> Contents:
     """Return the queues in which the store is behind the tier, so that the next put would get an
-    offset that the tier has. `known`: earlier result. `known` is given if the marks prove nothing.
+    offset that the tier has. `known`: result of an earlier call, given if the marks prove nothing.
     In this case messages are compared, too. Raises Unavailable."""
     ahead = _find_missed_deletions(source, flat_files, store)
     lost = []
@@ -200,8 +200,8 @@ def _find_message_end(file: FlatMessageFile) -> int:
 
 
 def _find_kept_end(file: FlatMessageFile) -> int:
-    """Return the queue offset after the last message that the tier has. Without any, return where
-    the metadata begins."""
+    """Return the queue offset after the last message that the tier has. If it has no message,
+    return the begin of the queue's first segment."""
     segments = file.consume_queue.segments
     filled = [segment.end_offset for segment in segments if segment.commit_position]
     return (filled[-1] if filled else segments[0].base_offset) // UNIT_SIZE
@@ -224,8 +224,8 @@ def begin_behind_history(source: HistorySource, now_ms: int) -> None:
 def keep_history(
     source: HistorySource, metadata: MetadataStore, broker_name: str, state: Path
 ) -> None:
-    """Make the queues of the local store continue after a tier that is switched off, according to
-    the tier's metadata. Queues that the local store lacks were found when the tier was adopted.
+    """Make queues that the local store lacks begin at their ends in a tier that is switched off.
+    The tier's metadata has these ends, because the queues were found when the tier was adopted.
     Raises Unavailable. Raises Corrupt for damaged or lost metadata, because messages at offsets
     that the tier already has could never be uploaded."""
     try:
@@ -327,10 +327,10 @@ def _find_old_life(
 
 
 class StartComparison:
-    """The comparison in one start: first of the marks (`belonging`), then of the segments, then of
-    the queues. `source`: the loaded local store, or None if it has no marks. `gives_offsets`:
-    whether the store takes messages after the start. `is_named`: whether the configuration names
-    the broker. Otherwise the broker has the name of the host."""
+    """Comparison of store and tier at one start: first of the marks (`belonging`), then of the
+    segments, then of the queues. `source`: the loaded local store, or None if it has no marks.
+    `gives_offsets`: whether the store takes messages after the start. `is_named`: whether the
+    configuration names the broker. Otherwise the broker has the name of the host."""
 
     def __init__(
         self,

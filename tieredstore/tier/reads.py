@@ -142,8 +142,8 @@ class TieredReads(PluginMessageStore):
     def _end_at_passed(
         self, request: GetRequest, result: GetMessageResult, begin: int
     ) -> Steps[None]:
-        """Cut a result of the tier before the first offset from `begin` on that is in a hole of the
-        tier and has a message in the next store."""
+        """Cut a result of the tier before the first offset, at or after `begin`, that is in a hole
+        of the tier but has a message in the next store."""
         end = result.next_begin_offset
         first = yield self._look(lambda: self._find_passed(request.key, begin, end))
         if first < end:
@@ -178,7 +178,7 @@ class TieredReads(PluginMessageStore):
         return self.topic_filter.find_read_level(topic) is not StorageLevel.DISABLE
 
     def _is_cold(self, key: QueueKey, offset: int) -> bool:
-        """Return whether the tier has a message that the next store does not have."""
+        """Return whether the tier has the message at `offset` and the next store does not."""
         file = self.flat_files.get(*key)
         return reads_tier(StorageLevel.NOT_IN_DISK, self._source, file, key, offset)
 

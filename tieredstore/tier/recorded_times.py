@@ -32,8 +32,8 @@ first record is written at its end."""
 MOST_UNRECORDED_BYTES: Final = 64 << 20
 """Maximum number of bytes at the end of a growing segment that are not recorded."""
 MOST_READ_BACK_BYTES: Final = MOST_UNRECORDED_BYTES + RECORD_BYTES
-"""Maximum number of bytes of a segment that a writer reads once for times that the previous writer
-had not recorded."""
+"""Maximum number of bytes of a segment that a writer reads once, to get times that the previous
+writer had not recorded."""
 
 
 def find_next_size(recorded_bytes: int) -> int:
@@ -43,8 +43,8 @@ def find_next_size(recorded_bytes: int) -> int:
 
 
 Read: TypeAlias = Callable[[int, int], memoryview]
-"""Function that reads bytes of a commit log from an offset on. The function returns fewer bytes at
-the end. Raises Corrupt, also for damaged blocks, and Unavailable."""
+"""Function that reads bytes of a commit log, starting at an offset. Returns fewer bytes at the end
+of the log. Raises Corrupt, also for damaged blocks, and Unavailable."""
 MOST_STALE: Final = 16
 """Maximum number of outdated records that are kept, so that they are deleted in one request."""
 
@@ -52,9 +52,9 @@ MOST_STALE: Final = 16
 def find_newest(
     names: Iterable[TimesName], sizes: Mapping[int, int] | None = None
 ) -> dict[int, TimesName]:
-    """Return the record of each segment that covers most of its bytes, by base offset. `sizes`:
-    sizes of the segments in bytes, by base offset. A record of more bytes than the segment has is
-    ignored."""
+    """Find for each segment the record that covers most of its bytes. Returns the records by base
+    offset. `sizes`: sizes of the segments in bytes, by base offset. A record of more bytes than the
+    segment has is ignored."""
     return {
         name.base_offset: name
         for name in sorted(names)
@@ -145,7 +145,7 @@ _PIECE_BYTES: Final = 4 << 20
 
 
 def read_ranges(start: int, end: int, read: Read) -> list[TimedRange]:
-    """Read the times of the messages of [start, end), up to the first message that is damaged or
+    """Read the times of the messages in [start, end). Stops at the first message that is damaged or
     does not follow the previous message. Raises Unavailable."""
     ranges: list[TimedRange] = []
     length = _PIECE_BYTES

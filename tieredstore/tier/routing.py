@@ -1,4 +1,4 @@
-"""Combination of the answers of the local store and of the tier."""
+"""Combines the answers of the local store and the tier."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ def find_earliest(*values: int) -> int:
 class TimeSide:
     """One store's messages of a queue, with the queue offsets [low, high), for searches by time.
 
-    `search`: returns an offset in [low, high].
-    `time_at`: returns the store time of a message, epoch ms.
-    `holes`: ranges [first missing, next present) of offsets, which `search` skips.
+    `search`: returns an offset in [low, high]. `time_at`: returns the store time of a message,
+    epoch ms. `holes`: ranges [first missing, next existing) of offsets, which `search` skips.
     """
 
     low: int

@@ -2,8 +2,8 @@
 
 The lock file lets only one process at a time write to the directory. `tieredstore.epochs` records,
 as JSON, the writer epochs that were taken with the directory: `format`, `lock` (inode of the lock
-file, which a copy of the directory does not have) and `claims` (oldest first). The shutdown
-snapshot saves the next start a listing of the tier. The number of written bytes is for `stat`
+file, which a copy of the directory does not have) and `claims` (oldest first). Because of the
+shutdown snapshot, the next start need not list the tier. The number of written bytes is for `stat`
 (`docs/cli.md`).
 """
 
@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 
 def is_held(state: Path) -> bool | None:
-    """Return whether a process of this machine writes with a state directory. Its lock is not
-    taken. None if the system does not report it."""
+    """Return whether a process on this machine holds the lock of a state directory. Does not take
+    the lock. None if the system cannot tell."""
     return is_locked(state / LOCK_FILE)
 
 
@@ -249,9 +249,9 @@ KEEP_INTERVAL_S: Final = 60.0
 
 
 class WrittenKeeper:
-    """Adds the writes of a provider, from now on, to the counts in the file in `state`. Used by one
-    thread at a time, while the state directory is locked. The keeper raises no error, and nothing
-    depends on the counts."""
+    """Adds the bytes that a provider writes from now on to the counts in a file in `state`. Used by
+    one thread at a time, while the state directory is locked. The keeper raises no error, and
+    nothing depends on the counts."""
 
     def __init__(self, state: Path, provider: SegmentProvider) -> None:
         self._path = state / WRITTEN_FILE

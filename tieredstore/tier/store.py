@@ -55,11 +55,11 @@ _log = logging.getLogger(__name__)
 
 
 class TieredMessageStore(TieredReads):
-    """Store that puts messages into the next store and uploads them from there to the tier. Both
-    answer reads. `tieredStorageLevel` decides which gets the tier answers. DISABLE switches the
-    tier off, including uploads. Then the next store answers all reads, and the tier is not opened.
-    A SLAVE reads the tier and never writes it. Topics that are excluded from the tier are only in
-    the next store.
+    """Store that puts messages into the next store and uploads them from there to the tier. The
+    next store and the tier both answer reads. `tieredStorageLevel` decides which gets the tier
+    answers. DISABLE switches the tier off, including uploads. Then the next store answers all
+    reads, and the tier is not opened. A SLAVE reads the tier and never writes it. Topics that are
+    excluded from the tier are only in the next store.
 
     `provider`, `metadata`: owned by this store, and closed by `shutdown`. `state_dir`: the broker's
     `storePathRootDir`, for local index files. `retention_is_explicit`: whether
@@ -170,8 +170,8 @@ class TieredMessageStore(TieredReads):
 
     @property
     def dispatcher(self) -> MessageStoreDispatcher:
-        """The dispatcher. The dispatcher is created at its first use, because the next store has a
-        source only after its load."""
+        """The dispatcher, created at its first use, because the next store has a source only after
+        its load."""
         if self._dispatcher is None:
             self._dispatcher = MessageStoreDispatcher(
                 self._config,
@@ -330,9 +330,9 @@ class TieredMessageStore(TieredReads):
         *,
         reload_index: bool,
     ) -> None:
-        """Read the present metadata from disk, and list some queues. With `reload_index`, list the
-        index too. For a SLAVE over a tier that another process writes. Raises Unavailable,
-        Corrupt."""
+        """Read the current metadata from disk, and open `queues` again from `listings`. With
+        `reload_index`, open the index again too. For a SLAVE over a tier that another process
+        writes. Raises Unavailable, Corrupt."""
         self._metadata.load()
         self._take_levels()
         for key in self.flat_files.reload(queues, listings):
@@ -375,6 +375,6 @@ class TieredMessageStore(TieredReads):
 
 
 def _find_topic(path: str) -> str:
-    """Return the topic in the path of a queue, as the label for sizes of segments, reads and
+    """Return the topic in a queue's path. It is the label of the metrics of segments, reads and
     writes."""
     return path.partition("/")[2].rpartition("/")[0]

@@ -1,7 +1,7 @@
 """Writes that are certain to be in a segment, even after a write of unknown outcome. An equal size
 does not prove that the bytes are those of this write. A rewritable segment gets the same bytes
 again at the same position, because a failed sync may have left unsynced bytes in a cache. On other
-segments the present bytes are compared, and only the missing bytes are written."""
+segments the existing bytes are compared, and only the missing bytes are written."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def write_surely(
 def count_same_bytes(
     segment: FileSegment, position: int, views: Iterable[memoryview], length: int
 ) -> int:
-    """Return how many of the first `length` bytes of `views` are in the segment from `position` on.
-    The count ends at the end of a whole view before the first difference, because a segment must
-    not end inside a message. Raises the errors of `read`."""
+    """Return how many of the first `length` bytes of `views` are in the segment, starting at
+    `position`. The count ends at the end of a whole view before the first difference, because a
+    segment must not end inside a message. Raises the errors of `read`."""
     same = 0
     for view in views:
         part = view[: length - same]

@@ -20,7 +20,7 @@ _MOST_LOOKS: Final = 640
 """Maximum number of checks. Their number starts at `_LOOKS`, and doubles each time that further
 threads made the pool slower."""
 _STEPS: Final = 20
-"""Number of the first steps that measure the speed of a single thread."""
+"""Number of initial steps that measure the speed of a single thread."""
 
 
 def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:

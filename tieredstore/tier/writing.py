@@ -273,8 +273,8 @@ class TierWriter:
             raise
 
     def confirm(self) -> None:
-        """Confirm all bytes that were stored before this call, see `WriterEpoch.confirm`.
-        Raises Fenced if the epoch was lost, Unavailable if that is unknown."""
+        """Confirm all bytes that were stored before this call (see `WriterEpoch.confirm`). Raises
+        Fenced if the epoch was lost, Unavailable if that is unknown."""
         try:
             self._epoch.confirm()
         except Fenced:
@@ -328,7 +328,7 @@ class TierWriter:
 
 
 CHECK_INTERVAL_MS: Final = 10_000
-"""Longest time between two fence checks while messages are put."""
+"""Maximum time between two fence checks while messages are put."""
 
 
 class RightWatch:

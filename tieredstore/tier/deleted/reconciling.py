@@ -1,9 +1,9 @@
 """Compares metadata with the records of deleted topics, before the metadata is used.
 
-Metadata may be older than a deletion: the metadata may be a restored copy, or its process may have
-been killed between the write of the record and the change of the metadata. Such metadata alone
-deletes nothing. A segment is deleted only if the record shows that it belongs to a deleted
-generation.
+Metadata may be older than a deletion: the metadata may be a restored copy, or the writer may have
+been killed after it wrote the record and before it changed the metadata. No segment is deleted
+because of such metadata alone. A segment is deleted only if the record shows that it belongs to a
+deleted generation.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _trust_present(
     record: DeletedTopic,
     segments: Iterable[FileSegmentMetadata],
 ) -> None:
-    """Keep the metadata entries of the topic's present generation, even at offsets of deleted
+    """Keep the metadata entries of the topic's current generation, even at offsets of deleted
     generations, because a Java broker begins at 0 again."""
     before = [segment for segment in segments if not _is_behind(record, segment)]
     if any(segment.status != STATUS_DELETED for segment in before):
@@ -94,9 +94,9 @@ def take_in(
     unknown: Mapping[str, list[SegmentId]],
     now_ms: int,
 ) -> dict[str, list[SegmentId]]:
-    """Add segments that the metadata lacks, of topics that were deleted at some time. Segments of
-    the present generation are added, and segments of deleted generations are marked for deletion.
-    `unknown`: segments by path of a queue. Returns the segments that remain unknown."""
+    """Add the segments that the metadata lacks, for topics with a record of a deletion. Segments of
+    the current generation are added, and segments of deleted generations are marked for deletion.
+    `unknown`: such segments, by queue path. Returns the segments that remain unknown."""
     rest: dict[str, list[SegmentId]] = {}
     missing = {
         topic

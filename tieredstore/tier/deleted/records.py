@@ -102,14 +102,13 @@ def decode_records(data: bytes, origin: str) -> dict[str, DeletedTopic]:
 
 
 def list_records(provider: SegmentProvider, broker: str) -> list[BackupName]:
-    """Return the names of the versions of the records in a tier, oldest first. Raises
-    Unavailable."""
+    """Return the names of the record versions in a tier, oldest first. Raises Unavailable."""
     place = find_layer(provider, BackupPlace)
     return pick_records([] if place is None else place.list_backups(broker))
 
 
 def pick_records(names: Iterable[BackupName]) -> list[BackupName]:
-    """Return the names of backups that are versions of the records, oldest first."""
+    """Return those names of backups that are record versions, oldest first."""
     return sorted(name for name in names if name.kind in KINDS)
 
 
@@ -151,8 +150,8 @@ def find_deleted(provider: SegmentProvider, broker: str) -> dict[str, DeletedTop
 def merge_left(
     there: Mapping[str, DeletedTopic], left: Mapping[str, DeletedTopic]
 ) -> dict[str, DeletedTopic]:
-    """Return the records of a tier, and the records of a state directory that the tier lacks
-    because it is an older copy. Such a tier may have segments of the topics in these records."""
+    """Combine the records of a tier with records that only a state directory has, because the tier
+    is an older copy. Such a tier may still have segments of the topics in the added records."""
     merged = dict(there)
     for topic, record in left.items():
         known = there.get(topic)
@@ -196,8 +195,8 @@ _log = logging.getLogger(__name__)
 def drop_deleted_segments(
     provider: SegmentProvider, listings: Mapping[SegmentId, SegmentListing]
 ) -> dict[SegmentId, SegmentListing]:
-    """Return a listing of any part of a tier without the segments of deleted topics. The listing
-    must be recent. Raises Corrupt if the records are damaged, Unavailable."""
+    """Return a listing without the segments of deleted topics. The listing must be recent, and may
+    be of any part of a tier. Raises Corrupt if the records are damaged, Unavailable."""
     found = dict(listings)
     for broker in {one.path.partition("/")[0] for one in found}:
         found = drop_deleted(found, find_pending(provider, broker))
@@ -205,9 +204,9 @@ def drop_deleted_segments(
 
 
 def find_pending(provider: SegmentProvider, broker: str) -> dict[str, DeletedTopic]:
-    """Return the records of topics whose deleted segments may still be in the tier. A reader
-    without access to the records, which are stored with the backups, gets none, and a warning is
-    logged. Raises the errors of `drop_deleted_segments`."""
+    """Return the records of topics whose deleted segments may still be in the tier. The records are
+    stored with the backups. For a reader without access to them, the result is empty and a warning
+    is logged. Raises the errors of `drop_deleted_segments`."""
     try:
         names = list_names(provider, broker)
     except Refused as error:
@@ -240,17 +239,17 @@ def _read_once(
 
 
 def list_names(provider: SegmentProvider, broker: str) -> list[BackupName]:
-    """Return the names of the versions of the records, oldest first. The names are taken from an
-    earlier listing if that listing contains them. Raises Unavailable."""
+    """Return the names of the record versions, oldest first. The names are taken from an earlier
+    listing if that listing contains them. Raises Unavailable."""
     known = list_known_names(provider, broker)
     return list_records(provider, broker) if known is None else known
 
 
 def list_known_names(provider: SegmentProvider, broker: str) -> list[BackupName] | None:
-    """Return the names of the versions of the records, oldest first, or None if they were not
-    listed. They are not listed if the provider needs a request for each listing and listed no
-    broker. In that case the provider has read the shutdown snapshot, so the tier is as the last
-    epoch left it. Raises Unavailable."""
+    """Return the names of the record versions, oldest first, or None if they were not listed. They
+    are not listed if the provider needs a request for each listing and listed no broker. In that
+    case the provider has read the shutdown snapshot, so the tier is as the last epoch left it.
+    Raises Unavailable."""
     listed = find_layer(provider, ListedBackups)
     if listed is None:
         return list_records(provider, broker)

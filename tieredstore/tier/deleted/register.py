@@ -1,4 +1,4 @@
-"""Records of deleted topics, as the writer of a tier keeps them."""
+"""Records of deleted topics, kept by the writer of a tier."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tieredstore.tier.writing import TierWriter
 
 KEPT_VERSIONS: Final = 2
-"""Number of versions that are kept. If the newest is damaged, the previous one is used."""
+"""Number of record versions to keep. If the newest is damaged, the previous one is used."""
 _log = logging.getLogger(__name__)
 
 
@@ -67,8 +67,8 @@ class DeletedTopics:
         position of the deletion in that log."""
 
     def begin(self, writer: TierWriter) -> None:
-        """Read the records. From now on records are written under the epoch of the given writer. If
-        a former writer may still be running, the next `write` writes them. Records that only the
+        """Read the records. From now on, records are written under the given writer's epoch. If a
+        former writer may still be running, the next `write` writes them. Records that only the
         state directory has are written immediately, because the tier is an older copy. Raises
         Corrupt, Invalid, Fenced, Unavailable."""
         with self._lock:
@@ -91,7 +91,7 @@ class DeletedTopics:
 
     def leave(self) -> None:
         """Leave the records in the state directory for the next writer, if the tier has their
-        present content."""
+        current content."""
         with self._lock:
             writer, self._writer = self._writer, None
             if writer is not None and self._is_written:
@@ -127,8 +127,8 @@ class DeletedTopics:
             return dict(self._topics)
 
     def find_ends(self, topic: str) -> dict[int, int]:
-        """Return the queues of the deleted generations of a topic, with the queue offset after the
-        last message of each."""
+        """Return the queues of a topic's deleted generations, each with the queue offset after its
+        last message."""
         record = self._topics.get(topic)
         return {} if record is None else record.find_ends()
 
@@ -150,8 +150,8 @@ class DeletedTopics:
     # Changes
 
     def add_topic(self, topic: str) -> int:
-        """Add a topic to the metadata, unless it exists. Returns its topic id, which no deleted
-        generation has."""
+        """Add a topic to the metadata, unless it exists. Returns its topic id, which differs from
+        the ids of all deleted generations."""
         known = self._metadata.topic(topic)
         if known is not None:
             return known.topic_id
@@ -184,9 +184,9 @@ class DeletedTopics:
             return found.topic_id
 
     def record(self, ends: Mapping[str, Mapping[int, QueueEnds]]) -> None:
-        """Record the deletion of the present generation of some topics. On return the record is in
-        the tier. `ends`: ends of the files of the topics' queues. Raises Fenced, Unavailable. After
-        an error nothing is recorded."""
+        """Record that the current generation of each topic in `ends` is deleted. On return the
+        record is in the tier. `ends`: for each topic, the file ends of its queues. Raises Fenced,
+        Unavailable. After an error nothing is recorded."""
         with self._lock:
             before = dict(self._topics)
             for topic, queues in ends.items():
@@ -218,7 +218,7 @@ class DeletedTopics:
             self.write()
 
     def _find_next_id(self, topic: str) -> int:
-        """Return the topic id after the id of the present generation, or the record's next id if no
+        """Return the topic id after the id of the current generation, or the record's next id if no
         generation exists."""
         entry, record = self._metadata.topic(topic), self._topics.get(topic)
         if record is not None and (entry is None or entry.topic_id < record.next_id):
@@ -226,8 +226,8 @@ class DeletedTopics:
         return self.reserve_id()
 
     def settle(self, topics: Collection[str]) -> None:
-        """Record that the tier has no more segments of deleted generations of these topics. The
-        next call of `record` or `write` stores this."""
+        """Record that the tier has no more segments of these topics' deleted generations. The next
+        call of `record` or `write` stores this."""
         with self._lock:
             for topic in topics:
                 record = self._topics.get(topic)

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def report_failure(metrics: Metrics, key: QueueKey, offset: int, error: TieredStoreError) -> None:
-    """Count and log a failed read whose error is not raised further."""
+    """Count and log the error of a failed read, for callers that do not raise it."""
     kind = type(error).__name__
     metrics.count(READ_ERRORS, topic=key.topic, kind=kind)
     _log.warning("%s/%d: read at %d failed: %s: %s", *key, offset, kind, error)
@@ -119,8 +119,8 @@ class BlockFetcher:
             return self._join(fetch) if fetch.room_bytes > 0 else fetch
 
     def fetch_ahead(self, file: FlatMessageFile, block: Block, maximum: int) -> None:
-        """Fetch the blocks that the reader of a block needs next into the cache, in the background.
-        No-op without an executor for this."""
+        """Fetch in the background, into the cache, the blocks that the reader of `block` needs
+        next. No-op without an executor for this."""
         if self._ahead is None:
             return
         fetches = self.planner.plan_ahead(file, block, maximum)

@@ -43,8 +43,8 @@ GAP_BYTES = 1 << 20
 first copy of an upload that was repeated after a crash."""
 
 SMALL_BLOCK_MESSAGES: Final = 64
-"""Maximum size of blocks that are read without columns, because arrays are slower for few
-messages."""
+"""Maximum number of messages of a block that is read without columns, because arrays are slower for
+few messages."""
 
 _HEAD: Final = struct.Struct(">iI4xi4xq")
 """Size, magic, queue id and queue offset of a record."""
@@ -110,11 +110,10 @@ def read_named(
 ) -> Reading[Block]:
     """Read the messages of `units`, the first of which has queue offset `start`.
 
-    The block ends before the message with which its messages would span more than `limit_bytes` of
-    the commit log, or weigh more than `room_bytes`. It has at least one message. Without units,
-    `start` is in a hole: the block has no message, and reaches to the end of the hole.
-    `check_bodies`: leave out messages whose body does not match its CRC. Raises Unavailable, and
-    Corrupt when the bytes of a whole range are missing.
+    The block has at least one message, and as many as span at most `limit_bytes` of the commit log
+    and weigh at most `room_bytes`. Without units, `start` is in a hole: the block has no message,
+    and reaches to the end of the hole. `check_bodies`: leave out messages whose body does not match
+    its CRC. Raises Unavailable, and Corrupt when the bytes of a whole range are missing.
     """
     key = QueueKey(file.topic, file.queue_id)
     if not len(units):
@@ -188,9 +187,9 @@ def find_fitting(units: npt.NDArray[np.void], limit_bytes: int, room_bytes: int)
 
 
 def count_reaching(units: npt.NDArray[np.void], enough_bytes: int, limit_bytes: int) -> int:
-    """Return how many of the units are needed until their messages have `enough_bytes`, or the
-    number of all units if these have fewer bytes. A message above `limit_bytes`, which no read
-    returns, adds no bytes."""
+    """Return the number of first units whose messages together have `enough_bytes`, or the number
+    of all units if these have fewer bytes. A message above `limit_bytes` adds no bytes, because no
+    read returns it."""
     if len(units) <= SMALL_BLOCK_MESSAGES:
         total = 0
         for count, size in enumerate(units["size"].tolist(), 1):
@@ -235,8 +234,8 @@ def _are_in_order(file: FlatMessageFile, offsets: Longs, sizes: Longs, ends: Lon
 def _runs(
     file: FlatMessageFile, offsets: Longs, sizes: Longs, limit_bytes: int
 ) -> tuple[list[_Run], int]:
-    """Return the runs of units that point into the commit log, and the number of units in the runs
-    and of unusable units between them."""
+    """Return the runs of units that point into the commit log. Also return the number of units in
+    the runs, and of unusable units between them."""
     low, high = file.commit_log_min_offset, file.commit_log_commit_offset
     usable = (offsets >= low) & (sizes > 0) & (sizes <= high - offsets)
     runs: list[_Run] = []

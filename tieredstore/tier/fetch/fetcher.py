@@ -83,9 +83,9 @@ class MessageStoreFetcher(MessageReader):
     # Messages
 
     def get(self, request: GetRequest) -> GetMessageResult:
-        """Get the messages from a queue offset that the filter accepts. OFFSET_FOUND_NULL means
-        that the backend failed and the caller should retry. Raises Invalid for a count below 1, and
-        no other error."""
+        """Get the messages that the filter accepts, starting at the requested queue offset.
+        OFFSET_FOUND_NULL means that the backend failed and the caller should retry. Raises Invalid
+        for a count below 1, and no other error."""
         return run(self.get_in_steps(request), self._executor)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
@@ -178,7 +178,7 @@ class MessageStoreFetcher(MessageReader):
         self, request: GetRequest, block: Block, minimum: int, maximum: int
     ) -> tuple[GetMessageResult, Block]:
         """Return an answer from a block and the cached blocks after it, within one window of
-        offsets, and the last of these blocks."""
+        offsets. Also return the last of these blocks."""
         offset, max_count, limit_bytes = request.offset, request.max_count, request.limit_bytes
         window_end = offset + self._config.read_ahead_message_count_threshold
         max_bytes = min(self._config.max_transfer_bytes_in_memory, limit_bytes)
@@ -220,7 +220,7 @@ class MessageStoreFetcher(MessageReader):
         timestamp_ms: int,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
-        """Return the queue offset for a time. LOWER: the first offset at or after the time,
+        """Return the queue offset for a store time. LOWER: the first offset at or after the time,
         otherwise the end. UPPER: the last offset at or before the time, otherwise the minimum. -1
         for a queue that is not in the tier. Raises Unavailable, Corrupt."""
         with self._time_operation("get_offset_by_time", topic):
@@ -230,8 +230,8 @@ class MessageStoreFetcher(MessageReader):
             return run(file.offset_by_time(timestamp_ms, boundary))
 
     def time_side(self, topic: str, queue_id: int) -> TimeSide | None:
-        """Return the tier's side of a search by time over a queue, or None if the tier has no
-        messages of the queue. Calls of the result raise Unavailable and Corrupt."""
+        """Return the tier's messages of a queue, for a search by time over both stores, or None if
+        the tier has no messages of the queue. Calls of the result raise Unavailable and Corrupt."""
         file = self._flat_files.get(topic, queue_id)
         if file is None or not file.is_initialised:
             return None
@@ -263,8 +263,8 @@ class MessageStoreFetcher(MessageReader):
             return self._read_time(file, None, unreadable=file.min_store_timestamp_ms)
 
     def _read_time(self, file: FlatMessageFile, offset: int | None, *, unreadable: int) -> int:
-        """Return the store time of the message at an offset, -1 without a message there. An offset
-        of None means the first message. `unreadable`: result if the time cannot be read."""
+        """Return the store time of the message at `offset` (None: of the first message), or -1 if
+        no message is there. `unreadable`: result if the time cannot be read."""
         try:
             minimum = file.consume_queue_min_offset
             at = minimum if offset is None else offset

@@ -117,7 +117,7 @@ class SingleFlight:
         self._flights: dict[QueueKey, list[Flight]] = {}
 
     def find(self, key: QueueKey, offset: int, owner: object) -> Flight | None:
-        """Return an owner's in-flight fetch that contains an offset."""
+        """Return an owner's in-flight fetch that contains `offset`."""
         with self._lock:
             return self._find(key, offset, owner)
 
@@ -142,7 +142,7 @@ class SingleFlight:
         flight.land(landed)
 
     def find_next_start(self, key: QueueKey, offset: int) -> int | None:
-        """Return the start of the first in-flight fetch after an offset."""
+        """Return the start of the first in-flight fetch after `offset`."""
         with self._lock:
             starts = (flight.fetch.start for flight in self._flights.get(key, ()))
             return min((start for start in starts if start > offset), default=None)
@@ -193,7 +193,7 @@ class Places:
 
 
 class Place:
-    """Slot of one caller, who holds it or waits for it."""
+    """Slot that one caller holds or waits for."""
 
     __slots__ = ("_places", "turn")
 

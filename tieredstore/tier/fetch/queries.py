@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from tieredstore.tier.reading import Reading
 
 MAX_RESULTS = 16_384
-"""Maximum number of messages per query, and of index items that are examined per round."""
+"""Maximum number of messages per query, and of index items to examine per round."""
 
 COALESCE_GAP_BYTES = 64 << 10
-"""Maximum distance of messages that are read in one request."""
+"""Maximum gap between two messages that are read in one request."""
 
 COALESCE_LIMIT_BYTES = 4 << 20
-"""Maximum size of a piece, bytes. A single message may be larger."""
+"""Maximum size of a `_Piece`, bytes. A single message may be larger."""
 
 _log = logging.getLogger(__name__)
 
@@ -107,8 +107,8 @@ class _Piece(msgspec.Struct):
 def _read_at_hand(
     pieces: list[_Piece], wanted: _Wanted, read: dict[tuple[int, int], StoredMessage]
 ) -> list[_Piece]:
-    """Add those requested messages to `read` that can be read without blocking. Returns the pieces
-    that must still be read."""
+    """Read the requested messages that need no blocking call, and add them to `read`. Returns the
+    pieces that must still be read."""
     others: list[_Piece] = []
     for piece in pieces:
         try:

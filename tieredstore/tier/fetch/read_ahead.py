@@ -1,7 +1,7 @@
-"""Read-ahead cache: blocks of consecutive messages, limited by bytes, which expire after their last
-access. A block is the result of one backend read. Readers are answered from the block itself, so a
-block that is too large for the cache, or evicted immediately, still answers the read that fetched
-it."""
+"""Read-ahead cache of blocks of consecutive messages. The cache has a limit in bytes, and blocks
+expire some time after their last access. A block is the result of one backend read. Readers are
+answered from the block itself, so a block that is too large for the cache, or evicted immediately,
+still answers the read that fetched it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MESSAGE_OVERHEAD_BYTES = 200
 """Memory of the objects around one message of a block, in addition to its bytes."""
 
 FILL_RATIO = 0.8
-"""Maximum share of the limit for blocks that no reader has finished."""
+"""Maximum share of the cache's limit that blocks may use before a reader has finished them."""
 
 
 class Taken(NamedTuple):
@@ -218,7 +218,7 @@ class ReadAheadCache:
         self._accesses = self._hits = self._fetched = self._wasted = 0
 
     def find(self, key: QueueKey, offset: int, owner: object) -> Block | None:
-        """Return the block of an owner that contains `offset`. Counts as an access."""
+        """Return the owner's block that contains `offset`. Counts as an access."""
         with self._lock:
             self._blocks.expire()
             self._accesses += 1
@@ -227,8 +227,8 @@ class ReadAheadCache:
             return block
 
     def find_before(self, key: QueueKey, offset: int, owner: object) -> Block | None:
-        """Return the block of an owner that ends at `offset` or contains the previous offset. Does
-        not count as an access."""
+        """Return the owner's block that ends at `offset` or contains the previous offset. Does not
+        count as an access."""
         with self._lock:
             return self._find(key, offset - 1, owner)
 
@@ -296,8 +296,8 @@ class ReadAheadCache:
                 del self._blocks[key, start]
 
     def expire(self) -> None:
-        """Remove blocks that were not accessed for the expiry time. This works even if there are no
-        readers."""
+        """Remove blocks that were not accessed for the expiry time. Needed when there are no
+        readers, because each access by a reader also does this."""
         with self._lock:
             self._blocks.expire()
 

@@ -30,8 +30,8 @@ BLOCK_BYTES: Final = 4 << 20
 own."""
 
 FIRST_SURPLUS: Final = 192
-"""Number of further units that are read with a first block: the units of the next two blocks of
-32."""
+"""Number of further units that are read with a first block: the units of the next two blocks, of 32
+messages each."""
 
 UNITS_AHEAD: Final = 1 << 15
 """Maximum number of further units that are read with a block."""
@@ -131,8 +131,8 @@ class Trail:
     # Fetched
 
     def settle(self, fetch: Fetch, block: Block, units: npt.NDArray[np.void]) -> None:
-        """Record a fetched block and the units that were read: all units from the block's start on,
-        or the further units."""
+        """Record a fetched block and the units that were read: all units starting at the block's
+        start, or the further units."""
         with self._lock:
             if fetch.units is None:
                 self._units_start, self._units = fetch.start, units
@@ -290,7 +290,7 @@ class BlockPlanner:
             yield planned
 
     def _skip_taken(self, file: FlatMessageFile, key: QueueKey, start: int) -> int:
-        """Return the first offset from `start` on that is neither cached nor in flight."""
+        """Return the first offset at or after `start` that is neither cached nor in flight."""
         while True:
             end = self._cache.find_end(key, start, file)
             flight = self._flights.find(key, end, file)

@@ -121,7 +121,7 @@ class FlatAppendFile(FlatSegments):
 
     @property
     def is_rewritable(self) -> bool:
-        """Whether a write may leave a part of its bytes: `Capabilities.rewritable`."""
+        """Whether bytes may be written again at their position (`Capabilities.rewritable`)."""
         return self._provider.capabilities.rewritable
 
     # Where it ends
@@ -416,7 +416,8 @@ class FlatAppendFile(FlatSegments):
             self._roll_to(at)
 
     def doubt_entries(self) -> None:
-        """Block appends until all entries are on disk, because a write of entries has failed."""
+        """Block appends until all metadata entries are on disk, because a write of entries has
+        failed."""
         with self._lock:
             self._is_doubted = True
 
@@ -488,7 +489,7 @@ class FlatAppendFile(FlatSegments):
         return [file.id for file in victims]
 
     def take_expired(self, before_ms: int, most: int | None = None) -> list[FileSegment]:
-        """Remove the segments that `expire` would delete from the file, and mark them as deleted in
+        """Remove from the file the segments that `expire` would delete, and mark them as deleted in
         the metadata. The caller deletes them without holding a lock. `most`: maximum number of
         segments, None for no limit."""
         with self._lock:

@@ -171,7 +171,7 @@ class SegmentAppender:
         return True
 
     def rollback(self, stored_position: int | None = None) -> None:
-        """Drop the bytes that are not stored. If `stored_position` is below the present stored
+        """Drop the bytes that are not stored. If `stored_position` is below the current stored
         position, the bytes after `stored_position` become unsure."""
         with self._store_lock:
             self._pending.clear()

@@ -72,8 +72,8 @@ def prepare(
     first_offset: int,
     path: str,
 ) -> RecordBatch:
-    """Copy records into one buffer and give them physical offsets from `commit_log_offset` on. A
-    single writable buffer is not copied.
+    """Copy records into one buffer and give them physical offsets that start at
+    `commit_log_offset`. A single writable buffer is not copied.
 
     `units`: the consume queue units of the records, for sizes and tags codes. Raises Corrupt,
     naming `path` and the queue offset, if sizes or magics in the records differ from the units.
@@ -134,7 +134,7 @@ class Mark:
         return self.first_unit + len(self.log_ends)
 
     def take_first(self, behind: int) -> Mark:
-        """Return this mark without its messages from a queue offset on."""
+        """Return this mark with only its messages below the queue offset `behind`."""
         count = behind - self.first_unit
         ends, times = self.log_ends[:count], self.times[:count]
         return Mark(self.first_unit, self.log_begin, ends, times, self.heads)
@@ -158,13 +158,13 @@ class Marks:
         self._marks.append(mark)
 
     def commit(self, until: int) -> None:
-        """Remove the marks that end at or before a queue offset."""
+        """Remove the marks that end at or before the queue offset `until`."""
         while self._marks and self._marks[0].behind <= until:
             self._on_commit(self._marks.pop(0))
 
     def keep_first(self, until: int) -> int:
-        """Drop the messages from a queue offset on. Returns the position of that offset in the
-        commit log. At least one mark must exist."""
+        """Drop the messages starting at the queue offset `until`. Returns the position of that
+        offset in the commit log. At least one mark must exist."""
         end = self._marks[0].log_begin
         kept = [one.take_first(until) for one in self._marks if one.first_unit < until]
         self._marks = kept

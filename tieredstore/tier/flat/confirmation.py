@@ -39,7 +39,7 @@ class Confirmation:
         self._files.append(file)
 
     def note_stored(self) -> StoredEnds:
-        """Return the present stored ends. Pass them to `settle` after a fence check that begins
+        """Return the current stored ends. Pass them to `settle` after a fence check that begins
         later."""
         return tuple(file.stored_offset for file in self._files)
 

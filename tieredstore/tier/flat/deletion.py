@@ -1,9 +1,9 @@
 """Deletion of segments, in three steps, so that a crash or a failing backend leaves no object
 behind permanently. First the metadata entry is marked, then the object is deleted, then the entry
 is deleted. If the backend fails to delete an object, its marked entry stays. No queue opens such a
-segment, and `FlatFileStore.sweep_deleted` retries. A backend may take seconds per object, so no
-lock that uploads or reads need is held. `Deletions.hold` reserves the names, so that no new object
-gets the name of an object that is being deleted."""
+segment, and `FlatFileStore.sweep_deleted` retries. A backend may take seconds per object, so a
+deletion holds no lock that uploads or reads need. `Deletions.hold` reserves the names, so that no
+new object gets the name of an object that is being deleted."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Deletions:
         is_stopping: Callable[[], bool] = never_stop,
         together: int = DELETED_TOGETHER,
     ) -> int:
-        """Delete marked segments, one try each, until the caller stops. Returns the number of
+        """Try once to delete each marked segment, until the caller stops. Returns the number of
         remaining segments. A segment that was deleted or rebuilt in the meantime is not touched.
         `together`: number of deletions before an update of the metadata. Raises Fenced, and the
         errors of the metadata."""
@@ -142,8 +142,8 @@ def replace_segments(
     now_ms: int,
 ) -> list[SegmentId]:
     """Register the deletion of all segments of a path, and of `strays` that the metadata lacks, in
-    one write. Both files of the queue continue without content after all earlier bytes. Returns the
-    segments to delete. Raises Unavailable."""
+    one write. Afterwards both files of the queue are empty, and continue after all earlier bytes.
+    Returns the segments to delete. Raises Unavailable."""
     entries = {entry.id: entry for entry in metadata.segments(path)}
     going = list(dict.fromkeys((*strays, *entries)))
     new = []
@@ -185,9 +185,8 @@ def find_recorded_ends(
     path: str,
     strays: Iterable[SegmentId] | None,
 ) -> QueueEnds:
-    """Return the ends of the files of a queue that is not open, from the metadata and from segments
-    that the metadata lacks. Each end is above the base offset of every segment. Raises
-    Unavailable."""
+    """Return the file ends of a queue that is not open, from the metadata and from segments that
+    the metadata lacks. Each end is above the base offset of every segment. Raises Unavailable."""
     ends = dict.fromkeys(_UNIT_BYTES, 0)
     for entry in metadata.segments(path):
         if entry.type in ends:

@@ -45,7 +45,7 @@ from tieredstore.tier.worker_pool import run_worker_pool
 from tieredstore.tier.writing import TierWriter
 
 _MOST_THREADS = 128
-"""Maximum number of threads that open queues at a start."""
+"""Maximum number of threads that open queues at the start."""
 _DESTROYED_TOGETHER = 256
 """Number of queues or segments that are deleted before the metadata is updated."""
 _MAX_DESTROYED = 10_000
@@ -78,8 +78,8 @@ class FlatFileStore:
         self._broken: dict[QueueKey, Corrupt] = {}
         self._unregistered: dict[str, list[SegmentId]] = {}
         self.unknown_ends: dict[str, int] = {}
-        """By queue path: the queue offset after those segments of the queue that were not in the
-        metadata when the queues were opened."""
+        """By queue path: the end (queue offset) of the queue's segments that the metadata lacked
+        when the queues were opened."""
         self._passed: frozenset[str] = frozenset()  # unregistered segments all lie before the queue
         self._leaving: frozenset[str] = frozenset()
         self._deleting: Counter[str] = Counter()  # calls that work on a topic
@@ -195,7 +195,7 @@ class FlatFileStore:
     def reload(
         self, keys: Iterable[QueueKey], listings: Mapping[SegmentId, SegmentListing]
     ) -> list[QueueKey]:
-        """Open queues again, from the present metadata and a listing, for a tier that another
+        """Open queues again, from the current metadata and a listing, for a tier that another
         process writes. Queues that are no longer in the metadata are closed. Running reads continue
         with the former state. Returns the queues that have none of their former segments. Raises
         Unavailable."""
@@ -256,8 +256,8 @@ class FlatFileStore:
         self.sweep_deleted(lambda: self._clock.monotonic_ms() >= until_ms)
 
     def record_recovered(self) -> None:
-        """Write to the metadata the state of segments that `load` recovered and that a killed
-        process had not recorded."""
+        """Record in the metadata the segment states that `load` recovered because a killed process
+        had not recorded them."""
         with self.metadata.batch():
             for file in self.files():
                 for gone in file.find_lost_ends():
@@ -281,7 +281,7 @@ class FlatFileStore:
             writer.check()
 
     def confirm_writer(self) -> None:
-        """Confirm all bytes that were stored before this call, see `WriterEpoch.confirm`. Raises
+        """Confirm all bytes that were stored before this call (see `WriterEpoch.confirm`). Raises
         Fenced if epoch ownership is lost, Unavailable."""
         writer = self._writer
         if writer is not None:
@@ -340,7 +340,7 @@ class FlatFileStore:
                     del self._files[key]
 
     def files(self) -> Iterable[FlatMessageFile]:
-        """Return all queues that are open at present."""
+        """Return all open queues."""
         with self._lock:
             return list(self._files.values())
 
@@ -401,8 +401,8 @@ class FlatFileStore:
             self._deleting = +self._deleting
 
     def _end_writes(self, topics: Iterable[str]) -> dict[str, dict[int, QueueEnds]]:
-        """End the writes to some topics. Returns the ends of the files of the topics' queues.
-        Topics without data in the tier are omitted."""
+        """End the writes to some topics. Returns the file ends of their queues. Topics without data
+        in the tier are omitted."""
         return {
             topic: {queue_id: self._find_end(topic, queue_id) for queue_id in sorted(queues)}
             for topic in topics

@@ -119,8 +119,8 @@ class FlatMessageFile(QueueWriter):
         is_stopping: Callable[[], bool] = lambda: False,
         most: int | None = None,
     ) -> list[SegmentId]:
-        """Delete the segments whose newest message is older than a time, at most `most` of them
-        (None for all).
+        """Delete the segments whose newest message is older than `before_ms`, at most `most`
+        segments (None for all).
 
         The consume queue's segments are deleted first. Offsets continue, even if all messages have
         expired (D19). Segments that the backend cannot delete, or that remain at a stop, are left
@@ -129,7 +129,7 @@ class FlatMessageFile(QueueWriter):
         return self._remove(self.take_expired(before_ms, most), is_stopping)
 
     def take_expired(self, before_ms: int, most: int | None = None) -> list[FileSegment]:
-        """Remove the segments that `expire` would delete from the queue, and register their
+        """Remove from the queue the segments that `expire` would delete, and register their
         deletion. The caller calls `Deletions.remove` once the metadata is on disk."""
         with self._turns.waiting(self.path), self.lock:
             if self._closed:

@@ -56,16 +56,16 @@ class FlatConsumeQueueFile(FlatAppendFile):
 
     @property
     def unit_holes(self) -> Sequence[tuple[int, int]]:
-        """Holes as ranges [first missing, next present) of queue offsets."""
+        """Holes as ranges [first missing, next existing) of queue offsets."""
         return [(begin // UNIT_SIZE, end // UNIT_SIZE) for begin, end in self.holes]
 
     def read_units(
         self, unit: int, count: int, damaged: list[BlocksDamaged] | None = None
     ) -> Reading[npt.NDArray[np.void]]:
-        """Read up to `count` units (UNIT_DTYPE) from a queue offset on. Returns fewer units at the
-        end of a contiguous run, and none if there is no unit at the offset. `damaged`: receives the
-        units in damaged blocks. The record of a unit confirms all its fields except the tags
-        code."""
+        """Read up to `count` units (UNIT_DTYPE), starting at the queue offset `unit`. Returns fewer
+        units at the end of a contiguous run, and none if there is no unit at the offset. `damaged`:
+        receives the units in damaged blocks. The record of a unit confirms all its fields except
+        the tags code."""
         if unit < 0 or count <= 0:
             return np.empty(0, UNIT_DTYPE)
         found = yield from self.read(unit * UNIT_SIZE, count * UNIT_SIZE, damaged)

@@ -25,7 +25,8 @@ _UNITS_AT_ONCE = 1024
 
 
 def queue_offset_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
-    """Read the queue offset of the message at a commit log offset. -1 if there is no message."""
+    """Read the queue offset of the message at the commit log offset `offset`. -1 if there is no
+    message."""
     found = yield from commit_log.read(offset, layout.QUEUE_OFFSET_POSITION + 8)
     if len(found) < layout.QUEUE_OFFSET_POSITION + 8:
         return -1
@@ -34,7 +35,8 @@ def queue_offset_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
 
 
 def store_timestamp_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
-    """Read the store time (ms) of the message at a commit log offset. -1 if there is no message."""
+    """Read the store time (ms) of the message at the commit log offset `offset`. -1 if there is no
+    message."""
     found = yield from commit_log.read(offset, layout.MAX_STORE_TIMESTAMP_END)
     if len(found) < layout.MAX_STORE_TIMESTAMP_END:
         return -1
@@ -46,8 +48,8 @@ def store_timestamp_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
 def find_first_unit(
     consume_queue: FlatConsumeQueueFile, ranges: Sequence[tuple[int, int]], position: int
 ) -> Reading[int | None]:
-    """Return the queue offset of the first message that begins at or after a commit log offset, or
-    None if none exists. `ranges`: as in `find_first_at_or_after`."""
+    """Return the queue offset of the first message that begins at or after the commit log offset
+    `position`, or None if none exists. `ranges`: as in `find_first_at_or_after`."""
     for begin, end in ranges:
         low, high = begin, end
         while low < high:
@@ -68,10 +70,10 @@ def find_first_at_or_after(
     ranges: Sequence[tuple[int, int]],
     timestamp_ms: int,
 ) -> Reading[int | None]:
-    """Return the queue offset of the first message stored at or after a time, or None if none
-    exists. `ranges`: ascending ranges [first, end) of queue offsets that have messages. Store times
-    rise with queue offsets. Equal times are common. If a clock was set back, the result is some
-    message at which the time is crossed."""
+    """Return the queue offset of the first message stored at or after `timestamp_ms`, or None if
+    none exists. `ranges`: ascending ranges [first, end) of queue offsets that have messages. Store
+    times rise with queue offsets. Equal times are common. If a clock was set back, the result is
+    some message at which the time is crossed."""
     for begin, end in ranges:
         last = yield from _time_of(commit_log, consume_queue, end - 1)
         if last >= timestamp_ms:
@@ -87,8 +89,8 @@ def _search(
     high: int,
     timestamp_ms: int,
 ) -> Reading[int]:
-    """Return the smallest queue offset in [low, high] whose message is stored at or after the time.
-    Message `high` is known to be stored at or after the time."""
+    """Return the smallest queue offset in [low, high] whose message is stored at or after
+    `timestamp_ms`. Message `high` is known to be stored at or after it."""
     low, high = _narrow(consume_queue, low, high, timestamp_ms)
     units: npt.NDArray[np.void] | None = None
     base = 0
@@ -112,8 +114,8 @@ def _search(
 def _narrow(
     consume_queue: FlatConsumeQueueFile, low: int, high: int, timestamp_ms: int
 ) -> tuple[int, int]:
-    """Exclude segments from [low, high] whose messages are all stored before the time, according to
-    the metadata."""
+    """Narrow [low, high] by the segments whose messages are all stored before `timestamp_ms`,
+    according to the metadata."""
     for segment in consume_queue.segments:
         first = segment.base_offset // consume_queue.unit_bytes
         behind = segment.end_offset // consume_queue.unit_bytes
@@ -161,7 +163,7 @@ class QueueView:
         return run(self.min_offset())
 
     def min_offset(self) -> Reading[int]:
-        """Return `consume_queue_min_offset` as a reading."""
+        """Return `consume_queue_min_offset` as a `Reading`."""
         minimum = self.consume_queue.min_offset // UNIT_SIZE
         if self.commit_log.min_offset == 0:  # nothing has expired
             return minimum
@@ -208,8 +210,8 @@ class QueueView:
 
     @property
     def holes(self) -> Sequence[tuple[int, int]]:
-        """Ranges [first missing, next present) of queue offsets that the tier never received or has
-        lost."""
+        """Ranges [first missing, next existing) of queue offsets that the tier never received or
+        has lost."""
         return self.consume_queue.unit_holes
 
     def next_valid_offset(self, offset: int) -> int:
@@ -238,10 +240,10 @@ class QueueView:
     # Reading
 
     def read_units(self, offset: int, count: int) -> Reading[npt.NDArray[np.void]]:
-        """Read up to `count` units (UNIT_DTYPE) from a queue offset on. Returns fewer units at the
-        end of a contiguous run, and none if there is no unit at the offset (expired, in a hole, not
-        committed). Units in damaged blocks have no tags codes. The record of such a unit proves its
-        other fields."""
+        """Read up to `count` units (UNIT_DTYPE), starting at a queue offset. Returns fewer units at
+        the end of a contiguous run, and none if there is no unit at the offset (expired, in a hole,
+        not committed). Units in damaged blocks have no tags codes. The record of such a unit proves
+        its other fields."""
         damaged: list[BlocksDamaged] = []
         units = yield from self.consume_queue.read_units(offset, count, damaged)
         if damaged:
@@ -250,9 +252,9 @@ class QueueView:
         return units
 
     def read_commit_log(self, offset: int, length: int) -> Reading[memoryview]:
-        """Read the committed bytes of the commit log from a byte offset. Returns fewer bytes at the
-        end of the log, and none after it. Raises BlocksDamaged for bytes in damaged blocks, and the
-        errors of the segments."""
+        """Read the committed bytes of the commit log, starting at the byte offset `offset`. Returns
+        fewer bytes at the end of the log, and none after it. Raises BlocksDamaged for bytes in
+        damaged blocks, and the errors of the segments."""
         damaged: list[BlocksDamaged] = []
         found = yield from self.commit_log.read(offset, length, damaged)
         if damaged:
@@ -302,8 +304,8 @@ class QueueView:
         return found
 
     def offset_of_position(self, commit_log_offset: int) -> Reading[int | None]:
-        """Return the queue offset of the first message that begins at or after a byte of the commit
-        log, or None if none exists."""
+        """Return the queue offset of the first message that begins at or after `commit_log_offset`,
+        or None if none exists."""
         ranges = yield from self._ranges()
         found = yield from find_first_unit(self.consume_queue, ranges, commit_log_offset)
         return found

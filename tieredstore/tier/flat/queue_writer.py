@@ -33,7 +33,8 @@ from tieredstore.tier.flat.time_tracker import TimeTracker, take_heads
 
 _LOOK_SECONDS = 0.001
 _MOST_LOOKS = 5_000
-"""Maximum number of checks for waiting threads. After them an upload continues in any case."""
+"""Maximum number of checks for waiting threads. After these checks an upload continues in any
+case."""
 
 
 class Turns:
@@ -192,7 +193,7 @@ class QueueWriter(QueueView):
     # Writing
 
     def skip_to(self, offset: int) -> None:
-        """Continue at a later queue offset, which leaves a hole. Present messages stay readable.
+        """Continue at a later queue offset. This leaves a hole. Existing messages stay readable.
         Raises Invalid for an offset below the max offset, Busy while bytes are uncommitted."""
         with self.lock:
             self._check_writable()

@@ -1,4 +1,5 @@
-"""Recovery of a queue's files after a restart: complete units with their messages (D15)."""
+"""Recovers a queue's files after a restart: only complete units whose messages exist are kept
+(D15)."""
 
 from __future__ import annotations
 

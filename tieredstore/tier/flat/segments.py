@@ -70,8 +70,8 @@ class FlatSegment:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the metadata had the segment's present state when it was opened. The end time
-        need not be compared: it changes only with the size or the begin time."""
+        """Whether the metadata had the segment's current state when the segment was opened. The end
+        time need not be compared: it changes only with the size or the begin time."""
         return (
             self.commit_position == self.recorded_size_bytes
             and self.begin_ms == self.recorded_begin_ms
@@ -91,7 +91,7 @@ class FlatSegment:
         self.end_ms = end_ms if never else max(self.end_ms, end_ms)
 
     def metadata(self, now_ms: int, status: int = 0) -> FileSegmentMetadata:
-        """Return the segment's metadata entry. An empty segment gets the present time as its end
+        """Return the segment's metadata entry. An empty segment gets the current time as its end
         time, because Java's expiry deletes segments without an end time. The times of later
         messages are first written to the journal, which Java does not read."""
         is_new = self.begin_ms == NEVER_WRITTEN_MS and status != STATUS_DELETED
@@ -107,7 +107,7 @@ class FlatSegment:
         )
 
     def is_expired(self, before_ms: int) -> bool:
-        """Return whether all messages of the segment are older than a time. A segment without
+        """Return whether all messages of the segment are older than `before_ms`. A segment without
         messages counts as expired."""
         return self.end_ms == NEVER_WRITTEN_MS or self.end_ms < before_ms
 
@@ -117,7 +117,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class FlatSegments:
-    """Segments by ascending base offset. Readers take no lock, and see the present list and commit
+    """Segments by ascending base offset. Readers take no lock, and see the current list and commit
     positions."""
 
     __slots__ = ("_segments",)
@@ -170,7 +170,7 @@ class FlatSegments:
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """Ranges [first missing, next present) of offsets between segments with content."""
+        """Ranges [first missing, next existing) of offsets between segments with content."""
         segments = self._segments
         holes: list[tuple[int, int]] = []
         if segments:
@@ -199,7 +199,7 @@ class FlatSegments:
     def read(
         self, offset: int, length: int, damaged: list[BlocksDamaged] | None = None
     ) -> Reading[memoryview]:
-        """Read the committed bytes from `offset` on, over any number of segments.
+        """Read the committed bytes starting at `offset`, across any number of segments.
 
         The result is shorter than `length` if the file or a run of contiguous segments ends. The
         result is empty if the offset has expired, is in a hole or is not committed. Bytes in

@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 
 def take_heads(buffer: memoryview, starts: Int64s, ends: Int64s) -> dict[int, bytes]:
-    """Return the first bytes of the first message of each range that `make_ranges` makes, by index
-    of the message.
+    """Find for each range of `make_ranges` the first bytes of its first message. Returns them by
+    message index.
 
     `starts` and `ends`: int64[n], bytes of the commit log. `buffer`: begins at the first message.
     """

@@ -1,8 +1,9 @@
-"""Collects the facts of a start, compares them, and records the result. Store and state directory
-each have a file for this, called the memory. Before an epoch is taken, its token is written to both
-memories as an attempt. After the comparison the epoch is marked in the tier as a store's, and both
-memories get the identity and the change number. After a crash between two writes, either the epoch
-is not marked as a store's, or a memory shows by its attempts that it owns the newest epoch."""
+"""Collects the facts of a broker's or job's start, compares them, and records the result. Store and
+state directory each have a file for this, called the memory. Before an epoch is taken, its token is
+written to both memories as an attempt. After the comparison the epoch is marked in the tier as a
+store's, and both memories get the identity and the change number. After a crash between two writes,
+either the epoch is not marked as a store's, or a memory shows by its attempts that it owns the
+newest epoch."""
 
 from __future__ import annotations
 
@@ -170,8 +171,8 @@ class Belonging:
     Used while the state directory is locked. `kind`: kind of the new owner. `source`: the store, or
     None for a job, and for a store without marks. `is_told`: `tieredStoreAdopt`. `gives_offsets`:
     whether the store takes messages. A store that a job creates does not. `is_named`: whether the
-    configuration names the broker. Otherwise the broker has the name of the host. Nothing is
-    compared or recorded if the tier ends with the process.
+    configuration names the broker. Otherwise the broker has the name of the host. For a tier that
+    ends with the process, nothing is compared or recorded.
     """
 
     def __init__(

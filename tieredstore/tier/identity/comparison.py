@@ -27,11 +27,11 @@ _log = logging.getLogger(__name__)
 
 
 class TierMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory: what a store or state directory has recorded about its tier. `broker`: name of the
-    broker in the tier. `identity`: identity of the tier, empty before the first successful start.
+    """Memory: the record of a store or state directory about its tier. `broker`: name of the broker
+    in the tier. `identity`: identity of the tier, empty before the first successful start.
     `number`, `token`: change number and token of the last epoch that counts. `attempts`: tokens of
-    epochs that were about to be taken after that, oldest first. `store`: identity of the store,
-    empty in a state directory. `url`: location of the tier, for messages."""
+    later epochs that were about to be taken, oldest first. `store`: identity of the store, empty in
+    a state directory. `url`: location of the tier, for messages."""
 
     format: int = MEMORY_FORMAT
     broker: str
@@ -127,7 +127,7 @@ class Contents:
     the tier already has. `differing`: queues whose last message in the tier differs from the local
     message. `hidden`: queues with messages that exist only in segments that the metadata lacks.
     `beyond`: queues in which such segments have offsets that the next put would get. `lost`: queues
-    of which the metadata names messages that both the store and the tier lack.
+    with messages that the metadata names but both the store and the tier lack.
     """
 
     unknown: tuple[str, ...] = ()
@@ -281,8 +281,8 @@ def _compare_memory(file: str, memory: TierMemory, facts: Facts) -> Verdict:
 
 
 def knows_all(broker: str, tier: TierMark, memories: Mapping[str, TierMemory | None]) -> bool:
-    """Return whether the marks of a tier have no epoch of a store that is later than one of the
-    memories. `memories`: by file. Those without identity do not count."""
+    """Return whether the memories know every epoch of a store in the marks of a tier. `memories`:
+    by file. Memories without an identity do not count."""
     facts = Facts(broker, tier, memories.get(STORE_MEMORY), memories.get(STATE_MEMORY))
     found = [
         _compare_memory(file, memory, facts).outcome

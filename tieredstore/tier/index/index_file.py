@@ -61,9 +61,10 @@ MAX_CHAIN_ITEMS = 1 << 20
 """Maximum number of items per hash slot, or per hash, that a query reads in one file."""
 
 CREDIBLE_SECONDS = 10 * 366 * 86_400
-"""Maximum distance of an item's time from its file's begin, in seconds. A larger distance is
-meaningless: Java indexed messages of IPv6 hosts under times that it read from inside the address
-(D14), and values beyond 32 bits are cut off. The correct time is then only in the message."""
+"""Maximum credible distance of an item's time from its file's begin, in seconds. A larger distance
+is an error: Java indexed messages of IPv6 hosts under times that it read from inside the address
+(D14), and values beyond 32 bits are cut off. In these cases only the message has the correct
+time."""
 
 _ANY_MS: Final = 1 << 62
 

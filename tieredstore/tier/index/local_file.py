@@ -50,7 +50,8 @@ _BLOCK_ITEMS = 1 << 20
 
 
 def valid_items(items: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Return which items may be valid. A message has a size, and a stored hash is not negative."""
+    """Return a mask of the items that may be valid. A message has a size, and a stored hash is not
+    negative."""
     valid: npt.NDArray[np.bool_] = (items["size"] > 0) & (items["hash"] >= 0)
     return valid
 
@@ -100,8 +101,8 @@ def _find_heads(
 
 
 WALK_ITEMS = 4096
-"""Number of items up to which a chain is followed. The rest of a longer chain is found by scanning
-the hashes."""
+"""Maximum number of items to follow in a chain. The rest of a longer chain is found by scanning the
+hashes."""
 SCAN_ITEMS = 1 << 18
 ALLOCATE_BYTES = 4 << 20
 
@@ -286,7 +287,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         return self._buffer
 
     def items(self, first: int = 1) -> npt.NDArray[np.void]:
-        """Return the items from item number `first` on, as a view."""
+        """Return a view of the items, starting at item number `first`."""
         return self._items[first : self.item_count + 1]
 
     def valid_count(self) -> int:

@@ -45,9 +45,9 @@ _MOST_MS: Final = 100_000_000_000_000
 
 
 def convert_first_design(path: Path, slots: int, max_items: int) -> None:
-    """Replace a file with `slots` and `max_items` by a file in our layout, with the same items and
-    chains. A file without items is deleted. A full file gets room for one more item, because our
-    layout never uses item 0. Raises OSError."""
+    """Convert a file with `slots` and `max_items` to our layout, with the same items and chains. A
+    file without items is deleted. A full file gets room for one more item, because our layout never
+    uses item 0. Raises OSError."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         try:
             header = unpack_header(mapped[:HEADER_SIZE])
@@ -173,7 +173,7 @@ def _is_index_name(path: Path) -> bool:
 
 
 def _take_old_files(directory: Path, capacity: tuple[int, int]) -> None:
-    """Rename files of early versions, whose begin timestamp is only in the header. Files of
+    """Rename files of early versions, because their begin timestamp is only in the header. Files of
     RocketMQ 5.1 and 5.2 are also converted."""
     for name in FIRST_DESIGN_NAMES:
         path = directory / name

@@ -162,11 +162,11 @@ class IndexSegments:
         drop: Callable[[int], object],
         is_ending: Callable[[], bool] = lambda: False,
     ) -> int:
-        """Remove the first segments whose end is before a time, until the caller stops. Returns the
-        number of removed segments. `drop`: called with the base offset of each segment before its
-        removal. Segments that are registered but not written stay, because their upload is in
-        progress. Raises Unavailable if a segment could not be removed. Earlier segments are removed
-        in this case."""
+        """Remove the first segments whose end is before `before_ms`, until the caller stops.
+        Returns the number of removed segments. `drop`: called with the base offset of each segment
+        before its removal. Segments that are registered but not written stay, because their upload
+        is in progress. Raises Unavailable if a segment could not be removed. Earlier segments are
+        removed in this case."""
         count = 0
         for entry in self._entries():
             if entry.size <= 0 or entry.end_timestamp_ms >= before_ms or is_ending():

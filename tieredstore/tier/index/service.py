@@ -90,8 +90,8 @@ DIRECTORY = "tiered_index_file"
 INTERVAL_MS = 10_000
 MAX_BACKOFF_MS = 600_000
 UPLOAD_LATE_MS = 900_000
-"""Duration of a round of the loop, ms, above which the loop counts as late. A round uploads files
-of some hundred MB."""
+"""Maximum duration of a round of the loop, ms. In a longer round the loop counts as late. A round
+uploads files of some hundred MB."""
 STOP_MS = 2_000
 """Maximum time that the last upload may delay a stop, ms. Remaining files are uploaded after the
 next start."""
@@ -194,7 +194,7 @@ class IndexStoreService:
         self.checkpoint()
 
     def reload(self) -> None:
-        """Open the segments in the present metadata, which another process may have changed. Raises
+        """Open the segments in the current metadata, which another process may have changed. Raises
         Unavailable."""
         self._uploaded = tuple(self.segments.load(is_writer=False))
 
@@ -274,10 +274,10 @@ class IndexStoreService:
         added rows.
 
         `hashes`: `tiered_key_hash` of the keys. Offsets and sizes are bytes in the queue's tiered
-        commit log. `store_timestamps`: epoch ms. `indexed_until`: commit log offset up to which
-        this call completes the queue's keys. Calls for one queue are in the order of its commit
-        log. After an error, put the whole batch again. Raises Invalid for invalid arguments,
-        Unavailable if the disk fails or is full.
+        commit log. `store_timestamps`: epoch ms. `indexed_until`: commit log offset below which,
+        after this call, all keys of the queue are in the index. Calls for one queue are in the
+        order of its commit log. After an error, put the whole batch again. Raises Invalid for
+        invalid arguments, Unavailable if the disk fails or is full.
         """
         if not len(hashes) == len(offsets) == len(sizes) == len(store_timestamps):
             raise Invalid(
@@ -306,8 +306,8 @@ class IndexStoreService:
         return added
 
     def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None:
-        """Record that all keys of a queue below an offset are in the index, or need not be in
-        it."""
+        """Record that all keys of a queue below `commit_log_offset` are in the index, or need not
+        be in it."""
         self._open_writer().mark((topic_id, queue_id), commit_log_offset)
 
     def check_takes_keys(self) -> None:
@@ -315,8 +315,8 @@ class IndexStoreService:
         self._open_writer().check_usable()
 
     def find_indexed_end(self, topic_id: int, queue_id: int) -> int | None:
-        """Return the tiered commit log offset (bytes) up to which a queue's keys are in the
-        index, or None if this store never indexed the queue."""
+        """Return the tiered commit log offset (bytes) below which a queue's keys are in the index,
+        or None if this store never indexed the queue."""
         return self._open_writer().mark_of((topic_id, queue_id))
 
     def forget(self, topic_id: int, queue_id: int) -> None:
@@ -369,8 +369,8 @@ class IndexStoreService:
 
     def seal_aged(self) -> None:
         """Seal the files that have contained keys for longer than
-        `tieredStoreIndexFileUploadInterval`, earlier runs included. This is for a writer whose runs
-        are shorter than that."""
+        `tieredStoreIndexFileUploadInterval`, including the time of earlier runs. Needed for a
+        writer whose runs are shorter than this interval."""
         longest_ms = self._config.index_file_upload_interval_ms
         writer = self._open_writer()
         since_ms = writer.waiting_since_ms
@@ -405,8 +405,9 @@ class IndexStoreService:
             return len(sealed)
 
     def expire(self, before_ms: int) -> int:
-        """Remove uploaded files whose last message was stored before a time. Returns their number.
-        Raises Unavailable if a file could not be removed. The next expiry retries the removal."""
+        """Remove uploaded files whose last message was stored before `before_ms`. Returns their
+        number. Raises Unavailable if a file could not be removed. The next expiry retries the
+        removal."""
         with self._upload_lock:
             self._check_not_fenced()
             return self.segments.expire(before_ms, self._drop, self._is_ending)

@@ -37,7 +37,7 @@ from tieredstore.tier.reading import Reading, SegmentRead, read_segment
 FIRST_READ_BYTES = 1024 * COMPACTED_ITEM_SIZE
 LARGEST_READ_BYTES = 32_768 * COMPACTED_ITEM_SIZE
 FEW_ITEMS_BYTES = 64 * COMPACTED_ITEM_SIZE
-"""Size of items in bytes below which a loop over the items is faster than numpy's columns."""
+"""Total size of items in bytes below which a loop over the items is faster than numpy columns."""
 LARGEST_CHAIN_BYTES = MAX_CHAIN_ITEMS * COMPACTED_ITEM_SIZE
 
 

@@ -1,4 +1,4 @@
-"""Watermarks: for each queue, the offset up to which its keys are certainly in the index, even
+"""Watermarks: for each queue, the offset below which its keys are certainly in the index, even
 after a crash. Java ignores the file `tiered_index_file/watermarks.json`, because its name is not a
 number. The file is written only after the index data is on disk. The file also has facts that the
 index files lack: their capacity, and the number of items on disk."""
@@ -55,7 +55,7 @@ class _Version(msgspec.Struct):
 class Watermarks:
     """Content of the file of watermarks.
 
-    `indexed_until`: tiered commit log offset (bytes) up to which all keys are in the index, by
+    `indexed_until`: tiered commit log offset (bytes) below which all keys are in the index, by
     (topic id, queue id). `files`: states of local files, by begin timestamp. `clean`: whether the
     writer stopped cleanly.
     """

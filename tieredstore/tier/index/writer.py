@@ -75,7 +75,7 @@ class ReplayFilter:
         offsets: npt.NDArray[np.int64],
         hashes: npt.NDArray[np.int32],
     ) -> npt.NDArray[np.bool_] | None:
-        """Return which rows of a batch are new. None means that all are new."""
+        """Return a mask of the new rows of a batch. None means that all are new."""
         known = self._queues.get(key)
         if known is None or not len(offsets):
             return None
@@ -86,7 +86,7 @@ class ReplayFilter:
         return ~present
 
     def advance(self, key: tuple[int, int], offset: int) -> None:
-        """Remove the rows of a queue below an offset, because they will not be put again."""
+        """Remove the rows of a queue below `offset`, because they will not be put again."""
         known = self._queues.get(key)
         if known is not None and offset > int(known.offsets[-1]):
             del self._queues[key]
@@ -152,7 +152,7 @@ class IndexWriter:
         return added
 
     def mark(self, queue: QueueId, offset: int) -> None:
-        """Record that no key of a queue below an offset must be put again."""
+        """Record that no key of a queue below `offset` must be put again."""
         with self._put_lock:
             self._advance(queue, offset)
 
@@ -290,8 +290,8 @@ class IndexWriter:
 
     def _next_begin(self, first_ms: int) -> int:
         """Return the name (begin time) of the next file. Names increase. Java reads only files that
-        began within a query's times (D5), so the name of a file of old messages is the time of its
-        first message."""
+        began within a query's time range (D5), so a file of old messages is named after the time of
+        its first message."""
         newest = max((file.begin_ms for file in self.files), default=0)
         newest = max(newest, self._last_begin())
         begin_ms = max(min(self._clock.now_ms(), first_ms), newest + 1)

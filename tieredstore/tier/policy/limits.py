@@ -26,7 +26,7 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import Metrics
 
 LOOK_MS: Final = 500
-"""Interval at which a wait checks for a changed rate, ms."""
+"""Interval at which a waiting caller checks for a changed rate, ms."""
 
 
 class TokenBucket:

@@ -19,8 +19,8 @@ time."""
 
 
 class TopicPatterns:
-    """Topics that match two lists of patterns. Thread-safe. The lists are settings that may change
-    at any time. Results for earlier lists are discarded."""
+    """Selects topics by two lists of patterns: included and excluded topics. Thread-safe. The lists
+    are settings that may change at any time. Results for earlier lists are discarded."""
 
     def __init__(self) -> None:
         self._known = _Compiled("", "")
@@ -166,7 +166,7 @@ class TopicFilter:
         return StorageLevel.DISABLE if self.reason(topic) is not None else self.find_level(topic)
 
     def is_uploaded(self, topic: str) -> bool:
-        """Return whether messages of a topic are uploaded at present."""
+        """Return whether messages of a topic are currently uploaded."""
         return self.find_policy(topic) is None and not self.is_filtered(topic)
 
     def find_policy(self, topic: str) -> str | None:
@@ -180,7 +180,7 @@ class TopicFilter:
 
     @property
     def has_policies(self) -> bool:
-        """Return whether a policy may exclude a topic at present."""
+        """Return whether a policy may currently exclude a topic."""
         config = self._config
         return bool(config.include_topics or config.exclude_topics or self._levels)
 

@@ -1,5 +1,5 @@
-"""How long the first message of a queue waits for further messages (the commit interval), and how
-large an upload is."""
+"""Commit interval: the time that the first message of a queue waits for further messages. Also the
+sizes of uploads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ DEFERRED_BYTES: Final = 1 << 20
 
 
 def goes_at_once(config: StoreConfig, waiting_messages: int) -> bool:
-    """Return whether so many messages are uploaded immediately, regardless of their age."""
+    """Return whether `waiting_messages` messages are uploaded immediately, regardless of their
+    age."""
     return not config.group_commit or waiting_messages > config.group_commit_count
 
 
@@ -29,15 +30,15 @@ def is_deferred(size_bytes: int, *, is_last: bool) -> bool:
 
 
 GATHERED_MS = 40_000
-"""Longest interval if writes of many queues are gathered, ms. Together with the time until the next
+"""Maximum interval if writes of many queues are gathered, ms. Together with the time until the next
 scan, a message waits less than a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitInterval:
     """The commit interval of a queue. `shortest_ms`, `longest_ms`: bounds. `preferred_bytes`: size
-    of a write that is worth its price. With 0, all sizes are equally good, so all intervals are the
-    shortest."""
+    at which a write justifies its price. With 0, all sizes are equally good, so all intervals are
+    the shortest."""
 
     shortest_ms: int
     longest_ms: int

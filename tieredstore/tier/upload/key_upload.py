@@ -1,6 +1,6 @@
-"""Keys of uploaded messages: put into the index, and put again after a crash (D21).
+"""Puts the keys of uploaded messages into the index, and again after a crash (D21).
 
-The index has a watermark for each queue: the commit log offset up to which its keys are in the
+The index has a watermark for each queue: the commit log offset below which its keys are in the
 index (`find_indexed_end`). The watermark is on disk before a queue gets its first byte. After a
 crash the keys above it are put again, from messages that are read back from the tier.
 """

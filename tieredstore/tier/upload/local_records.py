@@ -22,8 +22,7 @@ from tieredstore.tier.reading import run
 
 SEARCHED_AT_ONCE: Final = 4096
 SEARCHED_MESSAGES: Final = 1 << 16
-"""Number of messages after a damaged one in which an upload round searches for an undamaged
-message."""
+"""Number of messages after a damaged one that an upload round searches for an undamaged message."""
 
 
 class DamagedRecord(Corrupt):
@@ -114,8 +113,9 @@ class LocalCopies:
     def read(
         self, path: str, first_offset: int, count: int, commit_log_offset: int
     ) -> tuple[Buffer, Buffer] | None:
-        """Return `count` messages of a queue from an offset, in the form of the tier's commit log,
-        with their units. Returns None if some are missing. See `contracts.gathering.LocalCopy`."""
+        """Return `count` messages of a queue starting at `first_offset`, in the form of the tier's
+        commit log, with their units. Returns None if some are missing. See
+        `contracts.gathering.LocalCopy`."""
         _, topic, queue_id = path.split("/")
         key = QueueKey(topic, int(queue_id))
         if path != queue_path(self._broker_name, *key):

@@ -47,7 +47,7 @@ from tieredstore.tier.upload.outcome import (
 )
 
 NEW_QUEUE_LOOK_BACK_MS = 120_000
-"""Age of the first message that is uploaded with `tieredStoreBacklog=recent`, ms."""
+"""Maximum age of the first uploaded message of a new queue with `tieredStoreBacklog=recent`, ms."""
 
 DISPATCHED_METRIC = "rocketmq_tiered_store_messages_dispatch_total"
 DAMAGED_METRIC = "rocketmq_tiered_store_x_damaged_local_messages_total"
@@ -398,7 +398,7 @@ class QueueUpload:
         return ends
 
     def _leave_out(self, round: UploadRound, error: DamagedRecord) -> None:
-        """Skip a damaged local record, and damaged ones that follow it, which leaves a hole. Raises
+        """Skip a damaged local record and the damaged records after it. This leaves a hole. Raises
         the error if no undamaged record follows."""
         key, file, state = round.key, round.file, round.state
         first = file.consume_queue_max_offset

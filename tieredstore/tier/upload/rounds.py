@@ -1,7 +1,7 @@
 """Selection of the queues of a scan, and their distribution among its workers.
 
-Only a few of 100,000 queues have got messages since the last scan. If the source reports changes, a
-queue is checked when it has changed, and again in each scan until it has no more work.
+Often only a few of 100,000 queues have new messages since the last scan. If the source reports
+changes, a queue is checked when it has changed, and again in each scan until it has no more work.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tieredstore.tier.upload.key_upload import KeyUpload
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus, QueueState
 
 GIVE_UP_AFTER = 16
-"""Number of consecutive upload rounds that find the backend unavailable, after which the scan
-ends."""
+"""Maximum number of consecutive upload rounds that find the backend unavailable. After them the
+scan ends."""
 FAILING_MS = 5_000
 """Time for which a scan retries queues that have failed before, once the backend answers, ms."""
 STORED_TOGETHER = 16
@@ -106,11 +106,11 @@ class PendingQueues:
 class UploadRounds:
     """Upload rounds of one scan. Thread-safe. A queue with more work is moved to the end. A queue
     that needs new segments waits until `take_full` returns it, and is added again with `retry`.
-    `failing`: queues whose last round failed, ordered by waiting time, longest first. They follow
-    all other queues, so that they do not delay these. After a round that finds the backend
-    unavailable, the next queue is taken from elsewhere in the list, so that the queues of one
-    broken topic do not end the scan. `gathered_bytes`: size of uploads that are stored together, 0
-    if each is stored separately."""
+    `failing`: queues whose last round failed, ordered by waiting time, longest first. They come
+    after all other queues, so that they do not delay the others. After a round that finds the
+    backend unavailable, the next queue is taken from elsewhere in the list, so that the queues of
+    one broken topic do not end the scan. `gathered_bytes`: size of uploads that are stored
+    together, 0 if each is stored separately."""
 
     def __init__(
         self,
