@@ -1,4 +1,5 @@
-"""Where Spark looks for the data source `rocketmq_tiered`: top-level modules named `pyspark_*`."""
+"""Module by which Spark finds the data source `rocketmq_tiered`. Spark searches top-level modules
+named `pyspark_*`."""
 
 from tieredstore.spark.source import RocketmqTieredDataSource as DefaultSource
 

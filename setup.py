@@ -1,4 +1,4 @@
-"""The compiled core, where there is a compiler; everything else is in pyproject.toml.
+"""Build of the compiled core, if there is a compiler. Everything else is in pyproject.toml.
 
 TIEREDSTORE_PURE=1: a wheel without it, for every platform (py3-none-any).
 """

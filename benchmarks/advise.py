@@ -59,8 +59,8 @@ PAGE = DOCS / "adr" / "0016-measurements.md"
 LATENCY_MS = 30.0
 CACHE_BYTES = 256 << 20
 LONG_MS = LATENCY_MS / 2
-"""Time in ms above which a get counts as one that waited for the backend. Shorter waits can be
-other work of the machine."""
+"""A get that takes longer than this (ms) counts as having waited for the backend. Shorter waits can
+have other causes on the machine."""
 MEMORY_BYTES_PER_S = 2e9
 """Throughput of an object store in memory."""
 TOPIC = "Simulated"
@@ -149,7 +149,7 @@ def read_all(messages: int) -> list[tuple[int, int]]:
 
 
 def jump(messages: int, *, times: int = 60) -> list[tuple[int, int]]:
-    """Return runs of single messages at offsets that are spread over the queue."""
+    """Return runs of one message each, at offsets that are spread over the queue."""
     places = random.Random(1)
     return [(places.randrange(messages), 1) for _ in range(times)]
 
@@ -273,7 +273,7 @@ def read_store(
 
 
 def measure_pace(reads: Reads, client: DelayedClient, store: FlatFileStore) -> float:
-    """Measure the messages per second of each reader without any delay, which is the limit of the
+    """Measure each reader's messages per second without any delay. This rate is the limit of the
     process."""
     begin = time.perf_counter()
     read = read_store(reads, client, store, 0.0)

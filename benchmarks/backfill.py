@@ -1,7 +1,8 @@
 """Cost of a backfill: `python -m benchmarks.backfill [--megabytes N] [--shape k1|b128]`.
 
-A tier of `benchmarks.scan_data` becomes Parquet (zstd 1), which this process alone backfills.
-Prints MB/s (1e6 stored commit log bytes per CPU second) by stage, and the peak memory.
+A tier of `benchmarks.scan_data` is written as Parquet (zstd 1). This process alone backfills a tier
+from the Parquet files. Prints MB/s (1e6 stored commit log bytes per CPU second) by stage, and the
+peak memory.
 """
 
 from __future__ import annotations

@@ -101,7 +101,8 @@ def link_segment(source: str, target: str) -> None:
 def read_often(
     read: Callable[[Side], None], local: Path, folder: Path, times: int, taken: SimpleQueue[float]
 ) -> None:
-    """Record the smallest CPU seconds of this process for each reader over all passes."""
+    """Measure the CPU seconds of `read` in `times` passes in this process. Put the minimum in
+    `taken`."""
     tune_server_process()  # Returning memory to the system matters more than checksums.
     least = float("inf")
     with opened(local, folder) as store:

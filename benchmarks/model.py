@@ -14,7 +14,7 @@ Pass = dict[str, Any]
 `p50_us`."""
 
 AS_IT_IS = frozenset({"s", "ms", "µs", "MiB"})
-"""Units of values that are reported as measured, and not as rates. Smaller values are better."""
+"""Units of values that are reported as measured instead of as rates. Smaller values are better."""
 
 BODY_BYTES = 1024
 QUEUES = 4

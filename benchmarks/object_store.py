@@ -126,7 +126,7 @@ def in_parallel(work: Callable[[Any], Any], items: Sequence[Any], threads: int) 
 
 
 class RawSocket:
-    """Presigned requests over one kept connection: the minimum time of a Python client."""
+    """Presigned requests over one keep-alive connection: the lower bound for a Python client."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

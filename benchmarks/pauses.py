@@ -1,4 +1,4 @@
-"""Latencies of puts at half the largest rate, and the causes of long pauses.
+"""Latencies of puts at half the maximum rate, and the causes of long pauses.
 
     python -m benchmarks.pauses [--seconds 60] [--file-mib 256] [--folder DIR] [--json FILE]
 
@@ -48,7 +48,7 @@ class Trace:
         self._begun = 0
 
     def wrap(self, owner: Any, method: str, name: str) -> None:
-        """Record each call of a method of the object."""
+        """Record each call of this method of `owner` as a span with the given name."""
         inner: Callable[..., Any] = getattr(owner, method)
         spans = self.spans
 
@@ -96,7 +96,8 @@ class TracedLock:
         self._lock.release()
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Acquire the lock without a record, for observers."""
+        """Acquire the lock without recording the wait. Used by code that only observes the
+        store."""
         return bool(self._lock.acquire(blocking=blocking))
 
     def release(self) -> None:
@@ -116,7 +117,7 @@ class Histogram:
         self.largest_ns = max(self.largest_ns, ns)
 
     def quantile_us(self, share: float) -> float:
-        """Return the upper end of the bucket in which the share is reached."""
+        """Return the upper bound, in µs, of the bucket that contains the quantile."""
         left = share * sum(self.counts)
         for bucket, count in enumerate(self.counts):
             left -= count

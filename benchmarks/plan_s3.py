@@ -69,7 +69,7 @@ class SlowLocation(TierLocation):
 
     @classmethod
     def beside(cls, store: MemoryObjectClient, ms: float, group_bytes: int = 0) -> SlowLocation:
-        """Return the location of a tier. Each request to it takes the given delay."""
+        """Return the location of the tier in `store`. Each request takes `ms` milliseconds."""
         client = SlowClient(store, ms / 1000)
         return cls("s3://bucket", StoreConfig(), client=client, group_bytes=group_bytes)
 
@@ -90,8 +90,8 @@ class Cost:
 
 
 def make(queues: int, writes: int = 1) -> MemoryObjectClient:
-    """Create a tier with `queues` queues. The files of each queue have `writes` writes, as a broker
-    makes them."""
+    """Create a tier with `queues` queues. Each file of a queue consists of `writes` writes, as a
+    broker makes them."""
     store = MemoryObjectClient()
     provider = chunk_provider(store, write_cache_bytes=0)
     epoch = provider.acquire_writer(BROKER)

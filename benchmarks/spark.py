@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 ZSTD_LEVEL = 1
 """Compression level of the Parquet files of both sides."""
 TASK_BYTES = 64 << 20
-"""Task size at which some hundred MB give several tasks."""
+"""Task size. It is small enough that a few hundred MB give several tasks."""
 READS = (
     "source, all columns",
     "source, body",
@@ -63,7 +63,8 @@ READS = (
     "Parquet zstd, columns of the consume queue",
 )
 BESIDE_PARQUET = {"all columns": 1.0, "body": 1.5, "columns of the consume queue": 5.0}
-"""Target ratios to Spark over Parquet of the same rows, all columns."""
+"""Target ratios of the source's rate to the rate of Spark over Parquet of the same rows with all
+columns."""
 TARGETS = {
     "source, all columns": 300,
     "source, columns of the consume queue": 1000,

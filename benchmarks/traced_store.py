@@ -39,7 +39,7 @@ _BEGIN_MS = 1_700_000_000_000
 
 
 class SteppedThenRealClock(ManualClock):
-    """Clock that only advances when it is moved. After `go`, real time passes as well."""
+    """Clock that advances only on request. After `go`, it also advances with real time."""
 
     _begun_s: float | None = None
 
@@ -74,8 +74,8 @@ class Run:
 
 
 class TracedRun:
-    """A store in a folder, over a client that was created for it. Its loops do not run. The run
-    calls their functions at the same rate."""
+    """A store in a folder, over a client that was created for it. The store's loops do not run.
+    Instead, the run calls their functions at the same rate."""
 
     def __init__(
         self, load: TracedLoad, folder: Path, client_class: type[MeteredMemoryClient]

@@ -47,9 +47,8 @@ class Launch:
 class Recipe:
     """Recipe of one server.
 
-    `prepare`: install the needs of `launch` into the cache, if necessary and permitted.
-    `launch`: the command for a port and a data folder.
-    `healthy`: whether an endpoint answers as this server.
+    `prepare`: install what `launch` needs into the cache, if necessary and permitted. `launch`: the
+    command for a port and a data folder. `healthy`: whether an endpoint answers as this server.
     `fill`: create the bucket on a healthy server.
     """
 
@@ -79,7 +78,7 @@ def run(command: Sequence[str | Path], **environment: str) -> None:
 
 
 def answers(url: str, method: str = "GET") -> tuple[int, bytes] | None:
-    """Return status and body of a request. None without an answer."""
+    """Request a URL. Return the status and the body, or None without an answer."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(urllib.request.Request(url, method=method), timeout=5) as reply:

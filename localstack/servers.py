@@ -69,8 +69,7 @@ class Servers:
         return found
 
     def up(self, name: str, port: int | None, *, install: bool = True) -> Server:
-        """Return the running server, which is started if necessary. Raises NotHere with the
-        reason."""
+        """Return the running server. Start it if necessary. Raises NotHere with the reason."""
         recipe = RECIPES[name]
         for server in self.running():
             if server.name == name and recipe.healthy(server.endpoint):

@@ -3,7 +3,7 @@
 The journal holds sizes and times. If no Java broker reads the metadata file, the journal also holds
 created and deleted topics, queues and segments. The journal consists of JSON lines. The first line
 has the format version and the SHA-256 of the snapshot that the journal extends. A journal of
-another snapshot is ignored. Each further line has the present values of one entry, and their
+another snapshot is ignored. Each further line has the current values of one entry, and their
 CRC-32. The last line may be torn. Format: `docs/formats/metadata.md`.
 """
 
@@ -332,7 +332,7 @@ class Journal:
         return "" if header is None else str(header["snapshot"])
 
     def expect_replacement(self) -> None:
-        """Durably remove a journal that does not extend the present metadata file. Call this before
+        """Durably remove a journal that does not extend the current metadata file. Call this before
         a new file is written. Otherwise this journal would look like the journal of a lost file.
         Raises OSError."""
         if self.is_superseded:

@@ -118,7 +118,7 @@ class DefaultMetadataStore:
         return result
 
     def update_topic(self, topic: TopicMetadata) -> None:
-        """Set the values of a stored topic, and its update time to the present time. No-op for an
+        """Set the values of a stored topic, and its update time to the current time. No-op for an
         unknown topic."""
         with self._kept.lock_for_change():
             row = self._kept.tables.topics.get(topic.topic)
@@ -178,7 +178,7 @@ class DefaultMetadataStore:
         return result
 
     def update_queue(self, queue: QueueMetadata) -> None:
-        """Set the values of a stored queue, and its update time to the present time. No-op for an
+        """Set the values of a stored queue, and its update time to the current time. No-op for an
         unknown queue."""
         with self._kept.lock_for_change():
             row = self._kept.tables.queue(queue.topic, queue.queue_id)

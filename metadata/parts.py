@@ -36,7 +36,7 @@ class Content(Protocol):
     part: Part[Any] | None
 
     def capture(self) -> Captured:
-        """Capture the present rows of this content."""
+        """Capture the current rows of this content."""
         ...
 
 
@@ -204,7 +204,7 @@ class Table(Generic[C]):
         return True
 
     def capture(self) -> list[CapturedPart]:
-        """Capture the present rows."""
+        """Capture the current rows."""
         return [CapturedPart(part) for part in self.parts]
 
 
@@ -369,13 +369,13 @@ class Tables:
         return stale
 
     def capture(self) -> Image:
-        """Capture the present rows of all tables. The time that this takes grows with the number of
+        """Capture the current rows of all tables. The time for this grows with the number of
         changes since the last `keep`."""
         tables = {name: table.capture() for name, table in self._list()}
         return Image(tables, self.topic_serial, dict(self.extra))
 
     def encode(self) -> bytes:
-        """Return the JSON of the present rows."""
+        """Return the JSON of the current rows."""
         return self.capture().encode()
 
 

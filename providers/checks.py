@@ -17,7 +17,7 @@ def total_bytes(buffers: Sequence[Buffer]) -> int:
 
 
 def check_range(id: SegmentId, position: int, length: int) -> None:
-    """Raise Invalid for a position or length that is impossible in any segment."""
+    """Raise Invalid for a position or length that no segment can have."""
     if position < 0 or length < 0:
         raise Invalid(
             f"segment {id}: position {position} and length {length} must not be negative",

@@ -57,7 +57,7 @@ DEFAULTS = {
     "brokerIP1": "the address by which the host reaches others",
     "namesrvAddr": "`$NAMESRV_ADDR`, or empty",
 }
-"""Texts for the defaults of settings that depend on the machine."""
+"""Texts that replace the defaults of settings that depend on the machine."""
 
 TABLE = """| key | type | default | meaning | in Python |
 |---|---|---|---|---|

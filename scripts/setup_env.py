@@ -6,9 +6,9 @@ Usage: python3 scripts/setup_env.py core|s3-server|docs|tables|spark|dev
 S3, `docs` the generator of the documentation site, `tables` pyarrow, pandas, DuckDB, Polars,
 Iceberg, Delta and reports. `spark` adds PySpark to `tables`, and a Java if the machine lacks one.
 `dev` contains all of these and the tools of the tests. A stamp is written last. While it matches
-pyproject.toml, the constraints, the compiled core, the Python version and the clone's place,
-nothing is done and no network is needed. `python.sh` can read the stamp. Any Python 3.11 can run
-this file, since it uses only the standard library.
+pyproject.toml, the constraints, the compiled core, the Python version and the clone's path, nothing
+is done and no network is needed. `python.sh` can read the stamp. Any Python 3.11 can run this file,
+since it uses only the standard library.
 """
 
 from __future__ import annotations

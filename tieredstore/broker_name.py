@@ -1,7 +1,7 @@
-"""Name of a broker, which its store remembers.
+"""Name of a broker, remembered by its store.
 
 Without a `brokerName`, a broker is named after its host, as in Java. A recreated container has
-another host name. Under that name, the broker would not find its history in the tier.
+another host name, so without the remembered name the broker would not find its history in the tier.
 """
 
 from __future__ import annotations

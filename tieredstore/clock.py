@@ -76,12 +76,12 @@ class ManualClock:
 _log = logging.getLogger(__name__)
 _WARNED_MS: Final = 3_600_000
 SETTLE_MS: Final = 24 * 3_600_000
-"""Time (ms) for which the wall clock must be ahead of the retention clock before the retention
-clock follows the wall clock."""
+"""Minimum time (ms) that the wall clock must stay ahead of the retention clock before the retention
+clock follows it."""
 
 
 class RetentionClock:
-    """Clock of retention, based on the wall clock.
+    """Clock for retention, based on the wall clock.
 
     The retention clock begins at the wall clock's time, or at the time of the newest message if
     that is earlier. It advances with monotonic time. The wall clock may be ahead of the retention

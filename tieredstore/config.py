@@ -419,7 +419,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=make_key):
 
     @property
     def fills_light_queues(self) -> bool:
-        """Whether messages are put in the light queues that they name, at present. For queues in a
+        """Whether messages are currently put in the light queues that they name. For queues in a
         database, Java checks only one key."""
         return self.enable_lmq and (self.enable_multi_dispatch or self.is_rocksdb)
 
@@ -435,8 +435,8 @@ it knows the provider."""
 _MOST_CHARACTERS = 4 << 20
 """Maximum length of a broker.conf in characters. A longer file is not a broker.conf."""
 _MOST_GUESSES = 100
-"""Maximum number of unknown keys for which a known key with a similar name is looked for, if no key
-of the file is known."""
+"""Maximum number of unknown keys for which a similar known key is searched, if the file has no
+known key."""
 
 
 @dataclass(frozen=True, slots=True)

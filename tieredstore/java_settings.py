@@ -255,7 +255,7 @@ UNSUPPORTED_SETTINGS: Mapping[str, frozenset[str]] = {
     "Network": frozenset(_NETWORK.split()),
     "Access control": frozenset(_ACCESS_CONTROL.split()),
 }
-"""Settings of Java that this project does not read. The key is the part of the broker that they
+"""Java's settings that this project does not read, grouped by the part of the broker that they
 belong to."""
 
 BROKER_SETTINGS = frozenset(_SERVED.split())

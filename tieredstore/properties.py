@@ -30,8 +30,8 @@ import msgspec
 from tieredstore.errors import Invalid
 
 SECRET: Mapping[str, bool] = {"secret": True}
-"""Annotation of a key (`Meta(extra=SECRET)`) whose value is never shown and never taken from a
-URL."""
+"""Annotation (`Meta(extra=SECRET)`) of keys with secret values. Such a value is never shown, and
+never taken from a URL."""
 Secret = Annotated[str, msgspec.Meta(extra=dict(SECRET))]
 """Type of a secret text."""
 
@@ -92,8 +92,7 @@ _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
 
 def make_key(name: str) -> str:
-    """Return the configuration key of a field that names no key itself: camel case, without the
-    unit."""
+    """Return the default configuration key of a field: its name in camel case, without the unit."""
     first, *others = _UNIT.sub("", name).split("_")
     return first + "".join(map(str.capitalize, others))
 
@@ -154,8 +153,8 @@ def find_unknown_settings(
 
 
 def find_near_setting(name: str, names: Iterable[str]) -> str | None:
-    """Return the name in `names` of which `name` is most likely a misspelling. Upper and lower case
-    count as equal."""
+    """Return the name in `names` that `name` most likely misspells. Upper and lower case count as
+    equal."""
     folded = {other.casefold(): other for other in names}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.8)
     return folded[close[0]] if close else None

@@ -80,9 +80,9 @@ PROVIDER_OF_SCHEME_PREFIX: Mapping[str, str] = {"fsspec+": "fsspec"}
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Names of plugins that one key of the configuration accepts. `known`: names of this project.
-    `java_package`: prefix of Java's names, before a known name. `group`: group of entry points of
-    installed packages."""
+    """Plugin names that one configuration key accepts. `known`: names of this project.
+    `java_package`: Java's prefix of a known name. `group`: entry point group of installed
+    packages."""
 
     what: str
     contract: type[object]
@@ -184,7 +184,7 @@ def object_client(name: str, settings: Mapping[str, str], origin: str) -> Any:
 
 def segment_provider(config: StoreConfig) -> Any:
     """Return the SegmentProvider that `tieredBackendServiceProvider` names. Raises Invalid. Logs a
-    warning for each key with the provider's prefix that the provider does not have."""
+    warning for each key that has the provider's prefix but is not a setting of the provider."""
     provider = provider_class(config.backend_service_provider)
     for line in _find_unknown_settings(provider, config):
         _log.warning("%s", line)

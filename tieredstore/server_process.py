@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from typing import Final
 
 SWITCH_INTERVAL_S: Final = 0.001
-"""Maximum time for which an event loop waits until another thread releases the interpreter."""
+"""Maximum time that an event loop waits for another thread to release the interpreter, in
+seconds."""
 
 KEPT_BYTES: Final = 256 << 20
-"""Freed memory at the end of the heap that the process keeps, in bytes. By default the C library
-returns all but a few MiB to the kernel. The kernel then has to allocate new pages for the next
-block from a tier, which took a third of the time of a cold read (`docs/benchmarks.md`)."""
+"""Maximum freed memory at the end of the heap that the process keeps instead of returning it to the
+kernel, in bytes. By default the C library returns all but a few MiB to the kernel. The kernel then
+has to allocate new pages for the next block from a tier. This took a third of the time of a cold
+read (`docs/benchmarks.md`)."""
 
 MAPPED_BYTES: Final = 32 << 20
 """Minimum size of an allocation, in bytes, that gets a memory mapping of its own. Such a mapping is
@@ -50,9 +52,9 @@ def end_cycle_search_of_objects() -> None:
 
 @contextmanager
 def without_cycle_search() -> Iterator[None]:
-    """Disable the search for reference cycles in the whole process within the block: each search
-    would examine all new objects and find no garbage. For work that takes seconds, such as a start.
-    If another thread has an overlapping block, the search may resume early."""
+    """Disable the search for reference cycles in the whole process within the block, because each
+    search would examine all new objects and find no garbage. For work that takes seconds, such as a
+    start. If another thread has an overlapping block, the search may resume early."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -98,7 +98,7 @@ _OWN_SIGNALS: Final = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGS
 
 def _leave_signals_to_others() -> None:
     """Block all signals in this thread, except those of the thread's own faults. Before Python
-    3.13, a wait of `SimpleQueue` that a signal interrupts never returns if its timeout is over."""
+    3.13, `SimpleQueue.get` with a timeout may never return if a signal interrupts it."""
     if threading.current_thread() is threading.main_thread():
         return  # Python handles them there
     if hasattr(signal, "pthread_sigmask"):

@@ -99,7 +99,7 @@ class Tier:
         return f"Tier({self.location!r})"
 
     def catalogue(self) -> TierCatalogue:
-        """Load the present catalogue of the tier. Raises Unavailable, Corrupt, and Invalid for the
+        """Load the current catalogue of the tier. Raises Unavailable, Corrupt, and Invalid for the
         `state` of another tier."""
         provider = self.location.connect()
         try:
@@ -108,7 +108,7 @@ class Tier:
             provider.close()
 
     def catalogue_through(self, provider: SegmentProvider) -> TierCatalogue:
-        """Load the catalogue over a connection that the caller has opened."""
+        """Load the catalogue through a provider that the caller has opened."""
         metadata = self.location.metadata()
         try:
             catalogue = load_catalogue(provider, metadata, broker=self.location.broker)
@@ -336,9 +336,9 @@ class Scan:
     def to_duckdb(
         self, connection: duckdb.DuckDBPyConnection | None = None
     ) -> duckdb.DuckDBPyRelation:
-        """Return a relation that reads the tier again in each query, with bounded memory, and only
-        the parts that the query needs (`to_dataset`). `.create("name")` copies the rows into a
-        table, which several queries share."""
+        """Return a relation over the tier. Each query reads the tier again, with bounded memory,
+        and reads only the parts that it needs (`to_dataset`). `.create("name")` copies the rows
+        into a table that several queries can share."""
         engine = connection if connection is not None else _require("duckdb", "duckdb")
         relation: duckdb.DuckDBPyRelation = engine.from_arrow(self.to_dataset())
         return relation

@@ -63,8 +63,8 @@ def _unquote(text: str) -> str:
 
 
 def parse_tier_url(text: str) -> TierUrl:
-    """Parse a tier's URL. Raises Invalid for a text that is no URL, for a user or password, and for
-    a repeated parameter."""
+    """Parse a tier's URL. Raises Invalid for a text that is not a URL, for a user or password, and
+    for a repeated parameter."""
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         # a mistyped URL may have a query with a secret

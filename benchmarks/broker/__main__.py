@@ -8,9 +8,9 @@ broker.conf.
 - latency: sends at a fixed rate under ASYNC and SYNC flush, with and without such a reader.
 - grpc: sends, and receives with acknowledgement, beside Java's proxy in local mode.
 
-Go programs make the load, so that the load does not limit the rates. Server and load have a core
-each (`taskset`). Needs `go`, `taskset`, and `java` and `mvn` for the peer. Prints one line per row:
-messages/s, CPU µs of the server per message, latency of a request.
+Go programs generate the load, so that the load does not limit the rates. Server and load have a
+core each (`taskset`). Needs `go`, `taskset`, and `java` and `mvn` for the peer. Prints one line per
+row: messages/s, CPU µs of the server per message, latency of a request.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ START_GROUP = ("--mode", "pull", "--commit", "--seconds", 0.2)
 @dataclass(frozen=True)
 class Bench:
     """Common settings of all parts. `seconds`, `warm_seconds`: duration of a row, and of the
-    warm-up before the rows of a server (a JVM needs seconds until its rate is even). `messages`:
+    warm-up before the rows of a server (a JVM needs seconds until its rate is stable). `messages`:
     messages in each topic of the cold store."""
 
     folder: Path

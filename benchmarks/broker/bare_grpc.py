@@ -3,7 +3,7 @@
     python -m benchmarks.broker.bare_grpc --port 9000 --server grpcio|relay|grpclib|zttp|service
 
 Each server answers SendMessage with the same bytes, and decodes nothing: `grpcio` alone, `relay`
-with our relay for plain and TLS clients before it, `grpclib` and `zttp` if they are installed (zttp
+behind our relay for plain and TLS clients, `grpclib` and `zttp` if they are installed (zttp
 supports HTTP/2 but not gRPC, so a few lines for this one method are here). `service` serves nothing
 and prints the time of our Service for a send without any transport, µs of CPU.
 """

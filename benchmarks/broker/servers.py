@@ -1,5 +1,5 @@
-"""The measured servers: our broker, Java's broker 5.5.0, and Java's proxy before it. All have the
-same broker.conf, and each has a core of its own."""
+"""The measured servers: our broker, Java's broker 5.5.0, and Java's proxy in front of Java's
+broker. All have the same broker.conf, and each has a core of its own."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def write_keys(conf: Path, values: Mapping[str, object]) -> None:
 
 @contextmanager
 def run_process(command: Sequence[str], address: str, log: Path) -> Iterator[int]:
-    """Run a program on the server's core during the block, after it has begun to listen. Yields its
-    process."""
+    """Run a program on the server's core during the block. The block begins when the program
+    listens at `address`. Yields the process id."""
     with log.open("w") as output:
         process = subprocess.Popen(
             ["taskset", "-c", SERVER_CORE, *command], stdout=output, stderr=output

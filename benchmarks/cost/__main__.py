@@ -41,7 +41,7 @@ QUEUES = 10_000
 RECORD_BYTES = 1024
 INTERVALS_S = (30, 60, 120, 300, 600, 1200, 3600)
 FAST = ((64, 0.25), (256, 0.5), (1024, 1.25), (4096, 1.25))
-"""Rate of a fast queue (KiB/s), and amount to upload in GiB."""
+"""Rates of fast queues (KiB/s), each with the amount to upload (GiB)."""
 
 
 def run(scheme: Scheme, load: Load) -> Outcome:
@@ -158,7 +158,7 @@ def replace_part(text: str, name: str, content: str) -> str:
 
 
 def groups(grouped: Outcome, day_requests: int, page: str) -> str:
-    """Write the part about group objects. `page`: text of the page with the requests of the plain
+    """Return the part about group objects. `page`: text of the page with the requests of the plain
     scheme."""
     found = re.search(r"\| \*\*requests\*\* \| \*\*([0-9,]+)\*\*", page)
     if found is None:

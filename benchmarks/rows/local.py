@@ -28,7 +28,7 @@ WARM: dict[str, Any] = {
 }
 POOL: dict[str, Any] = {"transient_store_pool_enable": True}
 LARGE_SHARE = 5
-"""Divisor of the number of messages in passes with large bodies."""
+"""Factor by which the number of messages is smaller in passes with large bodies."""
 WANTED = (
     {"live": 1.2, "batch": 2.0, "made": 1.0}
     if IS_COMPILED
@@ -151,8 +151,8 @@ def live(
 def apart(
     bench: Workbench, *, producer: Producer = _singles, from_log: bool = False
 ) -> Iterator[Callable[[], Pass]]:
-    """Measure puts and dispatch separately. The dispatch thread is stopped, and its passes run
-    here."""
+    """Measure puts and dispatch separately. The dispatch thread is stopped, and its passes run in
+    this thread."""
     count = bench.sizes.put_messages // BATCH * BATCH
     chunk = count if from_log else HELP_ROWS
 

@@ -1,4 +1,4 @@
-"""Probes of any object store: tests of what the store really does, through the ObjectClient that
+"""Probes of any object store: tests of the store's real behaviour, through the ObjectClient that
 the tier uses."""
 
 from __future__ import annotations
@@ -204,8 +204,8 @@ class _ObjectProbes:
         return ok(found)
 
     def compose(self) -> Finding:
-        """Check a multipart upload with a copied part, which is completed only if the key is
-        absent."""
+        """Check a multipart upload with a copied part. Its completion must fail if the key
+        exists."""
         limits = self._client.limits
         size = limits.min_part_bytes + 1
         data = _pattern(size)

@@ -160,7 +160,7 @@ class ChunkProvider(TimedProvider):
         """List the segments. `token` is the segment manifest (`SegmentManifest`).
 
         The size of a segment with a hole is the end of its last object. Reading the hole raises
-        Corrupt, with its offsets. The first listing of a broker whose epoch is held takes the
+        Corrupt, with its offsets. The first listing of a broker whose epoch is held reuses the
         result of the epoch's own listing.
         """
         manifests = self._views.list_manifests(prefix, may_be_known=True)

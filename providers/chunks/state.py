@@ -45,7 +45,7 @@ class Authority(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise Fenced naming the successor if ownership is known to be lost."""
+        """Raise Fenced, naming the successor, if ownership is known to be lost."""
         ...
 
     def confirm(self) -> None:
@@ -92,7 +92,7 @@ class SegmentState:
         self.write_lock = threading.RLock()
 
     def key(self, name: str) -> str:
-        """Return the key of the object with some bytes of the segment, see `make_key`."""
+        """Return the key of an object that has bytes of the segment, see `make_key`."""
         return make_key(self.folder, name)
 
     def name(self, key: str) -> str:

@@ -11,8 +11,8 @@ from tieredstore.service_thread import WakeEvent
 
 
 class StopLimit:
-    """Calls `end` when half of `close_timeout_ms` has passed since `begin`. In the other half,
-    callers wait for the requests that `end` has ended."""
+    """Interrupts running requests by `end` when half of `close_timeout_ms` has passed since
+    `begin`. During the other half, callers wait for these requests to finish."""
 
     def __init__(self, settings: ChunkSettings, end: Callable[[], None]) -> None:
         self._monotonic_ms = settings.monotonic_ms

@@ -22,7 +22,7 @@ _TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "modified",
 
 
 def has_flat_find(filesystem: AbstractFileSystem) -> bool:
-    """Return whether the filesystem has its own `find`, and not only the base class's walk."""
+    """Return whether the filesystem has its own `find`, instead of only the base class's walk."""
     kind = type(filesystem)
     if isinstance(filesystem, AsyncFileSystem):
         return kind._find is not AsyncFileSystem._find  # noqa: SLF001 - what subclasses override
@@ -81,8 +81,8 @@ def _walk(
 
 
 def require_bucket(filesystem: AbstractFileSystem, folder: str) -> None:
-    """Raise Invalid if the bucket does not exist. Call this after an empty listing, whose bucket
-    may be missing."""
+    """Raise Invalid if the bucket does not exist. Call this after an empty listing, because a
+    missing bucket also lists as empty."""
     bucket = folder.strip("/").split("/", 1)[0]
     if isinstance(filesystem, AsyncFileSystem) and bucket and not filesystem.exists(bucket):
         raise Invalid(f"{bucket}: no such bucket, or no permission to see it")

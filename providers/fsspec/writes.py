@@ -1,4 +1,4 @@
-"""Writes of whole objects to an fsspec filesystem, which appear completely or not at all.
+"""Writes of whole objects to an fsspec filesystem. Each object appears completely or not at all.
 
 fsspec promises nothing about an interrupted write. Each filesystem is therefore used only in a way
 that is known to be safe on it. All other filesystems are read-only.
@@ -29,7 +29,7 @@ UPLOAD_MARK = ".upload-"
 _METADATA_OPTIONS: Mapping[str, str] = {"s3": "Metadata", "s3a": "Metadata"}
 """Keyword argument with which a filesystem sets the user metadata of an object, by protocol."""
 _CREATING = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
-"""Protocols whose packages turn `mode="create"` into a request with a condition."""
+"""Protocols whose packages turn `mode="create"` into a conditional request."""
 _OBJECT_STORES = _CREATING | {"oss", "oci", "obs", "tos", "cos"}
 _LOCAL = frozenset({"file", "local"})
 
@@ -202,7 +202,7 @@ def is_unfinished(path: str) -> bool:
 
 
 class NoWrites:
-    """Writes on a filesystem whose unfinished writes might look complete."""
+    """Refuses all writes to a filesystem, because an unfinished write might look complete."""
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol

@@ -1,4 +1,4 @@
-"""Segments and objects in this process's memory, which are not durable."""
+"""Segments and objects in this process's memory. They are not durable."""
 
 from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
 

@@ -63,7 +63,7 @@ _CAPABILITIES = Capabilities(rewritable=True, conditional=False, durable=False)
 
 
 class MemoryProvider(TimedProvider):
-    """Tier in memory, which is lost when the process ends. For tests, and for Java's default
+    """Tier in memory. It is lost when the process ends. For tests, and for Java's default
     configuration."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class MemoryWriterEpoch:
             )
 
     def confirm(self) -> None:
-        """No-op: `check` already reads the present owner."""
+        """No-op: `check` already reads the current owner."""
         self.check()
 
     def become_store(self) -> None:
@@ -223,7 +223,7 @@ class MemoryWriterEpoch:
 
 
 class MemoryFileSegment:
-    """Segment of a MemoryProvider. The segment exists from its first byte on."""
+    """Segment of a MemoryProvider. The segment exists once its first byte is written."""
 
     PROVIDER: ClassVar = MemoryProvider
     """Provider for a configuration that names this segment class, as Java's configurations do."""

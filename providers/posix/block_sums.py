@@ -21,7 +21,8 @@ BLOCK_BYTES: Final = 64 << 10
 PIECE_BYTES: Final = 1 << 10
 """Size of the pieces of a block. A piece can be verified alone once its block was verified."""
 HEAD_BYTES: Final = 80
-"""Number of the segment's first bytes that the checksums keep, to identify the segment."""
+"""Number of bytes at the beginning of a segment that its checksum file repeats, to identify the
+segment."""
 HEADER_BYTES: Final = 128
 ENTRY_BYTES: Final = 16
 FORMAT_VERSION: Final = 1
@@ -124,8 +125,7 @@ class BlockSums:
             self.lengths[index], self.crcs[index] = length, crc
 
     def cut(self, size_bytes: int) -> None:
-        """Drop the entries of all blocks from `size_bytes` on, including the block at that
-        position."""
+        """Drop the entries of the block at position `size_bytes` and of all later blocks."""
         keep = size_bytes // BLOCK_BYTES
         del self.lengths[keep:]
         del self.crcs[keep:]

@@ -268,8 +268,8 @@ class PosixWriterEpoch:
 
     @property
     def number(self) -> int:
-        """Number of the epoch. The number is greater than that of every earlier process of this
-        project that wrote to the prefix. A Java broker has no number."""
+        """Number of the epoch. The number is greater than the numbers of all earlier processes of
+        this project that wrote to the prefix. A Java broker has no number."""
         return self._number
 
     def check(self) -> None:
@@ -340,7 +340,7 @@ def _make_unknown_mark() -> WriterMark:
 
 
 def describe_last_writer(directory: str) -> str | None:
-    """Return a description of the present or last holder of a broker folder's lock, or None if
+    """Return a description of the current or last holder of a broker folder's lock, or None if
     there was no holder."""
     path = f"{directory}/{WRITER_FILE_NAME}"
     return _describe_owner(path) if _read_owner(path) else None

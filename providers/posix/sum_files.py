@@ -121,7 +121,8 @@ class SumCache:
 
 
 class SegmentSums:
-    """Checksums of one open segment. Reads may run beside one write at a time.
+    """Checksums of one open segment. Reads may run during a write. Only one write may run at a
+    time.
 
     `path`: path of the segment.
     `is_durable`: whether a truncation of the checksums is synced.
@@ -226,9 +227,9 @@ class SegmentSums:
 
     def is_foreign(self, sums: BlockSums, fd: int) -> bool:
         """Return whether checksums that do not match may belong to an earlier segment, which Java
-        has deleted and recreated under the same name. Then the file was written later, and does not
-        begin with the times in the checksums. A consume queue begins with no time. Raises
-        OSError."""
+        has deleted and recreated under the same name. In that case the file was written later, and
+        does not begin with the times in the checksums. A consume queue has no time at its
+        beginning. Raises OSError."""
         if self._calls.fstat(fd).st_mtime_ns == sums.modified_ns:
             return False
         if self._id.type is FileSegmentType.CONSUME_QUEUE:
@@ -245,9 +246,9 @@ class SegmentSums:
             self._fresh = BlockSums()
 
     def begin_write(self, fd: int, position: int, size: int, modified_ns: int) -> None:
-        """Prepare a write at `position` of a segment of `size` bytes with this modification time:
-        checksums from `position` on are dropped before the bytes change. `end_write` must follow.
-        Raises OSError on failure."""
+        """Prepare a write at `position` of a segment that has `size` bytes and the given
+        modification time. Checksums of bytes at and after `position` are dropped before the bytes
+        change. `end_write` must follow. Raises OSError on failure."""
         if self._end == position == size:
             return
         self._end = None
@@ -474,8 +475,8 @@ def find_bad_blocks(
     sums: BlockSums, start: int, end: int, data: memoryview, data_start: int
 ) -> list[DamagedBlock]:
     """Return the blocks that touch [start, end), are complete in `data`, and do not match their
-    checksums. `data` is the segment from `data_start` on. A block whose end is missing in `data` is
-    skipped, because its checksum may cover more bytes."""
+    checksums. `data`: bytes of the segment, starting at `data_start`. A block whose end is missing
+    in `data` is skipped, because its checksum may cover more bytes."""
     bad = []
     first, behind = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
     begin = first * BLOCK_BYTES - data_start  # of a block, in the data

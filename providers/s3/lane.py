@@ -213,8 +213,8 @@ class ServerClock:
         self._known: tuple[int, float] | None = None
 
     def tell(self, date: str) -> None:
-        """Store the time of a `Date` header. The header has whole seconds, so this time is up to
-        one second late."""
+        """Store the time of a `Date` header. The header has whole seconds, so the stored time is up
+        to one second behind."""
         try:
             told_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
         except (ValueError, OverflowError):
@@ -259,8 +259,8 @@ class Lane:
     """One path for requests. `make`: returns a client with new credentials. `make` is called again
     when the credentials have expired. `dialect`: dialect of all clients.
 
-    `read_gate`: limit of GETs.
-    `gate`: limit of all other requests, so that a commit waits for no read.
+    `read_gate`: limit of GETs. `gate`: limit of all other requests, so that a commit never waits
+    for a read.
     """
 
     make: Callable[[], BotoClient]
@@ -287,8 +287,8 @@ class Lane:
         consume: Callable[[object], object] | None = None,
         **params: Any,
     ) -> Any:
-        """Send one request with boto3's client, and retry while its failure may pass and the budget
-        of the operation allows. Raises S3Failure.
+        """Send one request with boto3's client, and retry while the failure may be temporary and
+        the operation's retry budget allows. Raises S3Failure.
 
         `what`: operation and object, for messages.
         `key`: for the meter.
@@ -321,7 +321,7 @@ class Lane:
 
     def may_retry(self) -> bool:
         """Take one retry from the operation's budget and from the quota of all requests. Return
-        whether both have one."""
+        whether both had one left."""
         return take_retry() and self._quota.take()
 
     def pause(self, attempt: int) -> None:

@@ -66,8 +66,8 @@ def list_folders(lane: Lane, place: S3Place) -> list[str]:
 
 
 def list_names(lane: Lane, place: S3Place, folder: str) -> list[str]:
-    """Return the sorted names of objects and folders directly below a folder, or all names without
-    one."""
+    """Return the sorted names of the objects and folders directly below a folder. With an empty
+    `folder`, return those directly below the tier's prefix."""
     prefix = f"{folder}/" if folder else ""
     start = len(_full_prefix(place, prefix))
     names: set[str] = set()

@@ -83,8 +83,8 @@ class Multipart:
                 )
 
     def _create(self, key: str, params: dict[str, object]) -> str | None:
-        """Begin an upload. Return its id. Return None if the key exists, on an endpoint that checks
-        the condition in this request."""
+        """Begin an upload. Return its id, or None if the key exists. Only some endpoints check this
+        condition in this request."""
         try:
             answer = self._call("create_multipart_upload", "CreateMultipartUpload", key, **params)
         except PreconditionFailed:

@@ -43,8 +43,8 @@ class _BodyCut(Exception):
 
 
 class _TimedSocket:
-    """Socket below a body's buffers whose stream ends at a deadline. Bytes received before the
-    deadline are kept, and the read needs no more pieces than without a deadline."""
+    """Socket under the buffers of a body. Its stream ends at a deadline. Bytes received before the
+    deadline are kept. The read needs no more pieces than without a deadline."""
 
     def __init__(self, socket: Any, is_late: Callable[[], bool]) -> None:
         self._socket = socket

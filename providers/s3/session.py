@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tieredstore.providers.s3.settings import S3Settings
 
 BULK_CONNECTIONS = 8
-"""Number of connections, and so of concurrent requests, for merges, seals and deletions."""
+"""Maximum number of connections, and therefore of concurrent requests, for merges, seals and
+deletions."""
 CONNECT_TIMEOUT_MS = 2_000
 _SESSION_NAME = "tieredstore"
 _log = logging.getLogger(__name__)

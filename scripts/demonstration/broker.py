@@ -73,7 +73,7 @@ def play(folder: Path) -> Played:
 
 
 def consume(client: BrokerClient) -> list[bytes]:
-    """Read every queue from its first message on, in order, until all sent messages were
+    """Read every queue in order, starting at its first message, until all sent messages were
     received."""
     bodies: dict[int, list[bytes]] = {}
     offsets = {

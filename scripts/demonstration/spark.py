@@ -25,8 +25,8 @@ Java versions ignore it."""
 
 
 class Counting:
-    """A running Spark program. Spark's log and errors are written to the file `log`. The program is
-    ended with the block."""
+    """A running Spark program. Spark's log and errors are written to the file `log`. The program
+    ends with the block."""
 
     def __init__(self, log: Path) -> None:
         self._log = log

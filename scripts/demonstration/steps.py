@@ -61,8 +61,8 @@ def show(options: Options, counting: Counting | None) -> int:
 
 
 def explain_rest(topics: Sequence[Row], config: StoreConfig) -> str:
-    """Print which parts of a store are uploaded to a tier, and why the other parts are not.
-    `topics`: as in `store stat`."""
+    """Explain which parts of a store are uploaded to a tier, and why the other parts are not.
+    Returns the text. `topics`: as in `store stat`."""
     filtered = TopicFilter(config)
     rest: dict[str, int] = {}
     light = taken = 0

@@ -63,7 +63,7 @@ def _sentence(text: str) -> str:
 
 
 def _text_of(command: click.Command) -> str:
-    """Return the text of a help. Paragraphs that begin with a backspace keep their lines, as in
+    """Return a command's help text. Paragraphs that begin with a backspace keep their lines, as in
     `--help`."""
     paragraphs = []
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):

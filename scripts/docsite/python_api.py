@@ -22,7 +22,7 @@ This page is generated from the docstrings. [From Python](../python.md) has exam
 """
 _LINE: Final = 90
 _DEFAULT: Final = re.compile(r"^<.*>$")
-"""Default value of a parameter that has no text in Python, such as a clock."""
+"""Pattern of a parameter's default value that has no form in Python source, such as a clock."""
 SECTIONS: Final[tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]] = (
     (
         "A tier as a table",

@@ -107,7 +107,7 @@ _Found = TypeVar("_Found")
 
 class LookUps:
     """Runs clients' queries by time, key and id in separate threads. A tier that does not answer
-    blocks only these threads, and not the threads that write the files of `config/`. Call `run` on
+    blocks only these threads. The threads that write the files of `config/` continue. Call `run` on
     the event loop."""
 
     def __init__(self, threads: int = THREADS, max_calls: int = MAX_CALLS) -> None:

@@ -21,7 +21,7 @@ smaller than this number, that quarter is reserved."""
 
 
 FAST_DISTANCE: Final = 2
-"""Number by which the second remoting port is below `listenPort`, as in Java."""
+"""Distance of the second remoting port below `listenPort`, as in Java."""
 _TRIES: Final = 16
 _log = logging.getLogger(__name__)
 

@@ -35,9 +35,9 @@ from tieredstore.message.tag_filter import TagFilter
 
 
 class ExactTagFilter(TagFilter):
-    """Accepts the messages that have one of `tags`. The filter compares the text of the tags and
-    not only their hashes, because two tags may have the same hash. For clients that do not compare
-    the text themselves (gRPC)."""
+    """Accepts the messages that have one of `tags`. The filter compares the text of the tags in
+    addition to their hashes, because two tags may have the same hash. For clients that do not
+    compare the text themselves (gRPC)."""
 
     __slots__ = ("tags",)
 

@@ -1,4 +1,4 @@
-"""SharedCalls: one running call per key, whose result all callers get."""
+"""SharedCalls: one running call per key. All callers with this key get its result."""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ _about: list[Path] = []
 
 
 def note_store(store: Path | None) -> None:
-    """Set the store that is meant by errors of damage without a path. None means that a tier is
-    meant."""
+    """Set the store to which errors of damage without a path refer. None means that they refer to a
+    tier."""
     _about[:] = [] if store is None else [store]
 
 

@@ -58,8 +58,8 @@ class Pulled(NamedTuple):
 
 class BrokerClient:
     """Connection to a broker, used as a context manager. `credentials`: they sign the requests.
-    Each call raises Unavailable if the broker does not answer, Busy if the broker cannot accept
-    requests at present, and Invalid if the broker refuses the request."""
+    Each call raises Unavailable if the broker does not answer, Busy if the broker currently cannot
+    accept requests, and Invalid if the broker refuses the request."""
 
     def __init__(self, address: str, credentials: SessionCredentials | None = None) -> None:
         self._address = address

@@ -23,7 +23,7 @@ class BackupKind(enum.StrEnum):
     CONFIG = "config"
     METADATA = "metadata"
     DELETED = "deleted"
-    """All entries about deleted topics, if the tier has no segments of these topics any more."""
+    """All entries about deleted topics, if the tier no longer has segments of these topics."""
     DELETING = "deleting"
     """All entries about deleted topics, if the tier may still have segments of some of these
     topics."""

@@ -128,7 +128,7 @@ class BlockCovering(BlockChecked, Protocol):
     Optional."""
 
     def cover_blocks(self, id: SegmentId) -> BlockCoverage:
-        """Compute checksums for blocks that have none, from their present bytes. A damaged block
+        """Compute checksums for blocks that have none, from their current bytes. A damaged block
         stays damaged. Requires the writer epoch. Raises the errors of `check_blocks`."""
         ...
 

@@ -48,7 +48,7 @@ class DispatchSource(Protocol):
         ...
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
-        """Read up to `count` consume queue units from `offset` on, as an array of
+        """Read up to `count` consume queue units, starting at `offset`, as an array of
         `message.consume_queue.UNIT_DTYPE` (physical_offset, size, tags_code). The array is shorter
         at the end of a file, and empty outside the queue."""
         ...
@@ -178,7 +178,7 @@ class HistorySource(Protocol):
         find_end_offsets: Callable[[str], Mapping[int, int]],
         find_deleted_ends: Callable[[str], Mapping[int, int]] | None = None,
     ) -> None:
-        """Set where queues begin that the store does not have: after the end of their history
+        """Set where a queue begins that is new to the store: after the end of its history
         elsewhere.
 
         `find_end_offsets`: returns the queues of a topic that exist elsewhere, with the end offset
@@ -199,6 +199,6 @@ class HistorySource(Protocol):
         ...
 
     def forget_deletions(self, topics: Collection[str]) -> None:
-        """Stop keeping the deletions of these topics for longer than the store's commit log has
-        them, because the tier has recorded them permanently. Raises Unavailable."""
+        """Keep the deletions of these topics only while the store's commit log has them, because
+        the tier has recorded them permanently. Raises Unavailable."""
         ...

@@ -132,7 +132,7 @@ The function must return quickly."""
 
 
 class GetRequest(msgspec.Struct, frozen=True, gc=False):
-    """Request for the messages of a queue that match a filter, from an offset on.
+    """Request for the messages of a queue that match a filter, starting at a queue offset.
 
     The answer has at most `max_count` messages, and at most `max_bytes` of records (RocketMQ's
     maxTotalMsgSize), unless the first message is larger. The transfer limits of a store apply too.
@@ -182,7 +182,7 @@ class MessageReader(Protocol):
 
     @abstractmethod
     def get(self, request: GetRequest) -> GetMessageResult:
-        """Get the messages that a request asks for, blocking."""
+        """Get the messages that a request asks for. Blocks."""
 
     @abstractmethod
     async def get_async(self, request: GetRequest) -> GetMessageResult:
@@ -261,8 +261,8 @@ class MessageStore(MessageReader, Protocol):
         ...
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
-        """Return the message that starts at a byte of the local commit log, or None if no message
-        starts at that byte."""
+        """Return the message that starts at `physical_offset` in the local commit log, or None if
+        no message starts there."""
         ...
 
     async def look_message_by_offset_async(self, physical_offset: int) -> StoredMessage | None:
@@ -388,7 +388,7 @@ class CountedStore(Protocol):
         ...
 
     def measure(self) -> StoreFigures:
-        """Return the present figures."""
+        """Return the current figures."""
         ...
 
 

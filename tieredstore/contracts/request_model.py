@@ -23,7 +23,7 @@ Deletions: TypeAlias = Counter[int]
 
 
 class ModelledQueue(ABC):
-    """Model of one queue, from its first message on. Times are epoch ms and never decrease.
+    """Model of one queue, starting with its first message. Times are epoch ms and never decrease.
     `requests`: requests until now, without deletions and fence checks, because queues share those.
     `deletions`: see `Deletions`. `regrouped`: bytes that were written to group objects again. The
     key is the number of the period, of `regroup_ms` each, since the epoch."""

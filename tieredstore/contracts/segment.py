@@ -96,7 +96,7 @@ class Written:
 class FencedWrite:
     """Result of a write that wrote nothing, because another writer has written at the position.
     `stale`: the other writer lost its epoch to this writer, or the segment is sealed. In both cases
-    a new segment may continue at this position. If not `stale`, `writer` is the present owner of
+    a new segment may continue at this position. If not `stale`, `writer` is the current owner of
     the epoch."""
 
     size_bytes: int

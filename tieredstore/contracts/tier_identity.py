@@ -72,9 +72,9 @@ class IdentifiedTier(Protocol):
     """Provider that keeps the identity and the change number of a tier. Optional."""
 
     def read_mark(self, broker_name: str, since: int) -> TierMark:
-        """Read the mark of a broker's part, with the writers of the epochs from `since` on. If
-        `since` is 0, only with the writer of the newest epoch. Writes nothing. Raises Unavailable,
-        Corrupt."""
+        """Read the mark of a broker's part, with the writers of all epochs starting at `since`. If
+        `since` is 0, the mark has only the writer of the newest epoch. Writes nothing. Raises
+        Unavailable, Corrupt."""
         ...
 
     def list_brokers(self) -> Iterator[str]:

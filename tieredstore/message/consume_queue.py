@@ -56,7 +56,7 @@ EXTENDED_UNIT_SIZE: Final = 20
 
 
 class BatchUnit(NamedTuple):
-    """Unit of one record with `batch_size` messages from queue offset `base_offset` on."""
+    """Unit of one record with `batch_size` messages, starting at queue offset `base_offset`."""
 
     physical_offset: int
     size: int
@@ -109,9 +109,9 @@ def find_last_message(
     Searches backwards. The first step reads only the last unit, because it nearly always locates a
     message. Raises the errors of the functions.
 
-    `read_units`: of (queue offset, count). Returns UNIT_DTYPE from that offset on, or none.
-    `find_candidates`: bool[n], the units whose bytes may exist.
-    `is_message`: of (queue offset, physical offset, size). Called for candidates only.
+    `read_units`: of (queue offset, count). Returns UNIT_DTYPE[n], starting at that offset, or no
+    units. `find_candidates`: bool[n], the units whose bytes may exist. `is_message`: of (queue
+    offset, physical offset, size). Called for candidates only.
     """
     count = 1
     while until > first:

@@ -224,7 +224,8 @@ def topic_field(topic: str, *, auto_version: bool = True) -> tuple[int, bytes]:
 
 
 def find_unfit_number(*messages: Message) -> str:
-    """Return the name of a number of the message that does not fit its field in the record."""
+    """Return the name of a numeric field whose value, in one of the messages, does not fit into the
+    record."""
     for message in messages:
         for name, bits in _NUMBERS:
             value = getattr(message, name)
@@ -404,7 +405,7 @@ def encode_record(
 
 
 def copy_parts(parts: Sequence[Buffer], target: memoryview, position: int) -> int:
-    """Write the concatenation of `parts` into `target` from `position` on. Large parts are not
+    """Write the concatenation of `parts` into `target`, starting at `position`. Large parts are not
     joined first. Returns the end position. `target` must be large enough."""
     joined: list[Buffer] = []
     size = 0

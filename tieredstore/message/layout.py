@@ -106,7 +106,7 @@ def size_and_magic(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def is_head_of_message(head: Buffer, size: int) -> bool:
-    """Return whether `head` is the beginning of a message's record of this size. False for fewer
+    """Return whether `head` is the beginning of a message record with this size. False for fewer
     than 8 bytes."""
     return len(head) >= BLANK_SIZE and _SIZE_AND_MAGIC.unpack_from(head) in (
         (size, MAGIC_V1),
@@ -115,9 +115,9 @@ def is_head_of_message(head: Buffer, size: int) -> bool:
 
 
 def was_head_written(head: Buffer, size: int, position: int) -> bool:
-    """Return whether the first 8 bytes of a message's record of this size were written. False if an
+    """Return whether the first 8 bytes of a message record with this size were written. False if an
     interrupted write may have left them: all zeros, or zeros on one side of a sector's border. Any
-    other bytes were written, and are damaged if they are no record head. `position`: position of
+    other bytes were written, and are damaged if they are not a record head. `position`: position of
     the record in its file (bytes)."""
     if is_head_of_message(head, size):
         return True
@@ -133,7 +133,7 @@ def was_head_written(head: Buffer, size: int, position: int) -> bool:
 
 
 def has_magic(head: Buffer) -> bool:
-    """Return whether `head` is the beginning of a message's record of any size."""
+    """Return whether `head` is the beginning of a message record of any size."""
     return int.from_bytes(head[MAGIC_POSITION:BODY_CRC_POSITION]) in MAGICS
 
 
@@ -147,13 +147,13 @@ def names_place(head: Buffer, queue_offset: int, physical_offset: int) -> bool:
 
 
 def is_blank_record(buffer: Buffer, position: int) -> bool:
-    """Return whether a record that ends a commit log file begins at the position. False at the
+    """Return whether a record that ends a commit log file begins at `position`. False at the
     buffer's end."""
     return bytes(buffer[position + MAGIC_POSITION : position + BLANK_SIZE]) == _BLANK_BYTES
 
 
 def check_size(buffer: Buffer, position: int, end: int) -> int:
-    """Check magic and bounds of the record at a position, and return its size. Raises Corrupt."""
+    """Check magic and bounds of the record at `position`, and return its size. Raises Corrupt."""
     size, magic = size_and_magic(buffer, position, end)
     if magic not in MAGICS:
         raise make_corrupt_error(position, "magic", "daa320a7 or daa320ab", f"{magic:08x}")

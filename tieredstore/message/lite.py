@@ -57,8 +57,8 @@ def make_parent_prefix(parent: str) -> str:
 
 
 def find_lite_fault(lite: LiteTopic) -> str | None:
-    """Return why no message can be put in this lite topic, or None if messages can. A `$` in its
-    name would stop the dispatch of a Java broker."""
+    """Return the reason why no message can be put in this lite topic, or None if messages can be
+    put. A `$` in its name would stop the dispatch of a Java broker."""
     if is_blank(lite.name):
         return "expected a name, found a blank one"
     for separator in (_SEPARATOR, ","):

@@ -57,8 +57,9 @@ _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 def find_name_fault(name: str) -> str | None:
-    """Return why a name cannot be a component of a path, in a local store or in a tier, or None for
-    a valid name. The text continues after the name: "is empty", "starts with a dot", …"""
+    """Return the reason why a name cannot be a component of a path, in a local store or in a tier,
+    or None for a valid name. The text continues after the name: "is empty", "starts with a dot",
+    …"""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -107,8 +108,8 @@ MAX_QUEUE_ID: Final = 65_535
 
 
 def illegal_topic(topic: str, queue_id: int) -> str | None:
-    """Return why no message may be put in this queue, or None for a valid queue. The length limits
-    are RocketMQ's. A topic is a folder's name, in the store and in a tier."""
+    """Return the reason why no message may be put in this queue, or None for a valid queue. The
+    length limits are RocketMQ's. A topic is a folder's name, in the store and in a tier."""
     try:
         length = len(topic.encode())
     except UnicodeEncodeError:

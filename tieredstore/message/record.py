@@ -230,7 +230,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
 
 def decode_record(buffer: Buffer, position: int = 0, *, tags_code: int = 0) -> StoredMessage:
-    """Decode the record that starts at a byte of a buffer. Its CRCs are not checked. Raises
+    """Decode the record that starts at `position` in a buffer. Its CRCs are not checked. Raises
     Corrupt, which names the position, for anything but a whole record."""
     size = check_size(buffer, position, len(buffer))
     sections = locate(buffer, position, size)

@@ -14,8 +14,8 @@ from tieredstore.message.crc import raw_crc32
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 HEAD_BYTES: Final = 80
-"""Number of first bytes of the segment, and of its last range, that a record keeps to identify the
-segment."""
+"""Number of bytes that a record keeps from the beginning of the segment, and from the beginning of
+its last range, to identify the segment."""
 _MAGIC: Final = b"TSTIMES\0"
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct(">8sIIqqI4x80s80s")
@@ -131,7 +131,8 @@ RANGE_BYTES: Final = 1 << 20
 
 
 def cut_ranges(starts: Int64s, ends: Int64s) -> Iterator[tuple[int, int]]:
-    """Yield the messages [low, high) of each range, as numbers from 0 on (see `make_ranges`)."""
+    """Yield the messages [low, high) of each range, as message numbers, starting at 0 (see
+    `make_ranges`)."""
     low, count = 0, len(starts)
     while low < count:
         high = int(ends.searchsorted(starts[low] + RANGE_BYTES, side="right"))
@@ -144,8 +145,8 @@ def make_ranges(starts: Int64s, ends: Int64s, first: int, times: Int64s) -> list
     """Group messages into ranges.
 
     `starts`, `ends`: int64[n], bytes of the commit log. Each message begins at the end of the
-    previous one. `first`: queue offset of the first message. The other messages have the following
-    offsets. `times`: int64[n], epoch ms.
+    previous one. `first`: queue offset of the first message. The other messages have consecutive
+    offsets after it. `times`: int64[n], epoch ms.
     """
     ranges: list[TimedRange] = []
     for low, high in cut_ranges(starts, ends):

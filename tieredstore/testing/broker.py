@@ -133,7 +133,7 @@ class Broker:
             self._closing.close()
 
     def _give_up(self, starting: asyncio.Task[None]) -> None:
-        """Cancel a start, which stops its parts in order."""
+        """Cancel a start. The parts that have already started are stopped in order."""
 
         async def cancel() -> None:
             starting.cancel()

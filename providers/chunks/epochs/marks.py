@@ -43,8 +43,8 @@ def find_latest_epoch(client: ObjectClient, folder: str, known: int = 0) -> tupl
 
 
 def find_stores(client: ObjectClient, folder: str, known: int) -> tuple[int, frozenset[int]]:
-    """Return the newest epoch like `find_latest_epoch`, and the epochs from `known` on whose owner
-    was a starting store that has accepted messages since."""
+    """Return the newest epoch like `find_latest_epoch`. Also return the epochs, starting at
+    `known`, whose owner was a starting store and has accepted messages since."""
     start_after = f"{folder}/{known - 1:020d}.store" if known > 0 else ""
     names = _list_names(client, folder, start_after)
     latest, _ = _find_latest(names)
@@ -88,7 +88,8 @@ version have no mark."""
 
 
 def describe_mark(mark: WriterMark | None) -> dict[str, object]:
-    """Return the keys with which an epoch object contains a mark. Epochs of jobs have no mark."""
+    """Return the keys and values that store a mark in an epoch object. Epochs of jobs have no
+    mark."""
     if mark is None:
         return {"kind": WriterKind.JOB.value}
     return {"tier": mark.identity, "kind": mark.kind.value, "store": mark.store}

@@ -96,7 +96,7 @@ def _read_stat(pid: int) -> list[str]:
 
 
 _PER_TIME = 4
-"""Number of renewals in the time after which an unrenewed epoch counts as abandoned."""
+"""Number of renewals within the time after which an epoch without renewals counts as abandoned."""
 _LEAST_INTERVAL_MS = 1_000
 _MOST_INTERVAL_MS = 24 * 3_600_000
 _log = logging.getLogger(__name__)

@@ -196,8 +196,8 @@ def check_format(version: object, name: str) -> None:
 
 
 def decompress(content: bytes, name: str, what: str = "an epoch manifest") -> tuple[bytes, bool]:
-    """Return the decompressed content of an object, and whether it is complete. `Corrupt` names the
-    object and its expected kind. Raises Corrupt."""
+    """Return the decompressed content of an object, and whether it is complete. `what`: expected
+    kind of the object. Raises Corrupt, naming the object and `what`."""
     unpacker = zlib.decompressobj()
     try:
         found = unpacker.decompress(content, _MAX_CONTENT_BYTES)
@@ -244,5 +244,5 @@ def _iterate(content: _Content) -> Iterator[tuple[SegmentId, ManifestEntry]]:
 
 
 def sort_key(id: SegmentId) -> SortKey:
-    """Return the sort key of segments."""
+    """Return the sort key of a segment."""
     return id.path, int(id.type), id.base_offset

@@ -23,7 +23,7 @@ class Generations(Protocol):
         ...
 
     def make(self) -> Generation:
-        """Return a new generation, to which nothing was written."""
+        """Return a new generation that has no writes yet."""
         ...
 
     def leave(self, id: SegmentId, *, unsure: bool = False) -> None:
@@ -38,8 +38,8 @@ class Generations(Protocol):
 
     def get_begun(self, id: SegmentId) -> Mapping[Generation, int]:
         """Return the first positions of generations to which a write was sent after a request
-        without a response. From such a position on, bytes of earlier generations are invalid, even
-        if the new bytes are not listed."""
+        without a response. Starting at such a position, bytes of earlier generations are invalid,
+        even if the new bytes are not listed."""
         ...
 
     def forget(self, id: SegmentId) -> None:

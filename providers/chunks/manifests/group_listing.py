@@ -39,7 +39,7 @@ _MAX_STARTS = 8
 """Maximum number of times that a listing starts again because a group was deleted before its index
 was read."""
 _MAX_MISSES = 3
-"""Number of listings without a group after which the group counts as lost."""
+"""A group that is missing in this number of listings counts as lost."""
 _KEPT_BROKEN = 10_000
 _RETRY_MS = 30_000
 _QUEUE_PARTS = 3

@@ -44,15 +44,15 @@ class KeyRange(NamedTuple):
     end: str = ""
 
     def list(self, client: ObjectClient) -> Iterator[ObjectInfo]:
-        """Yield the objects. The last page that is requested may also have keys from `end` on,
-        which are left out."""
+        """Yield the objects. Keys at or after `end` are left out, although the last requested page
+        may contain them."""
         listed = client.list(self.prefix, self.start)
         return takewhile(lambda info: info.key < self.end, listed) if self.end else listed
 
 
 def split(prefix: str, queue_folders: Sequence[str], threads: int) -> list[KeyRange]:
-    """Split the keys below a prefix into ranges with about the same number of the given folders,
-    whose names end with "/"."""
+    """Split the keys below a prefix into ranges. Each range has about the same number of the given
+    folders. The folders' names end with "/"."""
     folders = sorted({folder for folder in queue_folders if folder.startswith(prefix)})
     count = max(min(threads * _RANGES_A_THREAD, len(folders) // LEAST_QUEUES), 1)
     bounds = [folders[len(folders) * number // count] for number in range(1, count)]
@@ -314,7 +314,7 @@ class SegmentListings:
         return "/".join(parts[:6])
 
     def _segment_id(self, folder: str) -> SegmentId | None:
-        """Return the segment with this folder. None if the folder is not that of a segment."""
+        """Return the segment with this folder. None if it is not the folder of a segment."""
         parts = folder.removeprefix(f"{self._cluster_folder}/").split("/")
         if len(parts) != 5:
             return None
@@ -330,8 +330,8 @@ class SegmentListings:
 def _note_others(
     objects: Iterable[ObjectInfo], epoch_manifest: EpochManifest, backups: list[BackupName]
 ) -> None:
-    """Record the epochs of group objects, and the backups, which are listed among the segments of a
-    broker."""
+    """Record the epochs of group objects, and record the backups. A listing of a broker's segments
+    contains both."""
     for info in objects:
         folder, _, last = info.key.rpartition("/")
         if folder.endswith(f"/{BACKUP_FOLDER}"):

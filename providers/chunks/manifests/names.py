@@ -129,7 +129,7 @@ def is_grouped_name(name: str) -> bool:
 
 
 def find_group(name: str) -> str:
-    """Return the name of the shared object from the name of bytes in this object."""
+    """Return the name of the shared object that a name of bytes contains."""
     return name.partition("@")[2]
 
 
@@ -139,8 +139,8 @@ def find_queue_folder(folder: str) -> str:
 
 
 def make_key(folder: str, name: str) -> str:
-    """Return the key of the object that has some bytes of a segment. `folder`: the segment's
-    folder. `name`: the object's name in the segment's manifest."""
+    """Return the key of an object that has bytes of a segment. `folder`: the segment's folder.
+    `name`: the object's name in the segment's manifest."""
     _, _, carrier = name.partition("@")
     if not carrier:
         return f"{folder}/{name}"

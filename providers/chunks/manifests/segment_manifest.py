@@ -334,7 +334,7 @@ def _parse(objects: Iterable[ObjectInfo], folder: str) -> list[tuple[ObjectName,
 def _find_ends(
     writes: Iterable[tuple[Generation, int]], epoch: int, begun: Mapping[Generation, int]
 ) -> dict[Generation, int]:
-    """Return the end of each generation of an epoch, which is the start of a later generation.
+    """Return the end of each generation of an epoch. A generation ends at the start of a later one.
     `writes`: generation and start of each write."""
     begins = dict(begun)
     for generation, start in writes:
@@ -368,8 +368,8 @@ def _cut(extent: Extent, generation: Generation, inherited: ManifestEntry) -> li
 
 
 def _walk(content: list[Extent], inherited: ManifestEntry) -> SegmentManifest:
-    """Return the manifest of the extents from position 0 on. At each position, this function takes
-    the merged run with the highest rank, or else the write that begins there."""
+    """Return the manifest of the extents, starting at position 0. At each position, this function
+    takes the merged run with the highest rank, or else the write that begins there."""
     chunks: dict[int, Extent] = {}
     runs: list[Extent] = []
     for extent in content:
@@ -412,17 +412,17 @@ def _walk(content: list[Extent], inherited: ManifestEntry) -> SegmentManifest:
 
 
 def rank_run(run: Extent) -> tuple[int, bool, str]:
-    """Return the sort key that selects the valid run among the runs that begin up to a position.
-    The run with the highest end wins. Among runs with the same end, a run in the segment's own
-    folder wins, because groups are temporary, and then the newest run, by its generation or its
-    group. The sources of the run, and older attempts without a response, are deleted later.
-    Deletion and listing must use the same rule."""
+    """Return the sort key that selects the valid run among all runs that begin at or before a
+    position. The run with the highest end wins. Among runs with the same end, a run in the
+    segment's own folder wins, because groups are temporary, and then the newest run, by its
+    generation or its group. The sources of the run, and older attempts without a response, are
+    deleted later. Deletion and listing must use the same rule."""
     return run.end, not run.is_shared, find_group(run.name) or run.name
 
 
 def _find_covered(manifest: SegmentManifest, content: list[Extent]) -> list[Garbage]:
-    """Yield objects that the content does not need: writes and runs that are completely contained
-    in one object of the content. No other manifest needs them either."""
+    """Return the objects that the content does not need: writes and runs that are completely
+    contained in one object of the content. No other manifest needs them either."""
     used = {extent.name for extent in manifest.extents}
     found: dict[str, Garbage] = {}
     for extent in content:

@@ -84,8 +84,7 @@ class ModelledChunks(ModelledQueue):
     """A queue as a chunk log would store it. Not thread-safe."""
 
     def __init__(self, settings: ChunkSettings, limits: ClientLimits, share: float) -> None:
-        """Create an empty queue. `share`: share of this queue in the caches, which all queues
-        use."""
+        """Create an empty queue. `share`: this queue's share of the caches that all queues use."""
         super().__init__()
         self._settings = settings
         self._limits = limits

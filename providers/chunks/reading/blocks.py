@@ -23,7 +23,7 @@ Wanted = list[tuple[int, int]]
 class BlockReader:
     """Cache of aligned blocks of `block_bytes`. The key of a block contains its segment's
     `incarnation`, a number that changes when the cached bytes may be out of date. A segment's last
-    block is cached with its present length, and extended when the segment has grown."""
+    block is cached with its current length, and extended when the segment has grown."""
 
     def __init__(self, cache: ByteCache, block_bytes: int, gap_bytes: int) -> None:
         self._cache = cache

@@ -187,12 +187,12 @@ class Hedge:
 
 
 CARRIER_BYTES: Final = 64 << 10
-"""Maximum size of a write with units that is always read completely, even if a part is
-requested."""
+"""Maximum size, in bytes, at which a write with units is always read completely, even if only a
+part is requested."""
 CARRIERS_BYTES: Final = 16 << 20
 CHECKED_BYTES: Final = 64 << 10
-"""Maximum size of an extent with a CRC that is always read completely, even if a part is
-requested."""
+"""Maximum size, in bytes, at which an extent with a CRC is always read completely, even if only a
+part is requested."""
 
 
 class ObjectGone(Corrupt):

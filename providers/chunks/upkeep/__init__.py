@@ -1,1 +1,1 @@
-"""Maintenance of segments besides appending: merging, sealing, garbage."""
+"""Maintenance of segments: merging, sealing, deletion of garbage."""

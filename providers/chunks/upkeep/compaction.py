@@ -1,8 +1,8 @@
 """Maintenance of one segment: merge, seal, collect garbage, delete. Only a tombstone changes the
 content of the segment. All other steps change only its objects, so a crash after any request leaves
 a segment with the same content. The objects that replace others are created first, then the writer
-epoch is confirmed, then the others are deleted. A later owner therefore considers the deleted
-objects garbage, too."""
+epoch is confirmed, then the replaced objects are deleted. A later owner therefore considers the
+deleted objects garbage, too."""
 
 from __future__ import annotations
 
@@ -273,8 +273,8 @@ class Compactor:
     def _store_units(
         self, log: SegmentState, authority: Authority, names: Iterable[str]
     ) -> list[SegmentState]:
-        """Store units that exist only in the given objects of a commit log as objects of the
-        consume queue. Call this before those objects are deleted. Returns the segments that
+        """Copy units to objects of the consume queue, if the units exist only in the given objects
+        of a commit log. Call this before those objects are deleted. Returns the segments that
         received units."""
         wanted: dict[SegmentId, set[str]] = {}
         for name in names:

@@ -67,8 +67,9 @@ def is_split(
     spread: float,
 ) -> bool:
     """Return whether the grouped bytes of a queue are due to be moved, for its commit log and its
-    consume queue. They are due if they are many, old, of only one file, or of a closed segment
-    (`is_marked`). `spread`: 0 to 1, so that similar queues are not all moved at the same time."""
+    consume queue. They are due if there are many of them, if they are old, if they belong to only
+    one of the two files, or if the segment is closed (`is_marked`). `spread`: 0 to 1, so that
+    similar queues are not all moved at the same time."""
     grouped = [*logged, *others]
     if not logged or not settings.group_bytes or is_marked:
         return bool(grouped)

@@ -86,9 +86,9 @@ class MergePolicy:
         return len(extents) < self.fan_in and length < least
 
     def find_run_of(self, extents: Sequence[Extent], names: Container[str]) -> Run | None:
-        """Return the first adjacent extents of the given names, to combine into one object, with
-        preceding extents that can be rewritten without extra cost. None without such extents. Their
-        size is limited so that they fit into memory."""
+        """Return the first adjacent extents with the given names, to combine them into one object.
+        Preceding extents that can be rewritten without extra cost are included. None without such
+        extents. The total size is limited so that the extents fit into memory."""
         first = next((i for i, extent in enumerate(extents) if extent.name in names), None)
         if first is None:
             return None

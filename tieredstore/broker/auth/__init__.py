@@ -1,1 +1,1 @@
-"""Users, their signatures and their rights."""
+"""Users, their signatures and their permissions."""

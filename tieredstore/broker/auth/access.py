@@ -61,13 +61,13 @@ class Caller(NamedTuple):
         return self.access is None or self.access.is_current(self.user)
 
     def allows(self, want: Want) -> bool:
-        """Return whether the sender has a right under the current users and policies. After a
-        change of the sender's password, the sender of an older request has no rights."""
+        """Return whether the sender has a permission under the current users and policies. After a
+        change of the sender's password, the sender of an older request has no permissions."""
         access = self.access
         return access is None or access.allows(self.user, want, self.source_ip)
 
     def require(self, *wants: Want) -> None:
-        """Raise Refused if the sender lacks one of the given rights."""
+        """Raise Refused if the sender lacks one of the given permissions."""
         for want in wants:
             if not self.allows(want):
                 raise Refused(
@@ -145,8 +145,8 @@ class AccessControl:
         return user.password == signer.password
 
     def allows(self, signer: User | None, want: Want, source_ip: str) -> bool:
-        """Return whether the signer of a request has a right. A super user has every right. A user
-        who was deleted, was disabled or changed the password since has none."""
+        """Return whether the signer of a request has a permission. A super user has every
+        permission. A user who was deleted, was disabled or changed the password since has none."""
         if signer is None or not self.is_current(signer):
             return False
         username = signer.username

@@ -1,4 +1,4 @@
-"""Policies (the rights of users on resources), and the choice of the rule that decides."""
+"""Policies (the permissions of users on resources), and the choice of the rule that decides."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ change or delete these topics."""
 
 
 def want_topic(name: str, *actions: Action) -> Want:
-    """Return the right that a request on a topic needs. A retry or dead-letter topic belongs to its
-    group: a user that may consume with the group may also send to this topic and read it, but
-    nothing else."""
+    """Return the permission that a request on a topic needs. A retry or dead-letter topic belongs
+    to its group: a user that may consume with the group may also send to this topic and read it,
+    but nothing else."""
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
             wanted = frozenset(actions)
@@ -66,15 +66,15 @@ def want_topic(name: str, *actions: Action) -> Want:
 
 
 def want_group(name: str, *actions: Action) -> Want:
-    """Return the right that a request on a consumer group needs."""
+    """Return the permission that a request on a consumer group needs."""
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         name = name.removeprefix(prefix)
     return Want(ResourceType.GROUP, name, frozenset(actions))
 
 
 def want_light_queues(properties: bytes) -> Iterator[Want]:
-    """Yield the rights that a sender needs for the light queues that the properties of a message
-    name. Such a message enters these queues and its own topic."""
+    """Yield the permissions that a sender needs for the light queues that the properties of a
+    message name. Such a message enters these queues and its own topic."""
     names = find_text(properties, INNER_MULTI_DISPATCH.encode())
     for name in names.split(",") if names else ():
         yield want_topic(name, Action.PUB)

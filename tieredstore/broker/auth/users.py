@@ -28,15 +28,15 @@ from tieredstore.errors import Invalid
 
 
 class UserType(enum.Enum):
-    """Kind of a user. A super user has all rights. A normal user has only the rights that its
-    policies give."""
+    """Kind of a user. A super user has all permissions. A normal user has only the permissions that
+    its policies give."""
 
     SUPER = "Super"
     NORMAL = "Normal"
 
 
 class UserStatus(enum.Enum):
-    """State of a user. A disabled user has no rights."""
+    """State of a user. A disabled user has no permissions."""
 
     ENABLE = "enable"
     DISABLE = "disable"

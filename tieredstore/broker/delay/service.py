@@ -171,7 +171,7 @@ class DeliveryService(ABC):
     @abstractmethod
     async def deliver_due(self) -> int:
         """Deliver due messages and return the number of delivered messages. Raises Unavailable if
-        the store refuses messages at present."""
+        the store currently refuses messages."""
 
     @abstractmethod
     def forget_lost(self) -> None:

@@ -2,9 +2,9 @@
 
 The timer topic holds the messages, each with its delivery time (TIMER_OUT_MS) and its real topic.
 Delivery times are kept in memory. A start reads them from the topic again.
-`config/tieredstoreTimers.json` holds the queue offset at which that read begins, and the time up to
-which all messages were delivered. The file is written after the deliveries. A crash may repeat some
-messages, but loses none.
+`config/tieredstoreTimers.json` holds the queue offset at which that read begins, and the latest
+time before which all messages were delivered. The file is written after the deliveries. A crash may
+repeat some messages, but loses none.
 
 A Java broker ignores `tieredstoreTimers.json`, and keeps `timerwheel`, `timerlog/` and
 `config/timercheck`. If `tieredstoreTimers.json` does not exist, `timercheck` is read. A message
@@ -183,7 +183,7 @@ class TimerMessageService(DeliveryService):
 
     @property
     def late_ms(self) -> int:
-        """How long the earliest message is overdue."""
+        """Time (ms) for which the earliest message is overdue."""
         first = self.progress.slots.find_first()
         return 0 if first is None else max(self._clock.now_ms() - first[0], 0)
 
@@ -197,7 +197,7 @@ class TimerMessageService(DeliveryService):
 
     async def deliver_due(self) -> int:
         """Read new messages of the timer topic and deliver due messages. Returns the number of
-        deliveries. Raises Unavailable if the store refuses messages at present."""
+        deliveries. Raises Unavailable if the store currently refuses messages."""
         await self._read_topic()
         count = 0
         slots = self.progress.slots
@@ -259,8 +259,8 @@ class TimerMessageService(DeliveryService):
 
     async def _deliver_slot(self, slot_ms: int, offsets: array[int]) -> int:
         """Deliver the messages of one slot, except recalled messages. Raises Unavailable if the
-        store refuses a message at present. A later call then continues with that message and
-        repeats no delivery."""
+        store currently refuses a message. A later call then continues with that message and repeats
+        no delivery."""
         count = done = 0
         last: PutMessageResult | None = None
         try:

@@ -37,18 +37,18 @@ class GrpcAccess:
         self._access = access
 
     def check(self, method: str, request: object, call: Call) -> None:
-        """Authenticate the sender of a call, and check the sender's rights. For a telemetry stream,
-        `check_settings` checks the rights later, because they depend on the stream's settings.
-        Raises Rejected and Refused."""
+        """Authenticate the sender of a call, and check the sender's permissions. For a telemetry
+        stream, `check_settings` checks the permissions later, because they depend on the stream's
+        settings. Raises Rejected and Refused."""
         call.caller = self._authenticate(call)
         if method != "Telemetry":
             wants = _list_wants(method, request, self._access.cluster)
             call.caller.require(*wants)
 
     def check_settings(self, settings: Settings, call: Call) -> None:
-        """Check the rights that a client's settings need, under the current users and policies,
-        because a stream may be open for months. `call`: the call that sent the settings. Raises
-        Rejected and Refused."""
+        """Check the permissions that a client's settings need, under the current users and
+        policies, because a stream may be open for months. `call`: the call that sent the settings.
+        Raises Rejected and Refused."""
         self._authenticate(call).require(*_list_wants_of_settings(settings))
 
     def _authenticate(self, call: Call) -> Caller:

@@ -53,7 +53,7 @@ MAX_ENTRIES: Final = 1_024
 """Maximum number of acknowledgements in one call."""
 MIN_RECEIVE_INVISIBLE_MS: Final = 10_000
 DEADLINE_MARGIN_MS: Final = 200
-"""Time (ms) before a client's deadline at which an answer without messages is sent."""
+"""An answer without messages is sent this time (ms) before a client's deadline."""
 _POLLING_TIME_VERSION: Final = "5.0.3"
 """First version of clients that know the code ILLEGAL_POLLING_TIME. Java compares versions as
 texts."""

@@ -165,7 +165,7 @@ def _check_text(code: Code, what: str, text: str) -> None:
 
 
 def check_lite_name(name: str) -> None:
-    """Raise Rejected for the name of a lite topic that Java's proxy refuses."""
+    """Raise Rejected for a lite topic name that Java's proxy refuses."""
     fault = None
     if props.is_blank(name):
         fault = "cannot be the char sequence of whitespace"
@@ -384,7 +384,7 @@ def _read_body(stored: StoredMessage) -> bytes:
 
 
 def parse_peer(peer: str) -> bytes:
-    """Return the address of a client as a record holds it. LOCALHOST for a text that is no
+    """Return the address of a client as a record holds it. LOCALHOST for a text that is not an
     address."""
     try:
         return parse_host(peer)

@@ -200,7 +200,7 @@ class Routes:
 
     async def query_route(self, request: QueryRouteRequest, call: Call) -> QueryRouteResponse:
         """Return the queues of a topic. With `autoCreateMixedTopics` an unknown topic is created if
-        the caller has the right to send to it."""
+        the caller has the permission to send to it."""
         check_endpoints(request.endpoints)
         config = self.find_topic(read_topic(request.topic), call)
         response = QueryRouteResponse(status=make_status(Code.OK))
@@ -235,8 +235,8 @@ class Routes:
         return response
 
     def find_topic(self, topic: str, call: Call) -> TopicConfig:
-        """Return a topic, and create it if the settings and the caller's rights allow that. Light
-        queues and system topics are never created. Raises Rejected."""
+        """Return a topic, and create it if the settings and the caller's permissions allow that.
+        Light queues and system topics are never created. Raises Rejected."""
         topics = self._broker.topics
         found: TopicConfig | None = topics.find_topic(topic)
         may_make = not topic.startswith(LMQ_PREFIX) and self._broker.sender.door.is_open(topic)

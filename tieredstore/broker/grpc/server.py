@@ -374,8 +374,8 @@ class GrpcServer:
 
     async def _make_call(self, context: Context) -> Call:
         """Return the context of a call. If the relay does not know the client or no longer knows
-        it, the call ends. In that case only the relay's loopback address is known, which might have
-        more rights than the client."""
+        it, the call ends. Otherwise the call would have the relay's loopback address, which might
+        have more permissions than the client."""
         peer = self._find_peer(context.peer())
         if peer is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the client has gone")

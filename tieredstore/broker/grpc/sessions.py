@@ -33,7 +33,8 @@ _COMMAND_LIMIT: Final = 256
 _QUESTION_LIMIT: Final = 64
 """Maximum number of unanswered commands per client."""
 _VERSION_5_0_0: Final = 413
-"""Version that is reported for each gRPC client, as by Java's proxy: RocketMQ's number of 5.0.0."""
+"""Version that is reported for each gRPC client, as by Java's proxy: RocketMQ's number for
+5.0.0."""
 _OUTCOMES: Final[dict[int, str]] = {
     Code.OK: "CR_SUCCESS",
     Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",

@@ -188,8 +188,8 @@ class Telemetry:
         call: Call,
     ) -> HeartbeatResponse:
         """Record a heartbeat. An unknown client also gets OK, because it has just lost its stream
-        and will open another stream. Raises Rejected and Refused for a client that lost the rights
-        for its settings. That client is removed after the silence limit."""
+        and will open another stream. Raises Rejected and Refused for a client that lost the
+        permissions for its settings. That client is removed after the silence limit."""
         session = self._sessions.find(call)
         if session is not None and session.settings is not None:
             if self._access is not None:

@@ -1,4 +1,4 @@
-"""LiteExpiry deletes lite topics that have got no message for a long time."""
+"""LiteExpiry: deletes lite topics that have received no message for a long time."""
 
 from __future__ import annotations
 

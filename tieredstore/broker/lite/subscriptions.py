@@ -31,7 +31,7 @@ class LiteClient(NamedTuple):
 class OffsetOption(NamedTuple):
     """Offset from which a group reads a lite topic after a new subscription. `kind` is POLICY
     (value 0: no change, 1: the first message, 2: the end), OFFSET (`value` is the offset), or
-    TAIL_N (`value` messages before the group's present offset). Other kinds have no effect."""
+    TAIL_N (`value` messages before the group's current offset). Other kinds have no effect."""
 
     kind: str
     value: int
@@ -55,7 +55,7 @@ class Subscription:
 @dataclass(eq=False)
 class LiteSubscriptions:
     """Subscriptions of all clients. A subscription ends when its client has not repeated it for a
-    while. All calls are on one loop. `on_added`: called with a client and a light queue when the
+    while. Used on one event loop only. `on_added`: called with a client and a light queue when the
     client subscribes to the queue. `on_ended`: called with each client whose whole subscription
     ends. `set_offset`: called with the group, the light queue, and the offset from which the group
     reads next."""
@@ -171,7 +171,8 @@ class LiteSubscriptions:
         return group
 
     def _check_quota(self, client: LiteClient, new: int) -> None:
-        """Raise Refused for too many subscriptions, or clients: one may subscribe to nothing."""
+        """Raise Refused if there are too many subscriptions or too many clients. Clients have their
+        own limit, because a client may subscribe to nothing."""
         most = self.settings.max_lite_subscription_count
         is_full = client not in self._clients and len(self._clients) >= most
         if is_full or (new > 0 and self.count + new > most):

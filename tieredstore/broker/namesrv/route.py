@@ -108,8 +108,9 @@ class RouteTable:
         return self._topics.create_on_send_back(topic, group.retry_queue_nums)
 
     def _is_of_pop(self, topic: str) -> bool:
-        """Return whether a name is that of a group and a topic, which consumers that pop use. The
-        broker has no such retry topics, and a group of that name must not be created."""
+        """Return whether a name is the name of a group and a topic in Java's retry topics for
+        popping consumers. The broker has no such retry topics, and a group of that name must not be
+        created."""
         name = topic.removeprefix(RETRY_PREFIX)
         groups = self._groups.list_groups()
         return name not in groups and any(
@@ -168,7 +169,8 @@ class RouteTable:
         return msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": clusters})
 
     def encode_member_group(self, cluster: str, name: str) -> bytes:
-        """Return the addresses of the brokers with a name, as JSON. Empty for an unknown name."""
+        """Return the addresses of the brokers that share a name, as JSON. Empty for an unknown
+        name."""
         members: object = {}
         if name == self._settings.broker_name:
             members = self.describe_broker()["brokerAddrs"]

@@ -1,1 +1,1 @@
-"""Operation of a broker: health, metrics, report at the start."""
+"""Operation of a broker: health, metrics, start report."""

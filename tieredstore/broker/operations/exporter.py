@@ -207,7 +207,7 @@ class OtlpExporter:
             self._begin_ns = now_ns
 
     def close(self) -> None:
-        """Close the connection. A transmission that runs is aborted. Idempotent."""
+        """Close the connection. Aborts a running transmission. Idempotent."""
         self._exporter.shutdown(timeout_millis=0)
 
     def _make_metric(self, name: str, series: list[Series], now_ns: int) -> Any:
@@ -249,8 +249,8 @@ _Key: TypeAlias = tuple[str, Labels]
 
 
 class Deltas:
-    """Remembers the values that were sent, to compute the growth since. Growth that a receiver did
-    not accept is included in the next transmission."""
+    """Remembers the sent values, to compute the growth since then. Growth that a receiver did not
+    accept is included in the next transmission."""
 
     def __init__(self) -> None:
         self._sent: dict[_Key, float | Histogram] = {}

@@ -71,7 +71,7 @@ class Operations:
         return await self._use_metrics(self._exporter.render)
 
     async def send_metrics(self, otlp: OtlpExporter) -> None:
-        """Send the present series of all metrics to a receiver. Raises Unavailable."""
+        """Send the current series of all metrics to a receiver. Raises Unavailable."""
         await self._use_metrics(lambda sources: otlp.send(self._exporter.gather(sources)))
 
     async def _use_metrics(self, use: Callable[[list[Metrics]], _T]) -> _T:

@@ -49,7 +49,7 @@ _POSTPONE_MS: Final = 1_000
 """Delay (ms) before the next delivery of a message that could not be read, or could not be moved to
 the dead letters."""
 _NOT_READ: Final = GetMessageStatus.OFFSET_FOUND_NULL
-"""Status of a get that the store cannot answer at present. The message may still exist."""
+"""Status of a get that the store currently cannot answer. The message may still exist."""
 _log = logging.getLogger(__name__)
 
 
@@ -359,7 +359,7 @@ class Batch:
 
 
 def is_unread(result: GetMessageResult, offset: int) -> bool:
-    """Return whether the message at `offset` may exist but cannot be read at present."""
+    """Return whether the message at `offset` may exist but currently cannot be read."""
     is_there = result.min_offset <= offset < result.max_offset
     return result.next_begin_offset <= offset and (is_there or result.status is _NOT_READ)
 

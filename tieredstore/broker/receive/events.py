@@ -188,7 +188,7 @@ def find_version(data: bytes) -> int | None:
 
 def split_frames(data: bytes, *, is_snapshot: bool) -> Frames:
     """Split a file of format 1 or 2 into its payloads. The last payload of a snapshot is END. A
-    snapshot without END is torn or damaged. Raises nothing."""
+    snapshot without END is torn or damaged. Never raises."""
     version = find_version(data)
     if version is None or not 0 < version <= VERSION:
         return _refuse_head(data, is_snapshot=is_snapshot)
@@ -228,8 +228,8 @@ def _read_frame(data: bytes, position: int, version: int, *, is_snapshot: bool) 
 
 
 def _stop(data: bytes, payloads: list[bytes], position: int) -> Frames:
-    """Return the frames before `position`, and whether the bytes from there on are a torn tail or
-    damage. A tail is torn if only zeros follow the frame at `position`."""
+    """Return the frames before `position`, and whether the bytes at and after `position` are a torn
+    tail or damage. A tail is torn if only zeros follow the frame at `position`."""
     end = position + len(data[position:].rstrip(b"\0"))
     frame_end = position + _HEAD.size
     if frame_end <= len(data):

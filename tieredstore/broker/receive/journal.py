@@ -2,7 +2,7 @@
 
 `<number>.snapshot` is the state at the beginning of `<number>.journal`. A new pair of files begins
 at each start, and when the journal is large. First the new journal is created, and all later events
-go into it. Then the snapshot is written. At last older files are deleted. The existing files are
+go into it. Then the snapshot is written. Finally, older files are deleted. The existing files are
 therefore consistent at any time.
 """
 

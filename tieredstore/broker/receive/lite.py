@@ -91,8 +91,8 @@ class LiteQueues:
 
     def note(self, progress: QueueProgress, *, wakes: bool = True) -> None:
         """Note a queue whose messages were read, acknowledged or changed. `wakes`: whether waiting
-        receives read at once. Otherwise they read within a second: a receive that reads nothing
-        must not wake itself."""
+        receives read at once. Otherwise they read within a second, so that a receive that reads
+        nothing does not wake itself."""
         if progress.locked_until_ms() > self.clock.now_ms():
             self._lock(progress)
         elif self._is_available(progress) and not progress.is_read:
@@ -178,7 +178,7 @@ class LiteQueues:
                 self._set_timer()
 
     def _forget_old_locks(self) -> None:
-        """Remove the locks that changed since, once most are old."""
+        """Drop outdated entries from the list of locks once most entries are outdated."""
         if len(self._locked) > self._most_locks:
             self._locked = sorted(filter(self._is_noted, set(self._locked)))
             self._most_locks = _MIN_LOCKS + 2 * len(self._locked)

@@ -55,8 +55,8 @@ below the shortest invisible time, so that no consumer drops a delivery as expir
 
 
 def choose_pop_ms(now_ms: int, entries: Iterable[Entry]) -> int:
-    """Return a time (epoch ms) that no delivery of these messages had: the present time if
-    possible, otherwise a time a little later, or one before all their deliveries."""
+    """Return a time (epoch ms) that no delivery of these messages had: the current time if
+    possible, otherwise a slightly later time, or a time before all their deliveries."""
     entries = list(entries)
     if all(entry.is_unused(now_ms) for entry in entries):
         return now_ms
@@ -103,7 +103,8 @@ class QueueProgress:
         return max((entry.visible_at_ms for entry in self.entries.values()), default=0)
 
     def offset_of(self, message: StoredMessage) -> int:
-        """Return the offset of a message in this queue, or -1 if it is not a message of it."""
+        """Return the offset of a message in this queue, or -1 if the message is not in this
+        queue."""
         if self.lite is None:
             return message.queue_offset
         offset = find_light_offset(self.topic, message)

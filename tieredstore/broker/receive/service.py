@@ -333,7 +333,7 @@ class ReceiveService:
     async def forward_to_dead_letters(self, group: str, topic: str, handle: str) -> AckStatus:
         """Move a message to the dead letters of its group, and acknowledge it. Concurrent calls
         create only one dead letter. A cancelled call still completes. Raises the errors of a put,
-        and Unavailable if the message cannot be read at present."""
+        and Unavailable if the message currently cannot be read."""
         key = group, topic, handle
         return await self._forwards.run(key, lambda: self._forward(*key))
 

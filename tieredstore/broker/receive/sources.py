@@ -20,7 +20,7 @@ class QueueSources:
     """Queues that the receives of a group read, in order. Each receive begins with the next queue
     in turn. A receive from a topic with priorities begins with the queue of the highest priority.
     `reads_last_first`: returns whether the last queue has the highest priority. If it returns
-    False, the first queue has."""
+    False, the first queue has the highest priority."""
 
     state: ReceiveState
     topics: TopicConfigManager

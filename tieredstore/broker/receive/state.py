@@ -34,8 +34,8 @@ MAX_QUEUES: Final = 200_000
 """Maximum number of queues of all groups together. Each takes about 600 bytes of memory, and a
 start reads all of them."""
 _MIN_STEP_MS: Final = 1_000
-"""Backward step of the wall clock (ms) from which the clock counts as set back. Smaller steps are
-ignored."""
+"""Minimum backward step of the wall clock (ms) after which the clock counts as set back. Smaller
+steps are ignored."""
 
 _Key = tuple[str, str, str]
 
@@ -94,7 +94,7 @@ class ReceiveState:
     the new offset is higher, all messages before it are done. If it is lower, the group begins
     again at the new offset. `begins_at_first`: returns whether a new group begins at a queue's
     first message if the local log still has that message. `dead_letter_groups`: groups whose dead
-    letters cannot be stored at present and for which this was logged."""
+    letters currently cannot be stored, and for which this was logged."""
 
     journal: ReceiveJournal
     store: QueueOffsets
@@ -215,8 +215,8 @@ class ReceiveState:
         self._note_idle(progress)
 
     async def close_idle(self) -> None:
-        """Forget the lite topics from which no message is out, once their offsets are on disk: a
-        lite topic without messages costs nothing. Raises Exhausted or Unavailable."""
+        """Forget the lite topics without unacknowledged messages, once their offsets are on disk. A
+        forgotten lite topic costs no memory. Raises Exhausted or Unavailable."""
         async for number, change in take_turns(list(self._idle.items())):
             progress = self._by_number.get(number)
             if progress is None:

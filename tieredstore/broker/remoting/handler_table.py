@@ -1,4 +1,4 @@
-"""Handlers by request code, decoded requests, and the rights that requests need."""
+"""Handlers by request code, decoded requests, and the permissions that requests need."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 Topic: TypeAlias = Annotated[str, msgspec.Meta(extra={"resource": ResourceType.TOPIC})]
-"""Header field with a topic. The sender needs a right on this topic."""
+"""Header field with a topic. The sender needs a permission on this topic."""
 Group: TypeAlias = Annotated[str, msgspec.Meta(extra={"resource": ResourceType.GROUP})]
-"""Header field with a consumer group. The sender needs a right on this group."""
+"""Header field with a consumer group. The sender needs a permission on this group."""
 Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -66,9 +66,9 @@ class RequestHeader(msgspec.Struct, rename="camel", gc=False):
         return msgspec.convert(command.ext_fields, cls, strict=False)
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the rights that the sender needs on the topics and groups of the request. If the
-        request names none, yield the right on the cluster, with an empty name. An empty field with
-        a default does not count as a name."""
+        """Yield the permissions that the sender needs on the topics and groups of the request. If
+        the request names none, yield the permission on the cluster, with an empty name. An empty
+        field with a default does not count as a name."""
         names_none = True
         for name, make_want, is_required in _list_resources(type(self)):
             value = getattr(self, name)
@@ -102,7 +102,7 @@ class JsonBody(RequestHeader):
 
 @dataclass(slots=True, eq=False)
 class Request(Generic[_Header_co]):
-    """Request, as a handler gets it. `caller`: the sender, whose rights a handler checks for
+    """Request, as a handler gets it. `caller`: the sender, whose permissions a handler checks for
     objects that the request names only indirectly."""
 
     connection: Connection
@@ -119,8 +119,8 @@ class Request(Generic[_Header_co]):
         return self.command.body_bytes
 
     def require_again(self, *actions: Action) -> None:
-        """Check the sender's rights on the topics and groups of the header again. Call this method
-        after a wait, because users and policies may have changed. Raises Refused."""
+        """Check the sender's permissions on the topics and groups of the header again. Call this
+        method after a wait, because users and policies may have changed. Raises Refused."""
         if self.caller.access is not None:
             self.caller.require(*self.header.list_wants(*actions))
 
@@ -189,7 +189,7 @@ class RemotingGuard:
         return Caller(self._access, user.username, source_ip, user)
 
     def authorize(self, caller: Caller, header: RequestHeader, actions: tuple[Action, ...]) -> None:
-        """Raise Refused if the sender lacks a right that the request needs."""
+        """Raise Refused if the sender lacks a permission that the request needs."""
         cluster = self._access.cluster
         for want in header.list_wants(*actions):
             is_of_cluster = want.resource_type is ResourceType.CLUSTER
@@ -214,8 +214,8 @@ def read_credentials(request: RemotingCommand) -> Credentials | None:
 
 
 class Route(NamedTuple):
-    """Handler of one request code. `actions`: the sender needs one of these rights on each topic
-    and group in the header, or on the cluster if the header names none."""
+    """Handler of one request code. `actions`: the sender needs one of these permissions on each
+    topic and group in the header, or on the cluster if the header names none."""
 
     handler: Callable[..., Outcome]
     header: type[RequestHeader]
@@ -246,7 +246,7 @@ class HandlerTable:
         self, code: int, handler: Handler[_Header], header: type[_Header], *actions: Action
     ) -> None:
         """Register the handler of a code. Each code has one handler. The header is decoded once,
-        for the check of the rights and for the handler. `actions`: see `Route`."""
+        for the check of the permissions and for the handler. `actions`: see `Route`."""
         assert code not in self._routes, f"two handlers of request code {code}"
         assert actions, f"request code {code}: no right is named"
         route = self._routes[int(code)] = Route(handler, header, actions)

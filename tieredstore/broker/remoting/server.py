@@ -141,9 +141,9 @@ _STOP_TIMEOUT_S = 3.0
 
 
 class RemotingServer:
-    """Serves one port with one handler table. The caller binds the socket before, so that clients
-    are answered only when all parts are ready. `tls`: used for clients that begin with a TLS
-    handshake, if `tls_mode` allows TLS."""
+    """Serves one port with one handler table. The caller binds the socket beforehand, so that
+    clients are answered only when all parts are ready. `tls`: used for clients that begin with a
+    TLS handshake, if `tls_mode` allows TLS."""
 
     def __init__(
         self,

@@ -173,7 +173,7 @@ def rebuild(
 def make_dead_letter_properties(properties: bytes, message_id: str) -> bytes:
     """Return the properties of a dead letter. The original topic (RETRY_TOPIC) and the message id
     are added unless they are present. The properties that name light queues are removed, because
-    the consumer that failed may have no right on these queues."""
+    the consumer that failed may have no permission on these queues."""
     for name in (b"INNER_MULTI_DISPATCH", b"INNER_MULTI_QUEUE_OFFSET"):
         properties = remove_property(properties, name)
     topic = find_property(properties, b"RETRY_TOPIC")

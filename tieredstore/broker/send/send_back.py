@@ -79,8 +79,8 @@ class SendBack:
         three plus the number of earlier retries. A negative level means dead letter. If the
         properties leave no room for the properties of a retry, the message becomes a dead letter
         too. `max_reconsume_times`: None means the group's setting. `origin`: topic and id
-        (UNIQ_KEY, or offset message id) of the message that is meant. A message from the tier has
-        no commit log offset, so it is found by its id. `check`: called with the message that was
+        (UNIQ_KEY, or offset message id) of the intended message. A message from the tier has no
+        commit log offset, so it is found by its id. `check`: called with the message that was
         found. It may raise an error to refuse the request. Raises Refused.
         """
         config = self._find_group(group)

@@ -120,8 +120,8 @@ class MessageSender:
     """Puts the messages of producers after Java's checks. Used on the event loop only.
     `store_host`: address in the store's records. `locks`: queue locks of orderly consumers. A
     message that such a consumer sends to a retry topic becomes a dead letter. `is_read_only`:
-    whether all messages are refused. `fills_light_queues`: whether the store fills light queues at
-    present."""
+    whether all messages are refused. `fills_light_queues`: whether the store currently fills light
+    queues."""
 
     def __init__(
         self,

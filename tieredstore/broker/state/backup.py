@@ -102,7 +102,7 @@ def back_up(folder: Path, target: Path) -> Manifest:
 
 def read_backup(source: Path) -> FileArchive:
     """Read a backup and verify every byte. Raises Invalid for a newer version, Corrupt for a file
-    that is no intact backup, Unavailable."""
+    that is not an intact backup, Unavailable."""
     with wrap_os_errors("read", source):
         data = source.read_bytes()
     try:
@@ -113,9 +113,9 @@ def read_backup(source: Path) -> FileArchive:
 
 
 def restore(backup: FileArchive, folder: Path) -> Path | None:
-    """Replace the content of a `config/` that no broker uses by a backup. Returns the adjacent
-    folder that keeps the former files, or None if the folder was empty. If the process ends before
-    the call returns, repeat the call. Raises Unavailable."""
+    """Replace the content of a `config/` folder with a backup. No broker may be using the folder.
+    Returns the adjacent folder that keeps the former files, or None if the folder was empty. If the
+    process ends before the call returns, repeat the call. Raises Unavailable."""
     present = list_files(folder) if folder.is_dir() else []
     kept = folder.with_name(f"{folder.name}.replaced-{time.time_ns() // 1_000_000}")
     with wrap_os_errors("restore", folder):

@@ -1,6 +1,6 @@
 """`ConfigManager`: a JSON file of the broker under `config/`, in Java's format.
 
-A write syncs the new text to a temporary file. The present file is also linked as `<name>.bak`, the
+A write syncs the new text to a temporary file. The current file is also linked as `<name>.bak`, the
 temporary file takes the name of the file, and the folder is synced. The first version is written to
 `<name>.bak` as well, so that a backup always exists. If only the `.bak` exists, it is read, as in
 Java. Zeros after the text are not damage, because a file system may leave zeros there after a power
@@ -79,7 +79,7 @@ class ConfigManager(ABC):
         return self._changes
 
     def is_on_disk(self, change: int) -> bool:
-        """Return whether the file has a change."""
+        """Return whether the file contains the change with this number."""
         return change <= self._persisted
 
     def mark_changed(self, *, is_new_version: bool = True) -> None:

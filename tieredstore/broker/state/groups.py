@@ -138,8 +138,8 @@ def change_attributes(
 
 
 MAX_GROUPS: Final = 50_000
-"""Number of groups from which requests of clients create no further group. Operators can still
-create groups."""
+"""Once this number of groups exists, requests of clients create no further group. Operators can
+still create groups."""
 _MAX_GROUP_LENGTH: Final = 120
 _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 _BROADCAST_GROUPS: Final = ("CID_ONSAPI_OWNER", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_PULL")
@@ -195,7 +195,8 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
         return int(self.attributes.get(LITE_QUOTA, 2000))
 
     def resets_lite(self, attribute: str) -> bool:
-        """Return whether an attribute says that an offset returns to the beginning."""
+        """Return whether an attribute is true. These attributes set whether an offset returns to
+        the beginning."""
         return self.attributes.get(attribute, "").lower() == "true"
 
 

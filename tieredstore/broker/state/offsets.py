@@ -20,8 +20,8 @@ from tieredstore.errors import Busy, Corrupt
 from tieredstore.message.names import LMQ_PREFIX
 
 MAX_ENTRIES: Final = 1_000_000
-"""Number of pairs of group and topic from which requests of clients add no further pair. One pair
-takes about 500 bytes of memory."""
+"""Once this number of pairs of group and topic exists, requests of clients add no further pair. One
+pair takes about 500 bytes of memory."""
 _SEPARATOR: Final = "@"
 _NAMED: Final = 10
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class ConsumerOffsetManager(ConfigManager):
     def commit_offset(
         self, group: str, topic: str, queue_id: int, offset: int, *, is_own: bool = False
     ) -> None:
-        """Set a consumer offset, even if it is lower than the present one. `is_own`: whether the
+        """Set a consumer offset, even if it is lower than the current one. `is_own`: whether the
         call comes from the broker itself. Only the broker sets the offsets of its own groups."""
         if not is_own and is_own_group(group):
             return

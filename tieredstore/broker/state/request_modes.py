@@ -1,5 +1,4 @@
-"""RequestModeManager: the settings whether groups pull or pop, in
-`config/messageRequestMode.json`."""
+"""RequestModeManager: the mode of each group, pull or pop, in `config/messageRequestMode.json`."""
 
 from __future__ import annotations
 
@@ -17,8 +16,9 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class RequestMode(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """Setting how the members of a group get the messages of a topic. `pop_share_queue_num`: number
-    of other members whose queues a member also pops. 0 or less: every member pops all queues."""
+    """Mode in which the members of a group get the messages of a topic. `pop_share_queue_num`:
+    number of other members whose queues a member also pops. 0 or less: every member pops all
+    queues."""
 
     topic: str
     consumer_group: str

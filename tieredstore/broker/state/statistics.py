@@ -1,6 +1,7 @@
 """`BrokerStatistics`: rates and totals under the names of Java's BrokerStatsManager and
 StoreStatsService. The store counts the puts, `TrafficCounts` counts the deliveries and send-backs.
-Their values are recorded every ten seconds, as in Java. A rate is their growth."""
+These counts are recorded every ten seconds, as in Java. A rate is the growth of a count between two
+records."""
 
 from __future__ import annotations
 
@@ -35,10 +36,10 @@ _TOTALS: Final = (BROKER_PUTS, BROKER_GETS, CLIENT_PUTS, CLIENT_GETS, STORE_PUTS
 _UNCOUNTED: Final = (DELETION_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
 """Topics whose puts are not in BROKER_PUT_NUMS, as in Java."""
 _STEPS_MS: Final = {MINUTE_MS: SAMPLE_INTERVAL_MS, HOUR_MS: MINUTE_MS, DAY_MS: HOUR_MS}
-"""Windows, and the distance of the records that are kept for each."""
+"""Interval between the kept records of a count, by time window."""
 _SLACK_MS: Final = SAMPLE_INTERVAL_MS // 2  # records are not exactly ten seconds apart
 _FRESH_MS: Final = 1000
-"""Age up to which the values of an earlier request are used again."""
+"""Maximum age of cached values. Older values are read again."""
 
 
 class Rate(NamedTuple):
@@ -50,7 +51,7 @@ class Rate(NamedTuple):
 
 
 class _Note(NamedTuple):
-    """Value of a count. `times`: number of puts or answers that made it."""
+    """Recorded value of a count. `times`: number of puts or answers that contributed to it."""
 
     time_ms: int
     total: int
@@ -122,7 +123,7 @@ class BrokerStatistics:
         self.topics.add_listener(self._forget_deleted)
 
     async def sample(self) -> None:
-        """Record the present values."""
+        """Record the current values."""
         values = self._read(0)
         for gone in self._series.keys() - values.keys():
             del self._series[gone]
@@ -161,14 +162,15 @@ class BrokerStatistics:
         return self._tps("GROUP_GET_NUMS", key, MINUTE_MS)
 
     def list_tps(self, *names: str) -> list[float]:
-        """Return the sum of counts of the broker per second, over each of TPS_WINDOWS_MS."""
+        """Return the growth per second of the sum of some of the broker's counters, over each of
+        TPS_WINDOWS_MS."""
         return [
             sum(self._tps(name, self.cluster, window_ms) for name in names)
             for window_ms in TPS_WINDOWS_MS
         ]
 
     def total(self, name: str) -> int:
-        """Return a count of the broker since the start."""
+        """Return the value of one of the broker's counters since its start."""
         return self._read()[name, self.cluster].total
 
     def measure_store(self) -> StoreFigures:
@@ -230,8 +232,8 @@ class BrokerStatistics:
             yield (name, self.cluster), read(), 0
 
     def _grow(self, key: Hashable, value: int, *names: str) -> None:
-        """Add the growth of a part to totals. A deleted topic or group begins again at 0, and
-        nothing is subtracted."""
+        """Add the growth of the count `key` since the last record to the totals `names`. The count
+        of a deleted topic or group begins again at 0, and nothing is subtracted."""
         before = self._parts_before.get(key, 0)
         self._parts[key] = value
         for name in names:

@@ -28,8 +28,8 @@ DEFAULT_TOPIC: Final = "TBW102"
 MESSAGE_TYPE: Final = "message.type"
 """Attribute of a topic: the type of its messages, or MIXED for all types."""
 MAX_TOPICS: Final = 100_000
-"""Number of topics from which requests of clients create no further topic. Operators can still
-create topics."""
+"""Once this number of topics exists, requests of clients create no further topic. Operators can
+still create topics."""
 MAX_QUEUE_NUMS: Final = 65_536
 """Maximum number of queues of a topic. It bounds the loops over a topic's queues."""
 
@@ -174,14 +174,14 @@ class TopicConfigManager(ConfigManager):
                     self._put(config)
 
     def is_persisted(self, topic: str) -> bool:
-        """Return whether the file contains the present state of a topic."""
+        """Return whether the file contains the current state of a topic."""
         if self._changed and not self.is_changed:
             self._changed.clear()
         return self._changed.get(topic, 0) <= self._persisted
 
     async def wait_until_persisted(self, topic: str) -> None:
-        """Wait until the file contains the present state of a topic. Call this method before a
-        message in the topic is acknowledged: without its topic, the message could not be read after
+        """Wait until the file contains the current state of a topic. Call this method before a
+        message in the topic is acknowledged. Without its topic, the message could not be read after
         a crash. Raises Unavailable or Exhausted."""
         if not self.is_persisted(topic):
             await self.persist()

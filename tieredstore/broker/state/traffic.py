@@ -1,5 +1,5 @@
-"""`TrafficCounts`: what a broker delivers, and what consumers send back, counted with each request
-as in Java's BrokerStatsManager. The store counts the puts (`CountedStore`)."""
+"""`TrafficCounts`: counts of the messages that a broker delivers and that consumers send back. Each
+request is counted, as in Java's BrokerStatsManager. The store counts the puts (`CountedStore`)."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class HalfTable:
 
     def __init__(self) -> None:
         self.position = 0
-        """Queue offset up to which the queue of half messages was read."""
+        """Next queue offset to read in the queue of half messages."""
         self.op_position = 0
         """Queue offset after the last op message."""
         self._waiting: dict[int, HalfEntry] = {}
@@ -95,8 +95,8 @@ class HalfTable:
         self.op_position = op_offset + 1
 
     def find_offsets(self) -> tuple[int, int]:
-        """Return the queue offsets from which half messages and op messages are still needed, and
-        drop entries for earlier messages."""
+        """Return the lowest queue offsets at which half messages and op messages are still needed,
+        and drop the entries of earlier messages."""
         first = min(self._waiting, default=self.position)
         while self._ops and self._ops[0][1] < first:
             self._ops.popleft()
@@ -150,8 +150,8 @@ def make_half(message: Message) -> OwnMessage:
 
 
 def find_real_queue(half: StoredMessage) -> tuple[str, int] | None:
-    """Return the topic and the queue id that a half message names as its real ones. None if it
-    names none, or if a client sent it."""
+    """Return the real topic and the real queue id that a half message names. None if it names none,
+    or if a client sent it."""
     if was_sent_by_client(half.properties_bytes):
         return None
     topic = half.get_property("REAL_TOPIC")

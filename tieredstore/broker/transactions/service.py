@@ -273,7 +273,7 @@ class TransactionService:
 
     async def write_ops(self) -> None:
         """Write op messages that record the outcomes of ended transactions. Raises Refused if the
-        store refuses messages at present."""
+        store currently refuses messages."""
         result: PutMessageResult | None = None
         while self._unwritten:
             message, count = make_op(self._unwritten, self.clock.now_ms())
@@ -416,7 +416,7 @@ class TransactionService:
         return HalfEntry(half.physical_offset, stored_ms, check_from_ms, check_times)
 
     async def _read(self, topic: str, offset: int) -> AsyncIterator[StoredMessage]:
-        """Yield the messages of a topic's queue 0 from `offset` to the present end."""
+        """Yield the messages of a topic's queue 0 from `offset` to the current end."""
         while True:
             request = GetRequest(topic, 0, offset, _BATCH, _MAX_BATCH_BYTES)
             result = await read_own_queue(self.store, request)

@@ -63,7 +63,7 @@ class JsonLines(logging.Formatter):
 
 
 def stamp() -> str:
-    """Return the present time, followed by a blank, as the start of a log line."""
+    """Return the current time, followed by a blank, as the start of a log line."""
     return f"{format_time(SYSTEM_CLOCK.now_ms())} "
 
 

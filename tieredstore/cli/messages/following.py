@@ -39,7 +39,7 @@ class Feed(Protocol):
 
     def read_last(self, count: int) -> list[Row]:
         """Return the rows of the `count` selected messages with the latest store times. Later reads
-        begin after all present messages."""
+        begin after all existing messages."""
         ...
 
     def read_next(self) -> Iterator[Row]:
@@ -68,7 +68,7 @@ class StopFlag:
 
 
 def follow(feed: Feed, stop: StopFlag, every_seconds: float) -> Iterator[Row]:
-    """Yield the rows of present and new messages of a feed until `stop` is set. Temporary errors
+    """Yield the rows of existing and new messages of a feed until `stop` is set. Temporary errors
     are retried, except in the first read. Raises lasting errors of reads."""
     has_begun = False
     while not stop.is_set():

@@ -105,8 +105,8 @@ def _choose_rows_of() -> RowsOf:
 MOST_MESSAGES = 10_000
 """Maximum number of messages that `last_rows` can return, because it holds them in memory."""
 _FEW_LAST = 100
-"""Number of messages per queue up to which `last_rows` reads several queues concurrently over a
-network."""
+"""Maximum number of messages per queue for which `last_rows` reads several queues concurrently over
+a network."""
 
 
 def last_rows(

@@ -53,8 +53,8 @@ class StoreFeed:
 
     def read_last(self, count: int) -> list[Row]:
         """Return the rows of the `count` selected messages with the latest store times. Later reads
-        begin after all present messages. If a queue has damage (`failure`), only its messages after
-        the damage are returned. Raises Unavailable."""
+        begin after all existing messages. If a queue has damage (`failure`), only its messages
+        after the damage are returned. Raises Unavailable."""
         found: list[Placed] = []
         for key in self._choose():
             begin, end = self._find_begin(key), self._find_end(key)
@@ -86,7 +86,7 @@ class StoreFeed:
 
     def read_next(self) -> Iterator[Row]:
         """Yield the rows of the selected messages that arrived since the last read. Raises Invalid
-        for a topic that the store does not have, Corrupt, Unavailable."""
+        for a topic that is not in the store, Corrupt, Unavailable."""
         if self.failure is not None:
             raise self.failure
         for key in self._choose():
@@ -226,8 +226,8 @@ class StoreFeed:
         tell(damage("record-missing", text, queue_offset=begin, messages=end - begin))
 
     def _was_recreated(self, key: QueueKey) -> bool:
-        """Return whether the unit of a message that was read now locates a later byte of the log.
-        If so, the queue was recreated."""
+        """Return whether the unit of a message that was read earlier now locates a later byte of
+        the log. If so, the queue was recreated."""
         offset, position = self._seen.get(key, (-1, 0))
         queue = None if offset < 0 else self._store.find_queue(*key)
         unit = None if queue is None else queue.unit(min(offset, queue.max_offset - 1))

@@ -51,7 +51,7 @@ def _require_tags(
     option: click.Parameter,  # noqa: ARG001
     given: str | None,
 ) -> str | None:
-    """Raise a usage error for an expression that has only empty parts, as Java's clients do. Such
+    """Raise a usage error, as Java's clients do, for an expression that has only empty parts. Such
     an expression would select all messages."""
     if given is not None and not any(part.strip() for part in given.split("||")):
         raise click.UsageError(f"--tag {given!r}: no tag in it: expected T, `A || B`, or * for all")

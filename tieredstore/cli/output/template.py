@@ -9,15 +9,15 @@ from string import Formatter
 from tieredstore.errors import Invalid
 
 _WIDTH = re.compile(r"\d{5,}")
-"""Pattern for a width in a format that is too large. It would give more cells than anyone reads,
-and might exceed the memory."""
+"""Pattern of a width that is too large for a format. Such a width would give more cells than anyone
+reads, and might exceed the memory."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
 class Template:
     r"""A text such as `{queue_id}@{queue_offset}\t{body}`. `\n`, `\t`, `\r`, `\0` and `\\` mean the
     same characters as in Python. `{{` and `}}` mean braces. `names`: the fields in the order of the
-    text. Raises Invalid for a text that is no template."""
+    text. Raises Invalid for a text that is not a template."""
 
     def __init__(self, text: str) -> None:
         self._parts: list[tuple[str, str | None, str]] = []

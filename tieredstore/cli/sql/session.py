@@ -176,9 +176,9 @@ def _find_temporary_folder() -> str:
 
 
 def _find_topics(catalogue: TierCatalogue, tables: Iterable[str]) -> dict[str, str]:
-    """Return the topic of each table in the statement that is a topic. Names are compared without
-    case, as in SQL, unless a topic has exactly the name. DuckDB ignores case, so a name appears
-    once, in one spelling. Raises Invalid if a name is ambiguous."""
+    """Return the topics that the statement uses as tables, by table name. Names are compared
+    without case, as in SQL, unless a topic has exactly the name. DuckDB ignores case, so a name
+    appears once, in one spelling. Raises Invalid if a name is ambiguous."""
     topics = catalogue.topic_names()
     found: dict[str, tuple[str, str]] = {}
     for name in sorted(tables):
@@ -196,7 +196,7 @@ def _find_topics(catalogue: TierCatalogue, tables: Iterable[str]) -> dict[str, s
 
 
 def _make_distinct(names: Iterable[str]) -> list[str]:
-    """Return column names in which equal names got numbers, because each row is a mapping."""
+    """Make column names unique by adding numbers to equal names, because each row is a mapping."""
     found: list[str] = []
     for name in names:
         number, distinct = 1, name

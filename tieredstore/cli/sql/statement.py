@@ -66,7 +66,7 @@ def _walk(value: object) -> Iterator[_Node]:
 
 
 def _find_keys(select: _Node) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the table of a SELECT from one table, with the keys that every row of the result must
+    """If a SELECT reads one table, yield this table with the keys that every row of the result must
     have."""
     table, condition = select.get("from_table"), select.get("where_clause")
     if not isinstance(table, dict) or not isinstance(condition, dict):

@@ -190,7 +190,7 @@ def _split(pair: str) -> tuple[str, str]:
 
 PAUSE_S = 0.25
 LOOK_S = 2.0
-"""Time (seconds) between two looks of `tail` for new queues."""
+"""Time (seconds) between two searches of `tail` for new queues."""
 
 
 @click.command("tail")

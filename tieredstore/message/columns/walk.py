@@ -47,8 +47,8 @@ class Walk(NamedTuple):
 
 
 def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk:
-    """Follow the record sizes from `start` on, while records end within [0, end). Only sizes and
-    magics are checked. Runs of equal sizes are guessed, then verified as columns. A record is
+    """Follow the record sizes starting at `start`, while records end within [0, end). Only sizes
+    and magics are checked. Runs of equal sizes are guessed, then verified as columns. A record is
     accepted only if all earlier sizes equal the guess."""
     limit = _find_limit(buffer, start, end)
     if IS_COMPILED:
@@ -86,7 +86,7 @@ def _walk_in_python(buffer: Buffer, position: int, limit: int) -> tuple[Position
 
 
 def _find_stop(buffer: Buffer, position: int, limit: int) -> Stop:
-    """Return why no record of the buffer follows at a position."""
+    """Return the reason why no record of the buffer follows at `position`."""
     if position >= limit:
         return Stop.END
     if position + _SIZE_AND_MAGIC.size > limit:

@@ -44,8 +44,7 @@ class Message:
 
 
 class Expression(Protocol):
-    """Node of a filter. `is_boolean`: whether the node may appear where a truth value is
-    required."""
+    """Node of a filter. `is_boolean`: whether the node may appear where a boolean is required."""
 
     is_boolean: bool
 
@@ -85,7 +84,8 @@ class _Boolean:
 
 
 class Cast(_Boolean):
-    """Property where a truth value is required. A property is text, so the node is never True."""
+    """Property in a place that requires a boolean. A property is text, so the node is never
+    True."""
 
     __slots__ = ("part",)
 

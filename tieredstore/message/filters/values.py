@@ -1,7 +1,7 @@
 """Values of SQL92 filters, compared as RocketMQ compares them.
 
-A property is text. A constant is text, a number or a truth value. Numbers have Java's types,
-because the type decides how a text is converted: a text that is compared with an Integer must be an
+A property is text. A constant is text, a number or a boolean. Numbers have Java's types, because
+the type decides how a text is converted: a text that is compared with an Integer must be an
 Integer. A field may have several texts, and one match is enough.
 """
 

@@ -1,5 +1,4 @@
-"""Assignment of queues by the broker (code 400), and the setting whether groups pull or pop (401,
-402)."""
+"""Assignment of queues by the broker (code 400), and the mode of groups, pull or pop (401, 402)."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class AssignmentBody(JsonBody, kw_only=True, rename="camel"):
     strategy_name: str = ""
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the rights that the sender needs, on the group and on the topic."""
+        """Yield the permissions that the sender needs, on the group and on the topic."""
         return list_source_wants(self.consumer_group, (self.topic,), *actions)
 
 
@@ -54,8 +53,8 @@ class AssignmentHandlers(Handlers):
 
     @answers(RequestCode.QUERY_ASSIGNMENT, AssignmentBody, Action.SUB)
     async def assign(self, request: Request[AssignmentBody]) -> RemotingCommand:
-        """Return the queues that a client shall read, and whether it pulls or pops them. If the
-        answer has no list of queues, the client keeps its present queues and asks again."""
+        """Return the queues that a client should read, and whether it pulls or pops them. If the
+        answer has no list of queues, the client keeps its current queues and asks again."""
         body = request.header
         mode = self._find_mode(body.topic, body.consumer_group)
         queues = await self._broker.topic_queues.list_queues(body.topic)

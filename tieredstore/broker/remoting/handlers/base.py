@@ -68,8 +68,8 @@ def answers(
 
 
 def list_source_wants(group: str, topics: Iterable[str], *actions: Action) -> Iterator[Want]:
-    """Yield the rights on a group and on topics that the group consumes. A retry topic that a Java
-    broker made for a group and a topic counts as that topic."""
+    """Yield the permissions on a group and on topics that the group consumes. A retry topic that a
+    Java broker made for a group and a topic counts as that topic."""
     yield want_group(group, *actions)
     for topic in dict.fromkeys(split_source(group, topic)[0] for topic in topics):
         yield want_topic(topic, *actions)

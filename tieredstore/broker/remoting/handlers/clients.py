@@ -56,16 +56,16 @@ class _ProducerData(msgspec.Struct, rename="camel"):
 
 
 class HeartbeatBody(JsonBody, kw_only=True):
-    """Body of HEART_BEAT. No rights exist on producer groups. For a transaction check, the client's
-    right on the topic is checked."""
+    """Body of HEART_BEAT. No permissions exist on producer groups. For a transaction check, the
+    client's permission on the topic is checked."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_data_set: list[_ProducerData] | None = None
     consumer_data_set: list[_ConsumerData] | None = None
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the rights that the sender needs, on the groups and topics of all consumers in the
-        heartbeat."""
+        """Yield the permissions that the sender needs, on the groups and topics of all consumers in
+        the heartbeat."""
         for consumer in self.consumer_data_set or ():
             topics = [data.topic for data in consumer.subscription_data_set or ()]
             own = RETRY_PREFIX + consumer.group_name
@@ -85,7 +85,8 @@ class LockBody(JsonBody, kw_only=True):
     mq_set: list[_MessageQueue]
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the rights that the sender needs, on the group and on the topics of the queues."""
+        """Yield the permissions that the sender needs, on the group and on the topics of the
+        queues."""
         yield want_group(self.consumer_group, *actions)
         for topic in {queue.topic for queue in self.mq_set}:
             yield want_topic(topic, *actions)
@@ -102,8 +103,8 @@ class UnregisterHeader(RequestHeader, kw_only=True):
     consumer_group: str = ""
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the right that a consumer needs on its group. A producer needs no right to
-        unregister."""
+        """Yield the permission that a consumer needs on its group. A producer needs no permission
+        to unregister."""
         if self.consumer_group:
             yield want_group(self.consumer_group, *actions)
 

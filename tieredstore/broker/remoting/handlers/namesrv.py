@@ -260,8 +260,8 @@ class ClusterHeader(RequestHeader):
 
 
 class RouteTopicHeader(RequestHeader):
-    """Header of DELETE_TOPIC_IN_NAMESRV and REGISTER_TOPIC_IN_NAMESRV. The sender needs the right
-    to change the cluster, but no right on the topic."""
+    """Header of DELETE_TOPIC_IN_NAMESRV and REGISTER_TOPIC_IN_NAMESRV. The sender needs the
+    permission to change the cluster, but no permission on the topic."""
 
     topic: str
     cluster_name: str = ""

@@ -60,8 +60,8 @@ from tieredstore.message.lite import LITE_QUEUE_ID, LiteTopic
 MAX_COUNT: Final = 32
 """Maximum number of messages in one answer, as in Java."""
 MAX_BYTES: Final = 8 << 20
-"""Maximum size of an answer (bytes), which the first message may exceed. Clients accept frames of
-16 MiB."""
+"""Maximum size of an answer in bytes. The first message may exceed this size. Clients accept frames
+of 16 MiB."""
 MAX_WAITING_OF_QUEUE: Final = 1_024
 """Maximum number of pops that wait for the same queues, as in Java."""
 MAX_WAITING: Final = 100_000
@@ -72,9 +72,10 @@ MAX_BIT_SET_BYTES: Final = 1 << 20
 MAX_ACKS: Final = 65_536
 """Maximum number of messages in one batch acknowledgement."""
 _LATE_MS: Final = 500
-"""Time (ms) after the end of a pop's wait from which the client no longer reads the answer."""
+"""A client no longer reads the answer when this time (ms) has passed after the end of its pop's
+wait."""
 _MARGIN_MS: Final = 50
-"""Time (ms) before the end of a wait at which the answer is sent, as in Java."""
+"""The answer is sent this time (ms) before the end of a wait, as in Java."""
 
 
 class PopQueueHeader(RequestHeader, kw_only=True):
@@ -88,7 +89,7 @@ class PopQueueHeader(RequestHeader, kw_only=True):
 
 class PopHeader(PopQueueHeader, kw_only=True):
     """Header of POP_MESSAGE. Times are ms. `born_time`: time of the request (epoch ms), or 0 for
-    the present time. `init_mode`: where a new group begins, 0 at the first message, 1 at the
+    the current time. `init_mode`: where a new group begins, 0 at the first message, 1 at the
     last."""
 
     max_msg_nums: Int32 = 0
@@ -119,14 +120,14 @@ class DeliveryHeader(RequestHeader, kw_only=True):
         return LiteTopic(self.topic, self.lite_topic).queue if self.lite_topic else self.topic
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the rights that the sender needs, on the group and on the topic that the group
+        """Yield the permissions that the sender needs, on the group and on the topic that the group
         consumes."""
         return list_source_wants(self.consumer_group, (self.topic,), *actions)
 
 
 class ChangeHeader(DeliveryHeader, kw_only=True):
-    """Header of CHANGE_MESSAGE_INVISIBLETIME. `invisible_time`: new invisible time from now on, ms.
-    `suspend`: true if the last delivery does not count."""
+    """Header of CHANGE_MESSAGE_INVISIBLETIME. `invisible_time`: new invisible time, ms, counted
+    from now. `suspend`: true if the last delivery does not count."""
 
     invisible_time: Int64
     suspend: str = "false"
@@ -193,7 +194,7 @@ class BatchAckBody(JsonBody, kw_only=True):
         return super().decode(command) if command.body_bytes else cls()
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the rights that the sender needs, on the group and the topic of each entry."""
+        """Yield the permissions that the sender needs, on the group and the topic of each entry."""
         for group, topic in dict.fromkeys((ack.group, ack.topic_name) for ack in self.acks or ()):
             yield from list_source_wants(group, (topic,), *actions)
 
@@ -386,7 +387,8 @@ def refuse_with(error: Refused, fields: dict[str, str]) -> RemotingCommand:
 
 
 def check_attempt_id(attempt_id: str) -> None:
-    """Raise Refused for an attempt id that is too long: the broker keeps it."""
+    """Raise Refused for an attempt id that is too long, because the broker keeps attempt ids in
+    memory."""
     if len(attempt_id) > MAX_ATTEMPT_ID:
         raise Refused(
             Reason.INVALID_PARAMETER,

@@ -159,7 +159,7 @@ def _answer(name: str, number: int) -> RemotingCommand:
 
 def has_queue(broker: BrokerServices, topic: str, queue_id: int) -> bool:
     """Return whether a queue exists. A light queue exists when it has a message. A queue id above
-    the topic's present number of queues may still have messages, in the store or in the tier."""
+    the topic's current number of queues may still have messages, in the store or in the tier."""
     config = broker.topics.find_topic(topic)
     if config is not None and queue_id < config.queue_nums:
         return True

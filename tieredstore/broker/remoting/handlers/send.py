@@ -63,7 +63,7 @@ class SendHeader(RequestHeader, kw_only=True):
     batch: str = "false"
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the rights that the sender needs, on the topic and on the light queues of the
+        """Yield the permissions that the sender needs, on the topic and on the light queues of the
         message."""
         yield want_topic(self.topic, *actions)
         yield from want_light_queues(self.properties.encode("utf-8", "replace"))
@@ -170,7 +170,7 @@ def _make_request(request: Request[SendHeader]) -> SendRequest:
 def _is_half(message: Message) -> bool:
     """Return whether a message is a half message. Clients before 4.6.1 leave TRAN_MSG in the
     messages that they send back for a retry. A message with earlier deliveries and a delay level is
-    therefore no half message."""
+    therefore not a half message."""
     properties = message.properties
     if (find_property(properties, b"TRAN_MSG") or b"").lower() != b"true":
         return False
@@ -238,7 +238,7 @@ class SendBackHandlers(Handlers):
 
 
 class EndTransactionHeader(RequestHeader, kw_only=True):
-    """Header of END_TRANSACTION. Clients before 5.2 send no topic, so they need a right on all
+    """Header of END_TRANSACTION. Clients before 5.2 send no topic, so they need a permission on all
     topics."""
 
     producer_group: str
@@ -248,7 +248,7 @@ class EndTransactionHeader(RequestHeader, kw_only=True):
     topic: str = ""
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Return the right that the sender needs on the topic."""
+        """Return the permission that the sender needs on the topic."""
         yield want_topic(self.topic, *actions)
 
 

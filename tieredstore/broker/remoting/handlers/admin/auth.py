@@ -1,4 +1,4 @@
-"""Users and rights: mqadmin's createUser, createAcl, … (codes 3001 to 3010)."""
+"""Users and permissions: mqadmin's createUser, createAcl, … (codes 3001 to 3010)."""
 
 from __future__ import annotations
 

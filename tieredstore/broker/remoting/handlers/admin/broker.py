@@ -183,7 +183,7 @@ class MaintenanceHandlers(Handlers):
 
     @answers(RequestCode.QUERY_CONSUME_QUEUE, UnitsHeader, Action.GET)
     async def list_units(self, request: Request[UnitsHeader]) -> RemotingCommand:
-        """Return units of a queue in the local store, from queue offset `index` on."""
+        """Return units of a queue in the local store, starting at queue offset `index`."""
         topic, queue_id = request.header.topic, request.header.queue_id
         index = request.header.index
         count = min(max(request.header.count, 0), MAX_UNITS)
@@ -208,8 +208,8 @@ class MaintenanceHandlers(Handlers):
     def _read_units(
         self, key: QueueKey, index: int, count: int
     ) -> tuple[QueueRange, list[dict[str, object]] | None] | None:
-        """Return the range of a queue, and its units from queue offset `index` on. The units are
-        None if the index is outside the range. Returns None for an unknown queue."""
+        """Return the range of a queue, and its units, starting at queue offset `index`. The units
+        are None if the index is outside the range. Returns None for an unknown queue."""
         source = self._broker.store.dispatch_source
         source.flush()  # messages that are not on disk are not in the range
         found = source.queue_range(key)

@@ -21,7 +21,7 @@ from tieredstore.broker.remoting.handlers.base import (
 
 
 class ProducerGroupHeader(RequestHeader):
-    """Header of GET_PRODUCER_CONNECTION_LIST. No rights exist on producer groups, so none are
+    """Header of GET_PRODUCER_CONNECTION_LIST. No permissions exist on producer groups, so none are
     checked."""
 
     producer_group: str

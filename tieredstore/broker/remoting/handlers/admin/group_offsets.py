@@ -69,8 +69,8 @@ class CorrectionHeader(RequestHeader, kw_only=True):
 
 
 class CloneHeader(RequestHeader, kw_only=True):
-    """Header of CLONE_GROUP_OFFSET. If it names no topic, the rights on all topics of the source
-    group are checked later."""
+    """Header of CLONE_GROUP_OFFSET. If it names no topic, the permissions on all topics of the
+    source group are checked later."""
 
     src_group: str
     dest_group: str
@@ -78,7 +78,7 @@ class CloneHeader(RequestHeader, kw_only=True):
     offline: str = "false"
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the rights that the sender needs: to read the source group, and to change the
+        """Yield the permissions that the sender needs: to read the source group, and to change the
         target group and the topic."""
         yield want_group(self.src_group, Action.GET, Action.SUB)
         yield want_group(self.dest_group, *actions)

@@ -1,4 +1,4 @@
-"""Requests 200074 to 200079 of mqadmin about lite topics."""
+"""mqadmin's requests about lite topics (codes 200074 to 200079)."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ class LiteAdminHandlers(Handlers):
 
     @answers(RequestCode.GET_LITE_GROUP_INFO, LiteGroupHeader, Action.GET)
     async def get_group_info(self, request: Request[LiteGroupHeader]) -> RemotingCommand:
-        """Return a group's number of unconsumed messages in one lite topic, or in all of its
-        parent."""
+        """Return a group's number of unconsumed messages in one lite topic, or in all lite topics
+        of the parent."""
         header, broker = request.header, self._broker
         parent = self._find_bound(header.group)
         body: dict[str, object] = {
@@ -195,8 +195,7 @@ class LiteAdminHandlers(Handlers):
 
     @answers(RequestCode.TRIGGER_LITE_DISPATCH, DispatchHeader, Action.UPDATE)
     def dispatch(self, request: Request[DispatchHeader]) -> RemotingCommand:
-        """Let the next receives look at all lite topics of a client, or of all clients of a
-        group."""
+        """Let the next receives check all lite topics of a client, or of all clients of a group."""
         group, client_id = request.header.group, request.header.client_id
         self._find_bound(group)
         lite = self._broker.receive.lite

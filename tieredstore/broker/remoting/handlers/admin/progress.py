@@ -107,7 +107,7 @@ class _OffsetWrapper(msgspec.Struct, rename="camel"):
 
 class ConsumeStatsHeader(RequestHeader, kw_only=True):
     """Header of GET_CONSUME_STATS. `topic_list`: topics separated by semicolons. If the header
-    names no topic, the rights on all topics of the group are checked later."""
+    names no topic, the permissions on all topics of the group are checked later."""
 
     consumer_group: str
     topic: str = ""
@@ -117,7 +117,7 @@ class ConsumeStatsHeader(RequestHeader, kw_only=True):
         return {self.topic, *self.topic_list.split(";")} - {""}
 
     def list_wants(self, *actions: Action) -> Iterator[Want]:
-        """Yield the rights that the sender needs, on the group and on each named topic."""
+        """Yield the permissions that the sender needs, on the group and on each named topic."""
         yield want_group(self.consumer_group, *actions)
         for topic in sorted(self.list_topics()):
             yield want_topic(topic, *actions)
