@@ -17,15 +17,23 @@ from tieredstore.message.sysflag import CompressionType, compression_type
 DEFAULT_BODY_LIMIT_BYTES = 64 * 1024 * 1024
 """Default limit of a decompressed body."""
 
-_ZSTD_MAX_WINDOW_BYTES = 8 * 1024 * 1024
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_MAX_WINDOW_BYTES = 128 * 1024 * 1024
 _ZSTD_BLOCK_HEADER = 3
+_ZSTD_LEAST_BYTES = 5
+"""Bytes of the shortest frame header."""
+_SKIPPABLE_HEADER = 8
+_SKIPPABLE_MAGIC = b"\x2a\x4d\x18"
+"""A skippable frame begins with a byte 0x5N and these three."""
+_JAVA_READ_BYTES = 128 * 1024 + 3
+"""Bytes of the stream that Java's ZSTD reads at a time."""
 _PIECE_BYTES = 256 * 1024
 
 
 def decompress(data: Buffer, sys_flag: int, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES) -> bytes:
-    """Decompress a body. The compression type is read from `sys_flag`, whose bit 0 is ignored.
-    Raises Corrupt if the data are truncated, have another type, or decompress to more than
-    `limit_bytes`."""
+    """Decompress a body, to the bytes that Java's streams return. The compression type is read from
+    `sys_flag`, whose bit 0 is ignored. Raises Corrupt if the data are truncated, have another type,
+    or decompress to more than `limit_bytes`."""
     compression = compression_type(sys_flag)
     try:
         if compression is CompressionType.ZLIB:
@@ -44,6 +52,7 @@ def _make_size_error(limit_bytes: int) -> Corrupt:
 
 
 def _inflate_zlib(data: Buffer, limit_bytes: int) -> bytes:
+    """Decompress one stream. Java ignores bytes behind it."""
     inflater = zlib.decompressobj()
     # One byte above the limit tells an exact fit from an excess. A limit of 0 would mean no limit.
     body = inflater.decompress(data, limit_bytes + 1)
@@ -51,8 +60,6 @@ def _inflate_zlib(data: Buffer, limit_bytes: int) -> bytes:
         raise _make_size_error(limit_bytes)
     if not inflater.eof:
         raise _make_cut_error("zlib", data)
-    if inflater.unused_data:
-        raise Corrupt(f"zlib body: {len(inflater.unused_data)} bytes behind the end of the stream")
     return body
 
 
@@ -79,39 +86,53 @@ def _inflate_lz4(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def _inflate_zstd(data: Buffer, limit_bytes: int) -> bytes:
-    rest = memoryview(data)
+    """Decompress frames, and skip the skippable ones. As in Java, a truncated frame ends the body
+    without an error if another frame ended in the same read of Java's stream."""
+    view = memoryview(data)
     body = bytearray()
-    largest_window = max(_ZSTD_MAX_WINDOW_BYTES, limit_bytes)
-    while True:
-        frame = rest[: _zstd_frame_size(rest)]
-        inflater = zstandard.ZstdDecompressor(max_window_size=largest_window)
-        with inflater.stream_reader(frame) as reader:
+    last_read = max(len(view) - 1, 0) // _JAVA_READ_BYTES * _JAVA_READ_BYTES
+    begin = end = 0
+    while end < len(view) or not end:
+        begin, end = end, end + _measure_zstd_frame(view[end:])
+        if end > len(view) and begin <= last_read:
+            raise _make_cut_error("ZSTD", data)
+        if view[begin : begin + 4] != _ZSTD_MAGIC:
+            continue
+        inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
+        with inflater.stream_reader(view[begin:end]) as reader:
             while piece := reader.read(_PIECE_BYTES):
                 body += piece
                 if len(body) > limit_bytes:
                     raise _make_size_error(limit_bytes)
-        rest = rest[len(frame) :]
-        if not rest:
-            return bytes(body)
+    return bytes(body)
 
 
-def _zstd_frame_size(data: memoryview) -> int:
-    """Return the length of the first frame, computed from its block headers. The library's streams
-    end without an error in a truncated frame."""
-    has_checksum = zstandard.get_frame_parameters(data).has_checksum
+def _measure_zstd_frame(data: memoryview) -> int:
+    """Return the length of the first frame, computed from its block headers, or more than the
+    length of `data` if they end within the frame. The library's streams end without an error in a
+    truncated frame."""
+    cut = len(data) + 1
+    if len(data) < _ZSTD_LEAST_BYTES:
+        return cut
+    if data[0] >> 4 == 5 and data[1:4] == _SKIPPABLE_MAGIC:
+        if len(data) < _SKIPPABLE_HEADER:
+            return cut
+        return _SKIPPABLE_HEADER + int.from_bytes(data[4:_SKIPPABLE_HEADER], "little")
+    if data[:4] != _ZSTD_MAGIC:
+        raise Corrupt("ZSTD body: a frame with an unknown magic number")
     position = zstandard.frame_header_size(data)
+    if position > len(data):
+        return cut
+    has_checksum = zstandard.get_frame_parameters(data).has_checksum
     is_last = False
     while not is_last:
         if position + _ZSTD_BLOCK_HEADER > len(data):
-            raise _make_cut_error("ZSTD", data)
+            return cut
         block = int.from_bytes(data[position : position + _ZSTD_BLOCK_HEADER], "little")
         is_last = bool(block & 1)
         repeats_one_byte = block >> 1 & 3 == 1
         position += _ZSTD_BLOCK_HEADER + (1 if repeats_one_byte else block >> 3)
-    position += 4 if has_checksum else 0
-    if position > len(data):
-        raise _make_cut_error("ZSTD", data)
-    return position
+    return position + (4 if has_checksum else 0)
 
 
 def _make_cut_error(kind: str, data: Buffer) -> Corrupt:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import struct
 import tracemalloc
 import zlib
 
@@ -73,22 +75,68 @@ def test_i04_many_small_frames_stop_at_the_limit_too() -> None:
             decompress(bomb, flag(compression), 1_000_000)
 
 
-def test_i04_a_zstd_frame_that_asks_for_a_huge_window_is_corrupt() -> None:
-    parameters = zstandard.ZstdCompressionParameters(window_log=27, write_content_size=False)
+def compress_with_window(window_log: int) -> bytes:
+    """Return BODY as a ZSTD frame that asks for a window of 2^`window_log` bytes."""
+    parameters = zstandard.ZstdCompressionParameters(
+        window_log=window_log, write_content_size=False
+    )
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    frame = compressor.compress(BODY) + compressor.flush()
+    return compressor.compress(BODY) + compressor.flush()
+
+
+def test_i04_a_zstd_frame_that_asks_for_a_huge_window_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="compressed body"):
-        decompress(frame, flag(CompressionType.ZSTD), 1 << 20)
+        decompress(compress_with_window(28), flag(CompressionType.ZSTD))
 
 
 @pytest.mark.parametrize("compression", TYPES)
-def test_i04_cut_wrong_and_trailing_bytes_are_corrupt(compression: CompressionType) -> None:
+def test_i04_cut_and_wrong_bodies_are_corrupt(compression: CompressionType) -> None:
     data = compress(BODY, compression)
     broken = [data[:length] for length in range(0, len(data), 7)]
-    broken += [data + b"x", data + b"\0" * 9, b"\xff" + data, b"\0" * len(data)]
+    broken += [b"\xff" + data, b"\0" * len(data)]
+    if compression is not CompressionType.ZLIB:
+        broken += [data + b"x" * 9, data + b"\0" * 9]
     for bad in broken:
         with pytest.raises(Corrupt, match="body"):
             decompress(bad, flag(compression))
+
+
+@pytest.mark.parametrize("rest", [b"x", b"\0" * 9, zlib.compress(b"no more")])
+def test_j43_bytes_behind_a_zlib_stream_are_ignored_as_in_java(rest: bytes) -> None:
+    assert decompress(zlib.compress(BODY) + rest, flag(CompressionType.ZLIB)) == BODY
+
+
+@pytest.mark.parametrize("length", [0, 3, 300])
+def test_j43_skippable_frames_are_no_part_of_the_body_as_in_java(length: int) -> None:
+    """LZ4 and ZSTD share the magic numbers of such frames."""
+    for number in (0, 15):
+        skippable = struct.pack("<II", 0x184D2A50 + number, length) + bytes(length)
+        for compression in (CompressionType.LZ4, CompressionType.ZSTD):
+            data = compress(BODY, compression)
+            for stream in (skippable + data, data + skippable):
+                assert decompress(stream, flag(compression)) == BODY
+            assert decompress(data + skippable + data, flag(compression)) == BODY * 2
+            with pytest.raises(Corrupt, match="does not end"):
+                decompress(skippable[:-1], flag(compression))
+        assert decompress(skippable, flag(CompressionType.ZSTD)) == b""
+
+
+def test_j43_a_cut_frame_behind_a_whole_one_ends_a_zstd_body_as_in_java() -> None:
+    """zstd-jni 1.5.2 reports no error if another frame ended in the same read of 131,075 bytes."""
+    frame = zstandard.compress(BODY)
+    for cut in (b"x", b"\0" * 4, frame[:3], frame[:20], b"\x50\x2a\x4d\x18\x09\0\0\0s"):
+        assert decompress(frame + cut, flag(CompressionType.ZSTD)) == BODY
+    block = zstandard.compress(random.Random(1).randbytes(200_000))
+    assert decompress(frame + block[:90_000], flag(CompressionType.ZSTD)).startswith(BODY)
+    for cut in (b"x" * 5, frame[1:]):
+        with pytest.raises(Corrupt, match="unknown magic"):
+            decompress(frame + cut, flag(CompressionType.ZSTD))
+    with pytest.raises(Corrupt, match="does not end"):
+        decompress(frame + block[:150_000], flag(CompressionType.ZSTD))
+
+
+def test_j43_a_zstd_frame_with_the_largest_window_of_java_is_read() -> None:
+    assert decompress(compress_with_window(27), flag(CompressionType.ZSTD)) == BODY
 
 
 def test_i04_an_unknown_type_is_corrupt() -> None:
