@@ -82,3 +82,30 @@ def test_j44_a_query_leaves_damaged_messages_out_when_it_is_told_to(tier: Growin
         assert (ran.code, [row["queue_offset"] for row in ran.rows]) == (1, [6])
         ran = query(tier, "KEY-6", "--limit", 1, *more)
         assert (ran.code, [row["queue_offset"] for row in ran.rows]) == (0, [6])
+
+
+def test_j45_all_messages_with_an_id_are_found_and_no_message_with_such_a_key(
+    tmp_path: Path,
+) -> None:
+    """A message that was sent again has the id of the first. Java's query by id also ignores
+    KEYS."""
+    tier, first = GrowingTier(tmp_path), 1_700_000_000_000
+    for run in range(2):  # only the first is in the index
+        ids = [f"ID-{number}" for number in range(150)]
+        ids[140:] = ["KEY-5", "KEY-6", "twice", "twice", *ids[144:]]
+        times = [first + 150 * run + number for number in range(150)]
+        tier.append("orders", 0, 150, body_bytes=4000, uniq_keys=ids, times_ms=times)
+        tier.metadata.flush()
+        if not run:
+            tieredstore.open(tier.url, state=tmp_path / "state", properties=SLOTS).rebuild_index()
+
+    def offsets(*args: object) -> list[int]:
+        ran = command("query", "--tier", tier.url, "--output", "ndjson", *args)
+        assert (ran.code, ran.err) == (0, "")
+        return [row["queue_offset"] for row in ran.rows]
+
+    assert offsets("--msg-id", "twice") == [142, 143, 292, 293]
+    assert offsets("--msg-id", "KEY-5") == [140, 290]
+    assert offsets("--topic", "orders", "--key", "KEY-5") == [5, 140, 290]
+    assert offsets("--msg-id", "twice", "--since", first + 143) == [143, 292, 293]
+    assert offsets("--msg-id", "twice", "--until", first + 293) == [142, 143, 292]

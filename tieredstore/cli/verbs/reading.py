@@ -156,7 +156,7 @@ INDEX_UNREADABLE = "index-unreadable"
 @topic_option(help="The topic (needed with --key).")
 @number("--queue", 0, None, "Only this queue.", metavar="Q")
 @value("--key", "K", "One of the message's KEYS, or its UNIQ_KEY.")
-@value("--msg-id", "ID", "UNIQ_KEY, or offset message id as `cat` prints it.")
+@value("--msg-id", "ID", "UNIQ_KEY (KEYS do not count), or offset message id as `cat` prints it.")
 @time_options
 @number("--limit", 1, 100_000, "At most so many messages.", default=64)
 @number(
@@ -192,7 +192,13 @@ def query(
         raise click.UsageError("--key needs --topic")
     from tieredstore.cli.composition import open_tier
     from tieredstore.scan.findings import LeftOut
-    from tieredstore.scan.keys.search import FIRST_MS, LAST_MS, find_by_key, find_by_message_id
+    from tieredstore.scan.keys.search import (
+        FIRST_MS,
+        LAST_MS,
+        find_by_key,
+        find_by_message_id,
+        has_key,
+    )
     from tieredstore.scan.keys.unindexed import Unindexed, find_unindexed
     from tieredstore.scan.rows import message_row
 
@@ -214,26 +220,28 @@ def query(
         queues = catalogue.select(topic, queue, opened.broker)
         places = opened.provider, catalogue, queues
         unsealed = opened.find_unsealed_index()
-        more: dict[str, Any] = {"limit": limit, "unsealed": unsealed, "on_finding": tell}
+        is_id = key is None
+        wanted = key if key is not None else msg_id or ""
+        more: dict[str, Any] = {
+            "since_ms": FIRST_MS if since_ms is None else since_ms,
+            "until_ms": LAST_MS if until_ms is None else until_ms,
+            "limit": limit,
+            "unsealed": unsealed,
+            "on_finding": tell,
+        }
         if key is not None and topic is not None:
-            hits = find_by_key(
-                *places,
-                topic,
-                key,
-                since_ms=FIRST_MS if since_ms is None else since_ms,
-                until_ms=LAST_MS if until_ms is None else until_ms,
-                **more,
-            )
+            hits = find_by_key(*places, topic, key, **more)
         else:
-            hits = find_by_message_id(*places, msg_id or "", **more)
+            hits = find_by_message_id(*places, wanted, **more)
         looked = Unindexed([])
-        # A message id matches one message. A key may match more.
-        if len(hits) < limit and (key is not None or not hits):
+        # An offset message id is found without an index.
+        if len(hits) < limit and all(has_key(hit.message, wanted, is_id=is_id) for hit in hits):
             looked = find_unindexed(
                 *places,
-                key if key is not None else msg_id or "",
-                since_ms=since_ms if key is not None else None,
-                until_ms=until_ms if key is not None else None,
+                wanted,
+                is_id=is_id,
+                since_ms=since_ms,
+                until_ms=until_ms,
                 limit=limit,
                 most_bytes=unindexed_bytes,
                 on_finding=tell,

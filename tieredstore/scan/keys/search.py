@@ -74,11 +74,13 @@ def find_by_key(
     since_ms: int = FIRST_MS,
     until_ms: int = LAST_MS,
     limit: int = 64,
+    is_id: bool = False,
     unsealed: UnsealedFiles | None = None,
     on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
-    """Find messages of a topic (within `queues`) that have a key or UNIQ_KEY, stored within [since,
-    until), at most `limit`, by queue and offset. Index files are searched newest first. Items are
+    """Find messages of a topic (within `queues`) that have a key or UNIQ_KEY (with `is_id`, only
+    UNIQ_KEY counts), stored within [since, until), at most `limit`, by queue and offset. Index
+    files are searched newest first. Items are
     only hints: each message is read, and its topic and key are checked. Damage is passed to
     `on_finding`, and the other messages are returned. Raises Unavailable."""
     ids = catalogue.topic_ids
@@ -101,7 +103,7 @@ def find_by_key(
                 queue = by_place.get(place[:2])
                 if queue is None or place in hits or len(hits) >= limit:
                     continue
-                message = _message_at(provider, queue, item, key, on_finding)
+                message = _message_at(provider, queue, item, key, on_finding, is_id=is_id)
                 if message is not None and since_ms <= message.store_timestamp_ms < until_ms:
                     hits[place] = Hit(queue, message)
             if len(hits) >= limit:
@@ -115,14 +117,16 @@ def find_by_message_id(
     queues: Sequence[QueueFiles],
     message_id: str,
     *,
+    since_ms: int = FIRST_MS,
+    until_ms: int = LAST_MS,
     limit: int = 64,
     unsealed: UnsealedFiles | None = None,
     on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
-    """Return messages whose UNIQ_KEY is `message_id`. If none exists and `message_id` can be an
-    offset message id, return messages with that offset message id *in the tier*. In a tier the id
-    counts bytes of the queue's own log (as `cat` prints), so it may match a message in each of
-    several queues."""
+    """Return all messages whose UNIQ_KEY is `message_id`, stored within [since, until). If none
+    exists and `message_id` can be an offset message id, return messages with that offset message id
+    *in the tier*. In a tier the id counts bytes of the queue's own log (as `cat` prints), so it may
+    match a message in each of several queues."""
     found: list[Hit] = []
     for topic in sorted({queue.topic for queue in queues}):
         if len(found) < limit:
@@ -132,7 +136,10 @@ def find_by_message_id(
                 queues,
                 topic,
                 message_id,
+                since_ms=since_ms,
+                until_ms=until_ms,
                 limit=limit - len(found),
+                is_id=True,
                 unsealed=unsealed,
                 on_finding=on_finding,
             )
@@ -140,9 +147,18 @@ def find_by_message_id(
         _, _, physical_offset = parse_offset_message_id(message_id)
         for queue in queues:
             message = _message_starting_at(provider, queue, physical_offset, on_finding)
-            if message is not None and message.offset_message_id == message_id.upper():
+            if (
+                message is not None
+                and message.offset_message_id == message_id.upper()
+                and since_ms <= message.store_timestamp_ms < until_ms
+            ):
                 found.append(Hit(queue, message))
     return found[:limit]
+
+
+def has_key(message: StoredMessage, key: str, *, is_id: bool) -> bool:
+    """Return whether a message has a key. `is_id`: only UNIQ_KEY counts."""
+    return message.uniq_key == key if is_id else key in keys_to_index(message.properties_bytes)
 
 
 def _items(
@@ -173,7 +189,13 @@ def _items(
 
 
 def _message_at(
-    provider: SegmentProvider, queue: QueueFiles, item: IndexItem, key: str, on_finding: OnFinding
+    provider: SegmentProvider,
+    queue: QueueFiles,
+    item: IndexItem,
+    key: str,
+    on_finding: OnFinding,
+    *,
+    is_id: bool,
 ) -> StoredMessage | None:
     """Return the message of an index item, or None if it does not exist or does not have the
     key."""
@@ -191,7 +213,7 @@ def _message_at(
         fits = message.size == item.size and message.physical_offset == item.offset
         if not fits or message.topic != queue.topic:
             return None
-        if key not in keys_to_index(message.properties_bytes):
+        if not has_key(message, key, is_id=is_id):
             return None
         return _check_message(reader, message, item.offset, on_finding)
 

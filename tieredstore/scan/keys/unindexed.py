@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.message.columns.records import keys_to_index
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.findings import OnFinding
 from tieredstore.scan.keys.plan import plan_unindexed
-from tieredstore.scan.keys.search import Hit
+from tieredstore.scan.keys.search import Hit, has_key
 from tieredstore.scan.plan import ScanBounds, ScanRange
 from tieredstore.scan.read.batches import BATCH_BYTES, read_batches_backwards
 from tieredstore.scan.selection import Selection
@@ -36,21 +35,23 @@ def find_unindexed(
     queues: Sequence[QueueFiles],
     key: str,
     *,
+    is_id: bool,
     since_ms: int | None,
     until_ms: int | None,
     limit: int,
     most_bytes: int,
     on_finding: OnFinding,
 ) -> Unindexed:
-    """Search for messages with a key or UNIQ_KEY that are missing in the index files. Each queue is
-    searched from its newest message on. All queues together read about `most_bytes` of the commit
-    log. Raises Corrupt for queues that cannot be planned, Unavailable."""
+    """Search for messages with a key (`is_id` as for `find_by_key`) that are missing in the index
+    files. Each queue is searched from its newest message on. All queues together read about
+    `most_bytes` of the commit log. Raises Corrupt for queues that cannot be planned, Unavailable.
+    """
     bounds = Selection(since_ms=since_ms, until_ms=until_ms).bounds()
     found = Unindexed([])
     for one in _plan(provider, catalogue, queues, key, bounds):
         left = one.count
         if len(found.hits) < limit and found.size_bytes < most_bytes:
-            left -= _look_at(provider, one, key, found, limit, most_bytes, on_finding)
+            left -= _look_at(provider, one, key, found, limit, most_bytes, on_finding, is_id=is_id)
         if len(found.hits) < limit:
             found.left_messages += left
     found.hits.sort(key=lambda hit: (hit.queue.path, hit.message.queue_offset))
@@ -80,6 +81,8 @@ def _look_at(
     limit: int,
     most_bytes: int,
     on_finding: OnFinding,
+    *,
+    is_id: bool,
 ) -> int:
     """Search a range from its end on. Return the number of messages that were not read because the
     search stopped."""
@@ -90,7 +93,7 @@ def _look_at(
             found.messages += len(batch)
             found.size_bytes += batch.stored_bytes
             for message in batch.messages():
-                if key in keys_to_index(message.properties_bytes):
+                if has_key(message, key, is_id=is_id):
                     found.hits.append(Hit(batch.queue, message))
             if found.size_bytes >= most_bytes or len(found.hits) >= limit:
                 return one.until_offset - int(batch.queue_offsets[0])
