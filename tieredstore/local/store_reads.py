@@ -163,7 +163,7 @@ class StoreReads(MessageReader, ABC):
         files_left = config.travel_cq_file_num
         places = QueuePlaces(queue.topic, queue.queue_id)
         total_bytes = 0
-        missing_before = -1
+        expired_before = 0
         wanted = min(units_left, max(max_count, 32))
         while units_left > 0:
             units = queue.read_units(offset, min(wanted, units_left))
@@ -182,7 +182,7 @@ class StoreReads(MessageReader, ABC):
                     ):
                         return
                 current, offset = offset, offset + 1
-                if physical_offset < missing_before:
+                if not messages and physical_offset < expired_before:
                     result.next_begin_offset = offset
                     continue
                 is_address = tags_code <= MIN_EXTENDED_ADDRESS
@@ -212,8 +212,8 @@ class StoreReads(MessageReader, ABC):
                     if messages:
                         return  # messages after a gap come with a get that begins there
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                    missing_before = physical_offset - physical_offset % log.file_size
-                    missing_before += log.file_size
+                    # A unit with a false position says nothing about the units after it.
+                    expired_before = log.min_offset
                     result.next_begin_offset = offset
                     continue
                 result.next_begin_offset = offset
@@ -227,7 +227,6 @@ class StoreReads(MessageReader, ABC):
                 messages.append(message)
                 total_bytes += size
                 result.status = GetMessageStatus.FOUND
-                missing_before = -1
             units_left -= len(units)
             wanted = units_left
             if not len(units) and not messages and result.next_begin_offset == request.offset:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from tieredstore.cli.messages.loss import warn_of_loss
 from tieredstore.contracts.message_store import GetRequest
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message.consume_queue import BLANK_SIZE_FIELD
 from tieredstore.scan.findings import Finding, OnFinding, damage, raise_on_damage
 from tieredstore.scan.rows import message_row
 from tieredstore.scan.time_search.modes import SearchTimes
@@ -217,7 +216,7 @@ class StoreFeed:
         begin = max(begin, self._store.get_min_offset_in_queue(*key))
         queue = self._store.find_queue(*key)
         unit = None if queue is None or begin >= end else queue.unit(begin)
-        if unit is None or unit[1] == BLANK_SIZE_FIELD:
+        if unit is None:
             return
         text = (
             f"messages [{begin}, {end}) of {key.topic}/{key.queue_id}: the commit log has no "

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType
@@ -30,6 +31,8 @@ from tieredstore.local.queues.rebuilt import RebuiltQueues
 from tieredstore.local.queues.rocksdb.consume_queue import QueueReads, RocksDBConsumeQueue
 from tieredstore.local.queues.rocksdb.database import ReadOnlyDatabase
 from tieredstore.local.queues.unit_search import offset_by_time
+
+_NEAR: Final = 16
 
 
 class ForeignQueues(Protocol):
@@ -111,10 +114,12 @@ class ForeignFileQueues:
         message."""
         before_ms = self._before_ms
         if before_ms is not None:
-            # A unit that is not whole yet points nowhere: it is later than everything.
+            # Units that are not whole yet point nowhere, at the end. One damaged unit or time ends
+            # no queue: of two messages the earlier time counts.
             def time_of(offset: int) -> int:
-                time = queue.store_time(offset, self._record_time)
-                return before_ms if time < 0 else time
+                near = range(offset, min(offset + _NEAR, queue.max_offset))
+                times = (queue.store_time(one, self._record_time) for one in near)
+                return min(islice((time for time in times if time >= 0), 2), default=before_ms)
 
             queue.max_offset = offset_by_time(
                 time_of, queue.min_offset, queue.max_offset, before_ms, BoundaryType.LOWER

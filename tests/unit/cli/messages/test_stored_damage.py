@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,83 @@ def test_j46_a_topic_of_a_store_that_is_made_again_is_read_from_its_start(tmp_pa
             assert len(list(feed.read_next())) == count
         finally:
             reader.shutdown()
+
+
+def read_units(root: Path, queue_id: int) -> bytes:
+    files = sorted((root / f"consumequeue/orders/{queue_id}").iterdir())
+    return b"".join(path.read_bytes() for path in files)
+
+
+def write_at(root: Path, folder: str, position: int, data: bytes) -> None:
+    """Write bytes at a position of a store's log or queue."""
+    files = sorted((root / folder).iterdir())
+    size = files[0].stat().st_size
+    with files[position // size].open("r+b") as file:
+        file.seek(position % size)
+        file.write(data)
+
+
+def read_all(root: Path, *more: object) -> tuple[int, list[tuple[int, int]]]:
+    """Return the exit code, and the queues and offsets of messages."""
+    ran = command("cat", "--store", root, "--topic", "orders", "--output", "ndjson", *more)
+    return ran.code, sorted((row["queue_id"], row["queue_offset"]) for row in ran.rows)
+
+
+EVERY = [(queue_id, offset) for queue_id in (0, 1) for offset in range(20)]
+
+
+@pytest.mark.parametrize("number", [0, 5, 19])
+@pytest.mark.parametrize("place", [(-5, 140), (1 << 40, 140), (4097, 140), (-1, 1 << 30)])
+def test_j50_a_false_unit_hides_no_message(
+    tmp_path: Path, number: int, place: tuple[int, int]
+) -> None:
+    """The unit names no record, or a byte within one. Its message is found in the log."""
+    root = tmp_path / "store"
+    write(root, count=40)
+    write_at(root, "consumequeue/orders/0", 20 * number, struct.pack(">qi", *place))
+    for more in ((), ("--on-damage", "skip"), ("--tail", 40)):
+        assert read_all(root, *more)[1] == EVERY
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("offset", [3, 119])
+def test_j50_a_message_without_unit_and_with_a_false_offset_is_named(
+    tmp_path: Path, offset: int, is_lost: bool
+) -> None:
+    """Its unit is empty, or its whole queue is lost. It does not pass for another generation of its
+    topic."""
+    root, number = tmp_path / "store", 5
+    write(root, count=40)
+    place = int.from_bytes(read_units(root, 0)[20 * number :][:8], "big")
+    write_at(root, "consumequeue/orders/0", 20 * number, struct.pack(">qi", 0, 2**31 - 1))
+    write_at(root, "commitlog", place + 27, bytes([offset]))
+    if is_lost:
+        shutil.rmtree(root / "consumequeue/orders/0")
+    code, found = read_all(root, "--on-damage", "skip")
+    assert (code, found) == (1, [one for one in EVERY if one != (0, number)])
+    ran = command("cat", "--store", root, "--topic", "orders", "--output", "ndjson")
+    assert (ran.code, "contradict those of others" in ran.err) == (1, True)
+
+
+@pytest.mark.parametrize(("number", "queue_id"), [(0, 1), (19, 7)])
+def test_j50_a_message_without_unit_and_with_a_false_queue_is_named(
+    tmp_path: Path, number: int, queue_id: int
+) -> None:
+    root = tmp_path / "store"
+    write(root, count=40)
+    place = int.from_bytes(read_units(root, 0)[20 * number :][:8], "big")
+    write_at(root, "consumequeue/orders/0", 20 * number, bytes(20))
+    write_at(root, "commitlog", place + 12, queue_id.to_bytes(4, "big"))
+    code, found = read_all(root, "--on-damage", "skip")
+    assert code == 1
+    assert [one for one in EVERY if one not in found] == [(0, number)]
+
+
+def test_j50_a_damaged_unit_ends_no_queue_of_a_store_with_an_owner(tmp_path: Path) -> None:
+    """The end of such a queue is searched by times."""
+    root = tmp_path / "store"
+    write(root, count=40)
+    (root / "abort").touch()
+    for number in (9, 10, 14):
+        write_at(root, "consumequeue/orders/0", 20 * number, struct.pack(">qi", -5, 140))
+        assert read_all(root) == (0, EVERY)

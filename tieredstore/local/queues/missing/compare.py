@@ -15,6 +15,7 @@ from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.queues.foreign import ForeignQueues
 from tieredstore.local.queues.interface import ConsumeQueueReader, QueueUnits
+from tieredstore.local.queues.missing.choice import FOUND_DTYPE, choose_units
 from tieredstore.local.queues.missing.completed import CompletedQueue
 from tieredstore.local.queues.missing.records import (
     Joint,
@@ -25,7 +26,6 @@ from tieredstore.local.queues.missing.records import (
     find_uncovered,
 )
 from tieredstore.local.queues.missing.spilled_rows import Late, Rows, Spill, SpilledRows, find_late
-from tieredstore.local.queues.rebuilt import ROW_DTYPE, RebuiltQueue
 from tieredstore.local.queues.topic_deletions import TopicDeletions
 from tieredstore.message.names import LMQ_PREFIX, is_system_topic
 from tieredstore.message.record import StoredMessage
@@ -34,7 +34,6 @@ from tieredstore.skipped_records import SkippedRecords
 
 _NO_LIMIT_MS: Final = 2**63 - 1
 _NAMED: Final = 8
-_FOUND_DTYPE: Final = np.dtype([*ROW_DTYPE.descr, ("offset", np.int64)])
 _log = logging.getLogger(__name__)
 
 
@@ -156,15 +155,16 @@ def compare_queues(
             continue
         queue = opened.get(key)
         before = deleted_before(key.topic)
-        runs = _choose(key, rows, queue, log, before, late, spill)
+        runs, contradictions = choose_units(key, rows, queue, log, before, late, spill)
         held_back = None if late is None else find_late(rows, max(before + 1, late))
-        if not runs and held_back is None:
+        if not runs and held_back is None and not contradictions:
             continue
         is_fixed = key.topic.startswith(LMQ_PREFIX) or is_system_topic(key.topic)
         is_known = is_fixed or has_topic is None or has_topic(key.topic)
         if not is_known and queue is None and key not in found.unreadable:
             found.deleted.add(key.topic)
             continue
+        found.unread += contradictions
         if held_back is not None:
             found.late[key] = held_back
         if not runs:
@@ -245,7 +245,7 @@ def _collect(
             if isinstance(one, QueueUnits):
                 rows = groups.get(one.key)
                 if rows is None:
-                    rows = groups[one.key] = SpilledRows(spill, _FOUND_DTYPE)
+                    rows = groups[one.key] = SpilledRows(spill, FOUND_DTYPE)
                 rows.extend(_make_rows(one))
             elif isinstance(one, Unread):
                 found.unread.append(one)
@@ -278,7 +278,7 @@ def _last_position(queue: ConsumeQueueReader) -> int:
 
 
 def _make_rows(group: QueueUnits) -> Rows:
-    rows = np.empty(len(group.units), _FOUND_DTYPE)
+    rows = np.empty(len(group.units), FOUND_DTYPE)
     rows["unit"] = group.units
     rows["store_timestamp"] = group.store_timestamps_ms
     rows["offset"] = group.offset + np.arange(len(rows))
@@ -314,65 +314,6 @@ def _find_deletions(
         lambda topic, number: opened.get(QueueKey(topic, number)), lambda: log, skipped
     )
     return lambda topic: max(ends.get(topic, -1), known.find_position(topic))
-
-
-def _choose(
-    key: QueueKey,
-    rows: SpilledRows,
-    queue: ConsumeQueueReader | None,
-    log: ForeignCommitLog,
-    deleted_before: int,
-    late: int | None,
-    spill: Spill,
-) -> list[RebuiltQueue]:
-    """Return the valid units, in runs. Units of an earlier generation of a topic are left out:
-    after them in the log, the queue continues at a lower offset or was deleted."""
-    runs: list[RebuiltQueue] = []
-    highest = -1
-    for block in rows.blocks():
-        offsets = block["offset"].astype(np.int64)
-        positions = block["unit"]["physical_offset"].astype(np.int64)
-        good = positions > deleted_before
-        if late is not None:
-            good &= positions < late
-        if queue is not None:
-            good &= _find_fitting(queue, offsets, positions)
-        # A step back to a used offset begins another generation of the topic.
-        reached = np.maximum.accumulate(np.where(good, offsets, -1))
-        before = np.maximum(np.concatenate(([-1], reached[:-1])), highest)
-        back = np.flatnonzero(good & (offsets <= before))
-        if len(back):
-            runs = []
-            good[: back[-1]] = False
-        highest = max(highest, int(reached[-1]))
-        chosen = np.flatnonzero(good)
-        if not len(chosen):
-            continue
-        for part in np.split(chosen, np.flatnonzero(np.diff(offsets[chosen]) != 1) + 1):
-            offset = int(offsets[part[0]])
-            if not runs or runs[-1].max_offset != offset:
-                runs.append(RebuiltQueue(key, log, str(log.directory), spill))
-            some = block[part]
-            runs[-1].add(QueueUnits(key, offset, some["unit"], some["store_timestamp"]))
-    return runs
-
-
-def _find_fitting(
-    queue: ConsumeQueueReader, offsets: np.ndarray, positions: np.ndarray
-) -> np.ndarray:
-    """Return which messages fit into a queue: messages before its units, after its units, or at an
-    offset whose unit is empty."""
-    first, last = queue.unit(queue.min_offset), queue.unit(queue.max_offset - 1)
-    good = np.zeros(len(offsets), dtype=np.bool_)
-    if first is not None:
-        good |= (offsets < queue.min_offset) & (positions < first[0])
-    if last is not None:
-        good |= (offsets >= queue.max_offset) & (positions > last[0])
-    inside = (offsets >= queue.min_offset) & (offsets < queue.max_offset)
-    for row in np.flatnonzero(inside).tolist():
-        unit = queue.unit(int(offsets[row]))
-        good[row] = unit is None or unit[1] <= 0 or unit[1] == 2**31 - 1
-    return good
 
 
 @dataclass(eq=False)

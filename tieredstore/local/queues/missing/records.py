@@ -65,15 +65,18 @@ def find_uncovered(
                 errors[walk.key] = error
         walks = [walk for walk in walks if walk.key not in errors]
         if not errors:
-            yield from _find_spans(base, stop, parts)
+            yield from _find_spans(base, stop, base + log.file_size, parts)
     if errors:
         raise UnreadableQueues(errors)
 
 
-def _find_spans(base: int, stop: int, parts: list[npt.NDArray[Any]]) -> Iterator[Uncovered]:
+def _find_spans(
+    base: int, stop: int, file_end: int, parts: list[npt.NDArray[Any]]
+) -> Iterator[Uncovered]:
     units = np.concatenate(parts) if parts else np.empty((0, 2), dtype=np.int64)
     units = units[(units[:, 0] >= base) & (units[:, 0] < stop)]
     units = units[units[:, 0].argsort(kind="stable")]
+    units = units[units.sum(axis=1) <= file_end]  # others have a false size
     starts = units[:, 0]
     ends = np.maximum.accumulate(units.sum(axis=1)) if len(units) else starts
     begins = np.concatenate(([base], ends))
