@@ -155,7 +155,7 @@ def jump(messages: int, *, times: int = 60) -> list[tuple[int, int]]:
 
 
 def catch_up(messages: int, *, times: int = 6, count: int = 10_000) -> list[tuple[int, int]]:
-    """Return runs of `count` messages each, which begin at offsets that are spread over the
+    """Return runs of `count` messages each. The first offsets of the runs are spread over the
     queue."""
     return [(first, count) for first, _ in jump(messages - count, times=times)]
 
@@ -351,7 +351,7 @@ TRACES: Sequence[tuple[str, TracedLoad]] = (
 
 
 def _list_trace_rows() -> Iterator[str]:
-    """Yield table rows of a store that recorded a trace, and of the model's figures for the
+    """Yield table rows that compare a store that recorded a trace with the model's figures for this
     trace."""
     for name, load in TRACES:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Puts beside catch-up readers: `python -m benchmarks.isolation [--seconds 20] [--pairs 5]`.
+"""Puts during catch-up reads: `python -m benchmarks.isolation [--seconds 20] [--pairs 5]`.
 
 One thread puts messages of 1 KiB at a fixed rate, in slices of a millisecond, with and without
 concurrent work of a tier, in turn. The work consists of readers of an uploaded history from its

@@ -31,7 +31,7 @@ class JavaPeer:
 
     @staticmethod
     def missing() -> str:
-        """Return the reason why the Java side is missing, or an empty text if it exists."""
+        """Return the reason why the Java side is missing, or an empty string if it exists."""
         tools = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
         return f"not installed: {', '.join(tools)}" if tools else ""
 

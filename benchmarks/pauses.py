@@ -2,13 +2,13 @@
 
     python -m benchmarks.pauses [--seconds 60] [--file-mib 256] [--folder DIR] [--json FILE]
 
-One thread puts messages of 1 KiB at half of the maximum rate, which is measured just before. The
-thread puts in slices of a millisecond, while files roll, the dispatch runs and a flush comes every
-half second. Every put is timed, in three histograms: all puts, puts that began a file, and puts
-during a pass of the dispatch. Pauses above 20 ms are listed with their cause. The causes come from
-a trace of flushes, rolls, passes of the dispatch, garbage collections and waits for the put lock.
-The processor time and the page faults of the thread are listed as well. Old files are deleted
-during the run, so that 60 s do not fill the disk.
+One thread puts messages of 1 KiB at half of the maximum rate. The maximum rate is measured just
+before. The thread puts in slices of a millisecond, while files roll, the dispatch runs and a flush
+comes every half second. Every put is timed, in three histograms: all puts, puts that began a file,
+and puts during a pass of the dispatch. Pauses above 20 ms are listed with their cause. The causes
+come from a trace of flushes, rolls, passes of the dispatch, garbage collections and waits for the
+put lock. The processor time and the page faults of the thread are listed as well. Old files are
+deleted during the run, so that 60 s do not fill the disk.
 """
 
 from __future__ import annotations

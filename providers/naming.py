@@ -87,7 +87,8 @@ def is_name(name: str) -> bool:
 
 
 def is_queue_id(text: str) -> bool:
-    """Return whether a text is a queue id as Java writes it: decimal, no leading zeros, 31 bits."""
+    """Return whether a string is a queue id as Java writes it: decimal, no leading zeros, 31
+    bits."""
     return _QUEUE_ID.fullmatch(text) is not None and int(text) <= MAX_QUEUE_ID
 
 

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 CORE = (ROOT / "setup.py", *sorted((ROOT / "tieredstore" / "message").glob("_*.[ch]")))
-"""Source files of the compiled core, which the installation builds if there is a compiler."""
+"""Source files of the compiled core. The installation builds the core if there is a compiler."""
 _TABLES = "broker,s3,jobs,pandas,duckdb,polars,iceberg,delta"
 EXTRAS = {
     "core": "broker,s3",

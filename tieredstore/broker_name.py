@@ -15,7 +15,7 @@ from typing import Final
 import orjson
 
 STORE_MEMORY: Final = "tieredstore.tier"
-"""File in `storePathRootDir` in which a store remembers its tier: JSON. The key `broker` holds the
+"""JSON file in `storePathRootDir` in which a store remembers its tier. The key `broker` holds the
 name."""
 _log = logging.getLogger(__name__)
 

@@ -109,8 +109,8 @@ class RetentionClock:
             self._ahead_since_ms = None
 
     def now_ms(self) -> int:
-        """Return the retention time (epoch ms). Call this method regularly: only a call can notice
-        that the wall clock was not ahead at that moment."""
+        """Return the retention time (epoch ms). Call this method regularly, because only a call can
+        notice that the wall clock is not ahead at that moment."""
         if self._believed_ms is None:
             self.begin()
         with self._lock:

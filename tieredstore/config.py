@@ -605,7 +605,7 @@ def _refuse_blanks(source: str, line: ConfLine, path: Path) -> None:
 
 def _refuse_foreign(lines: Sequence[ConfLine], path: Path) -> None:
     """Raise Invalid for a file without a known key: the file is not a configuration. The message
-    does not show the content, which may be secret."""
+    does not show the content, because it may be secret."""
     if not lines or any(is_known(line.key) for line in lines):
         return
     near = (find_near_setting(line.key, FIELDS_BY_KEY) for line in lines[:_MOST_GUESSES])

@@ -1,4 +1,4 @@
-"""JSON as fastjson writes it. Integer keys have no quotes, which is not valid JSON."""
+"""JSON as fastjson writes it. Integer keys have no quotes, so the text is not valid JSON."""
 
 from __future__ import annotations
 

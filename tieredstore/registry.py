@@ -261,7 +261,8 @@ def read_only_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
 
 def tier_at(config: StoreConfig, url: str) -> StoreConfig:
     """Return the configuration with the tier at `url` (`file:///path`, `s3://bucket/prefix`).
-    Raises Invalid. The message never shows the URL's query, which could contain a secret."""
+    Raises Invalid. The message never shows the URL's query, because the query could contain a
+    secret."""
     place = parse_tier_url(url)
     name = _provider_of(place.scheme)
     if name is None:

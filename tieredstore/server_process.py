@@ -52,7 +52,7 @@ def end_cycle_search_of_objects() -> None:
 
 @contextmanager
 def without_cycle_search() -> Iterator[None]:
-    """Disable the search for reference cycles in the whole process within the block, because each
+    """Disable the search for reference cycles in the whole process during the block, because each
     search would examine all new objects and find no garbage. For work that takes seconds, such as a
     start. If another thread has an overlapping block, the search may resume early."""
     was_on = gc.isenabled()

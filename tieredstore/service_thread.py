@@ -1,4 +1,4 @@
-"""`ServiceThread`: a background loop with a health report, which every service uses."""
+"""`ServiceThread`: the background loop of every service, with a health report."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Location of a tier as users write it: `file:///dir`, `s3://bucket/prefix?region=…`, `some/dir`.
 
-A text with `://` is a URL and is percent-decoded once. Any other text is an unquoted path. Errors,
-logs and process lists show URLs, so a URL with a secret is refused and never shown.
+A string with `://` is a URL and is percent-decoded once. Any other text is an unquoted path.
+Errors, logs and process lists show URLs, so a URL with a secret is refused and never shown.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def file_url(path: str | os.PathLike[str]) -> str:
 
 
 def as_url(tier: str | os.PathLike[str]) -> str:
-    """Return the URL of a tier. `tier`: a URL, or the path of a folder. A text that is neither is
+    """Return the URL of a tier. `tier`: a URL, or the path of a folder. A string that is neither is
     returned unchanged, and `parse_tier_url` refuses it."""
     text = os.fspath(tier)
     is_path = text and "://" not in text and not _SCHEME_AND_COLON.match(text)
@@ -57,14 +57,14 @@ def _quote(path: str) -> str:
 
 
 def _unquote(text: str) -> str:
-    """Percent-decode a text. Bytes that are not UTF-8 become surrogate escapes, as in Python's file
-    names."""
+    """Percent-decode a string. Bytes that are not UTF-8 become surrogate escapes, as in Python's
+    file names."""
     return unquote(text, errors="surrogateescape")
 
 
 def parse_tier_url(text: str) -> TierUrl:
-    """Parse a tier's URL. Raises Invalid for a text that is not a URL, for a user or password, and
-    for a repeated parameter."""
+    """Parse a tier's URL. Raises Invalid for a string that is not a URL, for a user or password,
+    and for a repeated parameter."""
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         # a mistyped URL may have a query with a secret

@@ -6,7 +6,7 @@ broker.conf.
 - remoting: sends, batches and pulls over remoting, on an empty store without a tier.
 - cold: a reader catches up from offset 0 of queues whose heads live only in a Posix tier.
 - latency: sends at a fixed rate under ASYNC and SYNC flush, with and without such a reader.
-- grpc: sends, and receives with acknowledgement, beside Java's proxy in local mode.
+- grpc: sends, and receives with acknowledgement, compared with Java's proxy in local mode.
 
 Go programs generate the load, so that the load does not limit the rates. Server and load have a
 core each (`taskset`). Needs `go`, `taskset`, and `java` and `mvn` for the peer. Prints one line per

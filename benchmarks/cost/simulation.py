@@ -40,8 +40,8 @@ from tieredstore.tier.writing import TierWriter
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 PIECES = "GROUP PIECES"
-"""File type for reads of group objects for one queue. These reads are not multiplied: a sample has
-as many group objects as all queues would have."""
+"""File type for reads of group objects for one queue. These reads are not multiplied, because a
+sample has as many group objects as all queues would have."""
 
 _T0_MS = 1_700_000_000_000
 _TOPIC = "Simulated"
@@ -352,8 +352,8 @@ def simulate(scheme: Scheme, load: Load, folder: Path) -> Outcome:
 
 
 def simulate_reading(scheme: Scheme, load: Load, folder: Path) -> int:
-    """Run a load, then count the requests of a reader without state for the last day of one queue:
-    its messages and their units."""
+    """Run a load. Then count the requests of a reader that has no state and reads the last day of
+    one queue: messages and units."""
     process = Process(scheme, load, folder)
     try:
         process.run(scheme.scan_ms, load.duration_ms)

@@ -170,7 +170,7 @@ class ChunkProvider(TimedProvider):
         return tuple(_listing(found, manifest) for found, manifest in there)
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> ChunkFileSegment:
-        """Open a segment. A size of 0 without a token from a listing means that the segment does
+        """Open a segment. A `listing` with size 0 and without a token means that the segment does
         not exist."""
         state = self._states.get_state(id)
         if listing is not None:

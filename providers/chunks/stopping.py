@@ -25,8 +25,8 @@ class StopLimit:
         self._thread: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Start the thread that waits for `begin`, which may then be called from a signal handler.
-        Idempotent."""
+        """Start the thread that waits for `begin`. Afterwards `begin` may be called from a signal
+        handler. Idempotent."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._watch, name="tiered-stop-limit", daemon=True)

@@ -161,7 +161,7 @@ class FsspecClient:
     def put_if_absent(
         self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
     ) -> bool:
-        """Put an object. The operation is not atomic: two concurrent writers may both get True, and
+        """Put an object. The operation is not atomic. Two concurrent writers may both get True, and
         the later bytes stay."""
         return self._put_object(key, buffers, total_bytes(buffers), metadata)
 
@@ -246,7 +246,7 @@ class FsspecClient:
         return self._info(key, details, metadata)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """List the objects below `prefix` in one call, and sort them: fsspec has no pages."""
+        """List the objects below `prefix` in one call, and sort them. fsspec has no pages."""
         folder = prefix.rpartition("/")[0]
         with self._errors.translate_errors("list", prefix):
             found = {

@@ -52,8 +52,8 @@ class FsspecSettings(SharedSettings, frozen=True, kw_only=True):
         return f"FsspecSettings(place={protocol + separator + rest.rpartition('@')[2]!r})"
 
     def storage_options(self) -> dict[str, object]:
-        """Return the options as a mapping. Raises Invalid for a text that is not a JSON object. The
-        error omits the text."""
+        """Return the options as a mapping. Raises Invalid for a string that is not a JSON object.
+        The error omits the text."""
         return parse_options(self.options)
 
 
@@ -74,7 +74,7 @@ def url_options(query: Mapping[str, str], shown_url: str) -> dict[str, object]:
     """Return the storage options among the parameters of a URL: `option.<name>=<value>`.
 
     true, false, none and whole numbers are converted. Any other value is text. Raises Invalid for a
-    likely secret, which must not be in a URL.
+    likely secret, because a URL must not contain secrets.
     """
     found: dict[str, object] = {}
     for parameter, value in query.items():

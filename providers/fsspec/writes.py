@@ -68,7 +68,7 @@ def choose_writes(
 
 
 class PipedWrites:
-    """Writes to object stores: an object appears when its upload has ended.
+    """Writes to object stores. An object appears when its upload has ended.
 
     `creates`: whether `mode="create"` creates an object only if the name is free. Otherwise the
     name is looked up before the write. Correctness depends on neither, because a server may ignore

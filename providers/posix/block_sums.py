@@ -91,8 +91,8 @@ class BlockSums:
         return BlockEntry(index, *((self.lengths[index], self.crcs[index]) if known else (0, 0)))
 
     def widen(self, start: int, end: int) -> tuple[int, int]:
-        """Return the range [start, end) that must be read to verify the blocks that the given bytes
-        touch, or an empty range if none can be verified."""
+        """Return the range [start, end) to read in order to verify the blocks that the given bytes
+        touch. The range is empty if no block can be verified."""
         first, last = self.entry(start // BLOCK_BYTES), self.entry((end - 1) // BLOCK_BYTES)
         if not any(self.lengths[first.block : last.block + 1]):
             return start, start
@@ -100,9 +100,9 @@ class BlockSums:
         return low, max(end, last.end) if last.length else end
 
     def find_piece(self, position: int, length: int) -> tuple[int, int, int, int] | None:
-        """Return the pieces that contain the given bytes of one block with known pieces: position
-        and size in bytes, CRC-32 of the block's bytes before them, and CRC-32 up to their end. None
-        if the pieces are not known."""
+        """Return the pieces of one block that contain the given bytes: position and size in bytes,
+        CRC-32 of the block's bytes before them, and CRC-32 up to their end. None if the pieces of
+        the block are not known."""
         index, start = divmod(position, BLOCK_BYTES)
         crcs = self.piece_crcs.get(index)
         if crcs is None or index >= len(self.lengths):

@@ -1,4 +1,4 @@
-"""Verified reads of a segment: whole blocks are read, and the requested bytes returned.
+"""Verified reads of a segment. Whole blocks are read, and the requested bytes are returned.
 
 The first small read of a block verifies the whole block and learns the checksums of its pieces.
 Later reads read only the pieces that they touch. A block that does not match is read again with new

@@ -335,7 +335,7 @@ def find_newest_number(directory: str) -> int:
 
 
 def _make_unknown_mark() -> WriterMark:
-    """Return a mark for a writer without a state directory, which must be a job."""
+    """Return a mark for a writer without a state directory. Such a writer must be a job."""
     return WriterMark(uuid.uuid4().hex, uuid.uuid4().hex, WriterKind.JOB)
 
 

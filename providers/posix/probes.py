@@ -124,7 +124,7 @@ class _PosixProbes:
         return ok("as written, cut as asked")
 
     def sync(self) -> Finding:
-        """Check the sync of a file and of its folder, which makes a write durable."""
+        """Check the sync of a file and of its folder. These syncs make a write durable."""
         path = self._make_file("sync", b"x")
         fd = self._calls.open(path, os.O_RDWR)
         try:
@@ -135,7 +135,7 @@ class _PosixProbes:
         return ok(f"of files and folders. {quantiles(taken)}")
 
     def lock(self) -> Finding:
-        """Check an exclusive lock on a file, which implements the writer epoch."""
+        """Check an exclusive lock on a file. The writer epoch is such a lock."""
         path = self._make_file("lock", b"")
         first, second = (self._calls.open(path, os.O_RDWR) for _ in range(2))
         try:
@@ -153,8 +153,8 @@ class _PosixProbes:
         return unsafe("two locks on one file at once", text)
 
     def rename(self) -> Finding:
-        """Check a rename, which replaces the metadata, and a hard link, which keeps the previous
-        version."""
+        """Check a rename and a hard link. The rename replaces the metadata, and the hard link keeps
+        the previous version."""
         old, new = self._make_file("old", b"old"), self._make_file("new", b"new")
         os.replace(new, old)  # noqa: PTH105
         if self._read_file(old, 10) != b"new" or os.path.exists(new):  # noqa: PTH110

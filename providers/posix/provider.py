@@ -63,8 +63,8 @@ _BAD_NAME = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 class PosixProvider(TimedProvider):
     """Tier below `root` on a file system. Only one process at a time may write to a broker prefix.
     `fsync`: whether a write returns only after its bytes, and the folders of a new file, are synced
-    to disk. `checksums`: whether checksums are written beside segments. `max_open_files`: limit of
-    open descriptors for all segments."""
+    to disk. `checksums`: whether checksums are written to files next to segments. `max_open_files`:
+    limit of open descriptors for all segments."""
 
     def __init__(
         self,
@@ -135,8 +135,8 @@ class PosixProvider(TimedProvider):
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         """List the segments in one walk over the files. Files whose names are not a segment's are
-        skipped. Raises Unavailable for an unreadable folder and for a missing root: an unmounted
-        disk is not an empty tier."""
+        skipped. Raises Unavailable for an unreadable folder and for a missing root, because an
+        unmounted disk is not an empty tier."""
         parts = naming.parse_prefix(prefix)
         try:
             self._calls.stat(self._root)
@@ -163,8 +163,8 @@ class PosixProvider(TimedProvider):
     ) -> PosixWriterEpoch:
         """Take an exclusive `flock` on `<cluster folder>/<broker>/.writer`.
 
-        `take_over` and the claims of `record` have no effect: the system ends a lock with its
-        owner, so the owner that the error names is alive and must be stopped.
+        `take_over` and the claims of `record` have no effect, because the system ends a lock with
+        its owner. The owner that the error names is therefore alive and must be stopped.
         """
         del take_over
         naming.check_name(broker_name, "broker name")
@@ -543,7 +543,7 @@ class PosixFileSegment:
             position += size
 
     def _write_rest(self, fd: int, position: int, done: int, data: bytes) -> None:
-        """Write the remaining bytes after a short write, which wrote `done` bytes."""
+        """Write the remaining bytes after a short write of `done` bytes."""
         rest = memoryview(data)
         tries = 0
         while done < len(rest):

@@ -141,13 +141,13 @@ def make_answer_error(answer: Answer, what: str) -> TieredStoreError:
 
 def is_passing_answer(answer: Answer) -> bool:
     """Return whether the same request may succeed a little later. After a conflict (409) the same
-    request cannot succeed: the caller must find out which writer succeeded."""
+    request cannot succeed. The caller must find out which writer succeeded."""
     return answer.code in THROTTLES or answer.code in _PASSING or answer.status in _PASSING_STATUS
 
 
 @contextmanager
 def require_whole_answers(what: str) -> Iterator[None]:
-    """Raise Unavailable for a truncated answer, which lacks a field."""
+    """Raise Unavailable for an answer that lacks a field because it was truncated."""
     try:
         yield
     except KeyError as error:

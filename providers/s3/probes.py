@@ -192,8 +192,8 @@ class _S3Probes:
         return self._setting("get_object_lock_configuration", judge)
 
     def _setting(self, method: str, judge: Callable[[Mapping[str, object]], Finding]) -> Finding:
-        """Return a setting of the bucket. A setting that cannot be read does not make the tier
-        unsafe."""
+        """Return a finding about a setting of the bucket. A setting that cannot be read does not
+        make the tier unsafe."""
         try:
             answer = self._request(method, "")
         except S3Failure as failure:

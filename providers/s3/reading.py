@@ -51,7 +51,7 @@ class _TimedSocket:
         self._is_late = is_late
 
     def recv_into(self, buffer: object) -> int:
-        """Receive with at most one wait, which the socket's own timeout bounds."""
+        """Receive with at most one wait. The socket's own timeout limits the wait."""
         received: int = 0 if self._is_late() else self._socket.recv_into(buffer)
         return received
 

@@ -69,7 +69,7 @@ class Counting:
             self._archive.unlink(missing_ok=True)
 
     def begin(self, tier: Path) -> None:
-        """Pass the tier to the waiting program, which then runs. The tier must exist."""
+        """Pass the tier to the waiting program, so that it runs. The tier must exist."""
         self._tier = tier
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `show` reports a failure

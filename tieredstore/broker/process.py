@@ -50,7 +50,7 @@ def log_to_stderr(level: int = logging.INFO, lines: logging.Formatter | None = N
 def run_broker(make_broker: Callable[[], Broker], announce: Callable[[Broker], object]) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP. After such a signal, current work finishes. A second
     signal ends the process immediately, and the next start recovers the store as after a crash. A
-    closed terminal sends SIGHUP twice, which counts as one signal. Under `nohup`, SIGHUP stays
+    closed terminal sends SIGHUP twice. This counts as one signal. Under `nohup`, SIGHUP stays
     ignored. `announce`: called when the broker serves. Raises the errors of the start."""
     tune_server_process()
     raise_limit()

@@ -200,7 +200,7 @@ class PullHold:
             self._loop = None
 
     def wake(self, queues: Iterable[QueueKey]) -> None:
-        """Wake the reads of some queues, whatever messages their filters accept."""
+        """Wake the reads of some queues, regardless of their filters."""
         for key in queues:
             self._wake_queue(key, None)
 

@@ -1,4 +1,4 @@
-"""Long loops on the event loop, which let other tasks run."""
+"""Long loops on the event loop that let other tasks run."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def make_harmless_bytes(data: bytes, *, keeps_styles: bool = False) -> bytes:
 
 
 def defuse_formula(text: str) -> str:
-    """Put an apostrophe before a text that a spreadsheet would otherwise interpret as a formula."""
+    """Put an apostrophe before a string that a spreadsheet would otherwise interpret as a
+    formula."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 

@@ -132,8 +132,8 @@ def _are_texts(values: list[object]) -> bool:
 
 
 def _absolute(where: str, key: str, text: str) -> str:
-    """Return the text as an absolute path, which means the same in any working directory. Raises
-    Invalid for a relative path."""
+    """Return the text as an absolute path, so that it means the same in any working directory.
+    Raises Invalid for a relative path."""
     path = Path(text).expanduser()
     if not path.is_absolute():
         raise Invalid(f"{where}: {key} {text!r}: expected an absolute path, or one from ~/")

@@ -27,8 +27,7 @@ class PutMessageStatus(enum.Enum):
     FLUSH_DISK_TIMEOUT = 1
     """Stored, but the flush failed or did not complete in time."""
     FLUSH_SLAVE_TIMEOUT = 2
-    """Stored, but no replica confirmed the message in time. Never returned: this store has no
-    replicas."""
+    """Never returned, because this store has no replicas."""
     SLAVE_NOT_AVAILABLE = 3
     """Never returned. Java's store does not use this status either."""
     SERVICE_NOT_AVAILABLE = 4
@@ -44,7 +43,7 @@ class PutMessageStatus(enum.Enum):
     UNKNOWN_ERROR = 9
     """Never returned. Unexpected errors are raised."""
     IN_SYNC_REPLICAS_NOT_ENOUGH = 10
-    """Never returned: this store has no replicas."""
+    """Never returned, because this store has no replicas."""
     PUT_TO_REMOTE_BROKER_FAIL = 11
     """Never returned. No put is sent to another broker."""
     LMQ_CONSUME_QUEUE_NUM_EXCEEDED = 12

@@ -50,8 +50,8 @@ class ClientLimits:
     """Limits of the object store, in bytes. `conditional`: whether the store supports
     create-if-absent. Without create-if-absent a second writer is not fenced. `exclusive`: whether
     the store guarantees that only one of several concurrent creates succeeds. `condition`: the
-    condition of a conditional request, for the texts of errors. `concurrent_requests`: maximum
-    number of concurrent reads."""
+    condition of a conditional request, for error messages. `concurrent_requests`: maximum number of
+    concurrent reads."""
 
     conditional: bool = True
     exclusive: bool = True
@@ -68,7 +68,7 @@ class ObjectClient(Protocol):
 
     @property
     def url(self) -> str:
-        """URL of the tier without secrets, for the texts of errors."""
+        """URL of the tier without secrets, for error messages."""
         ...
 
     @property

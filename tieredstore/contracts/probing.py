@@ -1,5 +1,4 @@
-"""Probes: tests of a provider's backend by `tieredstore doctor`, which measure how the backend
-behaves."""
+"""Probes: tests by which `tieredstore doctor` measures how a provider's backend behaves."""
 
 from __future__ import annotations
 

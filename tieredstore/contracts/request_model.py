@@ -63,8 +63,8 @@ class ModelledQueue(ABC):
     @abstractmethod
     def read(self, file_type: FileSegmentType, position: int, length: int) -> list[int]:
         """Read bytes of one of the queue's two files. `position`: offset in the whole file (bytes).
-        Returns the sizes of the requests (bytes), which are sent concurrently. Bytes in memory need
-        no request."""
+        Returns the sizes of the requests (bytes). The requests are sent concurrently. Bytes in
+        memory need no request."""
 
     def settle(self, now_ms: int) -> None:  # noqa: B027
         """Do all work that is due by `now_ms`, such as merging objects. Default: no work."""

@@ -235,7 +235,7 @@ class SegmentProvider(Protocol):
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
         """Return a handle of a segment. Nothing is created or read before the first use of the
-        handle. `listing`: the segment's entry in a listing, which saves a request."""
+        handle. `listing`: the segment's entry in a listing. It saves a request."""
         ...
 
     def acquire_writer(
@@ -269,7 +269,7 @@ class DividedListing(Protocol):
     """Provider that lists the parts of a broker's prefix concurrently. Optional."""
 
     def expect_queues(self, broker_name: str, paths: Sequence[str]) -> None:
-        """Divide later listings at these queue paths, which probably exist. The results do not
+        """Divide later listings at these queue paths. The paths probably exist. The results do not
         change."""
         ...
 

@@ -18,7 +18,7 @@ class WriterKind(enum.StrEnum):
     """Kind of the owner of a writer epoch."""
 
     STORE = "store"
-    """Store of a broker, which assigns queue offsets."""
+    """Store of a broker. Assigns queue offsets."""
     STARTING = "starting"
     """Store of a broker that has not compared itself with the tier yet. Such a store assigns no
     queue offsets. If its start is refused or killed, no other store becomes outdated.
@@ -84,8 +84,8 @@ class IdentifiedTier(Protocol):
 
 @runtime_checkable
 class StartedEpoch(Protocol):
-    """Writer epoch of a starting store, which can be converted to a store's epoch. Every epoch of
-    an `IdentifiedTier` has this method."""
+    """Writer epoch of a starting store. It can be converted to a store's epoch. Every epoch of an
+    `IdentifiedTier` has this method."""
 
     def become_store(self) -> None:
         """Convert an epoch that was taken as `STARTING` to a store's epoch, durably. Call this
@@ -108,9 +108,9 @@ class WatchedEpoch(Protocol):
 class EpochRecord(Protocol):
     """Claims to writer epochs that were made with one locked state directory.
 
-    Each claim is a unique text. A provider whose epochs outlive the process saves the claim before
-    it takes the epoch. If the claim of an epoch is in the record, the epoch belongs to the owner of
-    the directory, because the process that took the epoch has ended.
+    Each claim is a unique string. A provider whose epochs outlive the process saves the claim
+    before it takes the epoch. If the claim of an epoch is in the record, the epoch belongs to the
+    owner of the directory, because the process that took the epoch has ended.
     """
 
     @property

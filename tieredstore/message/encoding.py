@@ -202,8 +202,8 @@ class PlainTemplate(NamedTuple):
     store_host: bytes
 
     def make_record(self, queue_id: int) -> bytes:
-        """Return the head and the topic field of a queue's records. The compiled core fills in the
-        fields that differ between messages, which are zeros here."""
+        """Return the head and the topic field of a queue's records. The fields that differ between
+        messages are zeros here. The compiled core fills them in."""
         head = V4_HEADER.pack(
             0, self.magic, 0, queue_id, 0, 0, 0, 0, 0, b"", 0, self.store_host, 0, 0, 0
         )

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_CACHED_CHARACTERS: Final = 255
-"""Maximum length of a text whose hash is kept. A client may send a text of any length."""
+"""Maximum length of a string whose hash is kept. A client may send a string of any length."""
 SCALAR_LIMIT = 16
 """Number of texts below which a loop over the texts is faster than numpy's columns."""
 

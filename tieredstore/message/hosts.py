@@ -107,8 +107,8 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 def is_offset_message_id(message_id: str) -> bool:
-    """Return whether `parse_offset_message_id` accepts a text. A UNIQ_KEY of 32 digits has the same
-    form, so True proves nothing."""
+    """Return whether `parse_offset_message_id` accepts a string. A UNIQ_KEY of 32 digits has the
+    same form, so True proves nothing."""
     try:
         parse_offset_message_id(message_id)
     except Invalid:

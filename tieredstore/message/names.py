@@ -46,7 +46,7 @@ DELETION_TOPIC: Final = SYSTEM_PREFIX + "DELETED_TOPICS"
 
 
 TRACE_PREFIX: Final = SYSTEM_PREFIX + "TRACE_DATA_"
-"""Prefix of a region's trace topic, which clients of a cloud's access channel use."""
+"""Prefix of a region's trace topic, for clients of a cloud's access channel."""
 REVIVE_PREFIX: Final = SYSTEM_PREFIX + "REVIVE_LOG_"
 """Prefix of a cluster's topic in which a Java broker keeps popped messages. The only system topic
 whose messages have a timer."""

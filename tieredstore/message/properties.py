@@ -180,7 +180,7 @@ def has_empty_key(value: str) -> bool:
 
 
 def is_blank(value: str | None) -> bool:
-    """Return whether a text is blank by Java's StringUtils.isBlank."""
+    """Return whether a string is blank by Java's StringUtils.isBlank."""
     # isspace() accepts more characters than Java, and is fast: it stops at the first other
     # character.
     return not value or (value.isspace() and not value.strip(_JAVA_WHITESPACE))

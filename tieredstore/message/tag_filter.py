@@ -15,7 +15,7 @@ SUBSCRIBE_ALL = "*"
 
 def parse_tags(expression: str | None) -> frozenset[str]:
     """Parse an expression such as `TagA || TagB` into its tags. The result is empty for `*`, an
-    empty text and None, which mean all messages."""
+    empty string and None. An empty result means all messages."""
     tags = frozenset(tag.strip() for tag in (expression or "").split("||")) - {""}
     return frozenset() if SUBSCRIBE_ALL in tags else tags
 
@@ -35,7 +35,7 @@ class TagFilter:
 
     @classmethod
     def parse(cls, expression: str | None) -> TagFilter:
-        """Parse the filter of a subscription such as `TagA || TagB`. `*`, an empty text and None
+        """Parse the filter of a subscription such as `TagA || TagB`. `*`, an empty string and None
         accept all messages."""
         tags = parse_tags(expression)
         return cls(java_string_hash(tag) for tag in tags) if tags else cls(None)

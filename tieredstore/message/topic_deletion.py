@@ -1,4 +1,4 @@
-"""Messages of DELETION_TOPIC, which record deletions of topics.
+"""Messages of DELETION_TOPIC. They record deletions of topics.
 
 Format: `docs/formats/topic-deletion.md`.
 """

@@ -247,7 +247,7 @@ class ChunkWriterEpoch:
         return self._other_store
 
     def _check_epoch(self) -> None:
-        """Check that the next number is free, which proves ownership. Numbers are assigned in
+        """Prove ownership by checking that the next number is free. Numbers are assigned in
         sequence, and no epoch is ever deleted."""
         successor = self.number + 1
         if self._client.head(f"{self._folder}/{successor:020d}") is not None:
@@ -310,8 +310,8 @@ class ChunkWriterEpoch:
             )
 
     def _forget_old(self) -> None:
-        """Delete old markers, which only make the listing longer. The epochs themselves are never
-        deleted, because former owners look for the next one."""
+        """Delete old markers, because they only make the listing longer. The epochs themselves are
+        never deleted, because former owners look for the next one."""
         old = []
         try:
             start_after = f"{self._folder}/{max(self.number - _SWEPT_EPOCHS, 0):020d}"

@@ -14,8 +14,8 @@ from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 
 
 class SharedFenceCheck:
-    """Lets threads share calls of `check`, which raises an error if it finds a later epoch or
-    fails. Thread-safe. One check runs at a time."""
+    """Lets threads share calls of `check`. `check` raises an error if it fails or finds a later
+    epoch. Thread-safe. One check runs at a time."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

@@ -25,10 +25,11 @@ _LEAST_ROWS = 4
 
 
 class Extent(NamedTuple):
-    """Bytes [start, end) of the segment in the object `name` (relative to the segment's folder, see
-    `make_key`), after `skip` bytes, created at `modified_ms` by the server's clock. `skip` is above
-    0 if merged runs overlap, or if the object is shared with other segments. `crc`: CRC-32 of these
-    bytes, from the index of a group object. -1 means unknown."""
+    """Bytes [start, end) of the segment, stored in one object after its first `skip` bytes. `name`:
+    the object, relative to the segment's folder (see `make_key`). `modified_ms`: time of its
+    creation by the server's clock. `skip` is above 0 if merged runs overlap, or if the object is
+    shared with other segments. `crc`: CRC-32 of these bytes, from the index of a group object. -1
+    means unknown."""
 
     start: int
     end: int
@@ -76,9 +77,9 @@ class Extent(NamedTuple):
 
 class ExtentRows(Sequence[Extent]):
     """Compact, immutable sequence of extents, equal to a tuple of the same extents. It stores rows
-    of numbers, and names that share most of their text: extents of the same generation, of the
-    queue's commit log and consume queue, and of all queues in the same group object share names.
-    The sequence takes a sixth of the memory of separate objects."""
+    of numbers, and shared names. Extents of one generation share names. So do the extents of a
+    queue's commit log and consume queue, and of all queues in one group object. The sequence takes
+    a sixth of the memory of separate objects."""
 
     __slots__ = ("_names", "_rows")
 

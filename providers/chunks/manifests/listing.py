@@ -79,9 +79,9 @@ def map_side_by_side(
 def find_carried(
     objects: Iterable[ObjectInfo], queue_folder: str, path: str
 ) -> dict[SegmentId, list[Extent]]:
-    """Return the units in objects of a queue's commit log: for each segment of its consume queue
-    the extents, unordered. An object that is listed twice counts once. `path`: logical path of the
-    queue. Other objects, and objects whose length does not match their name, are ignored."""
+    """Return the units in objects of a queue's commit log, as unordered extents of each consume
+    queue segment. An object that is listed twice counts once. `path`: logical path of the queue.
+    Other objects, and objects whose length does not match their name, are ignored."""
     found: dict[SegmentId, dict[str, Extent]] = {}
     for info in objects:
         carrier = info.key.removeprefix(f"{queue_folder}/")
@@ -152,8 +152,8 @@ class SegmentListings:
         """Backups by broker, as the last listing of all segments showed them."""
 
     def list_brokers(self) -> Iterator[str]:
-        """Yield the brokers of the tier. Each broker costs one page of keys, which begins after the
-        keys of the previous broker. An object outside of the brokers' folders belongs to no
+        """Yield the brokers of the tier. Each broker costs one page of keys. The page begins after
+        the keys of the previous broker. An object outside of the brokers' folders belongs to no
         broker."""
         prefix = f"{self._cluster_folder}/"
         start_after = ""

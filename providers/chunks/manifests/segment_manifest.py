@@ -202,8 +202,7 @@ class SegmentManifest:
         )
 
     def carry_over(self, epoch: int, as_of: int) -> SegmentManifest:
-        """Return the segment manifest that the next epoch reads from its epoch manifest, for this
-        segment."""
+        """Return this segment's manifest as the next epoch reads it from its epoch manifest."""
         found = self.extents, self.sealed, self.marked, self.garbage, self.holes
         return SegmentManifest(
             *found, epoch=epoch, born=self.born, as_of=as_of

@@ -323,8 +323,8 @@ class Views:
         return self._listings.backups.get(broker_name)
 
     def keep(self, broker_name: str) -> list[str]:
-        """Restore lost objects of the held epoch's manifest, and return the keys of former epoch
-        manifests, which are no longer used. Raises Fenced, Unavailable."""
+        """Restore lost objects of the held epoch's manifest. Return the keys of former epoch
+        manifests that are no longer used. Raises Fenced, Unavailable."""
         own = self._find_own(broker_name)
         if own is None or own.epoch_manifest is None or own.objects is None:
             return []

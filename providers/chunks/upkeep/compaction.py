@@ -34,7 +34,7 @@ from tieredstore.providers.chunks.writing.append import ChunkAppender, stamp
 
 
 class Copied(NamedTuple):
-    """Part of a new object: bytes [start, end) of the segment, which the server copies out of one
+    """Part of a new object: bytes [start, end) of the segment. The server copies them out of one
     extent."""
 
     extent: Extent
@@ -43,7 +43,7 @@ class Copied(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Part of a new object: bytes [start, end) of the segment, which are read and sent."""
+    """Part of a new object: bytes [start, end) of the segment. They are read and sent."""
 
     start: int
     end: int

@@ -427,7 +427,7 @@ class CarryingAppender:
 
     def _keep(self, key: str, log: SegmentWrite, units: SegmentWrite) -> None:
         """Cache the bytes that will be merged soon. For a large write these are only the units,
-        which are merged first."""
+        because units are merged first."""
         if log.length < self._settings.policy.part_bytes:
             self._written.put(key, b"".join([*log.buffers, *units.buffers]))
         else:

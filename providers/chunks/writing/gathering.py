@@ -37,8 +37,8 @@ from tieredstore.providers.chunks.writing.append import (
 )
 
 _MOST_TIMES = 2
-"""Maximum size of the accepted writes that are not stored yet, in multiples of `group_bytes`. A
-write that would exceed this size first stores the accepted writes."""
+"""Maximum size of the accepted writes that are not stored yet, in multiples of `group_bytes`.
+Before a write that would exceed this size, the accepted writes are stored."""
 
 
 class _Sent(NamedTuple):
@@ -91,7 +91,7 @@ class Gatherer:
     def take(
         self, log: SegmentWrite, units: SegmentWrite, authority: Authority
     ) -> PairResult | None:
-        """Accept a write of messages and units of a queue, which is stored before the next
+        """Accept a write of messages and units of a queue. It is stored before the next
         confirmation of the epoch. Returns None if the write cannot be gathered. The caller holds
         the `write_lock` of both. If `flush` or a write raises an error, nothing was accepted."""
         if not (self._settings.group_bytes and authority.number and log.length and units.length):

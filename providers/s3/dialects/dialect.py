@@ -91,7 +91,7 @@ class Dialect:
         return replace(answer, status=_REFUSED_STATUS, code=_REFUSED_CODE)
 
     def explain_void(self, versioning: str) -> str:
-        """Return the reason why a bucket's versioning disables the condition, or an empty text.
+        """Return the reason why a bucket's versioning disables the condition, or an empty string.
         `versioning`: status of the versioning, empty for a bucket that never had versioning."""
         if not versioning or not self.void_if_versioned:
             return ""
@@ -212,7 +212,7 @@ def speak(client: BotoClient, dialect: Dialect) -> None:
 
 
 def _replace_checksum(request: Any) -> None:
-    """Replace the checksum of a multi-object delete, which botocore sends as a CRC-32."""
+    """Replace the checksum of a multi-object delete. botocore sends it as a CRC-32."""
     for name in [n for n in request.headers if n.lower().startswith("x-amz-checksum-")]:
         del request.headers[name]
     del request.headers["x-amz-sdk-checksum-algorithm"]

@@ -1,9 +1,9 @@
-"""ObstoreReader: small ranges of S3 objects by obstore, for a fraction of boto3's processor time
-(`docs/adr/0004-obstore.md`).
+"""ObstoreReader: reads small ranges of S3 objects by obstore, in a fraction of boto3's processor
+time (`docs/adr/0004-obstore.md`).
 
-The reader makes one attempt. An answer counts only if it is the requested range, as far as the
-object has it, or a proof that the object does not exist. Any other result is NO_ANSWER: the caller
-asks boto3, which reports the fault.
+The reader makes one attempt. Only two answers count: the requested range, as far as the object has
+it, and a proof that the object does not exist. Any other result is NO_ANSWER: the caller asks
+boto3, which reports the fault.
 """
 
 from __future__ import annotations

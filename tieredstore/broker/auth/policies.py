@@ -48,8 +48,8 @@ class Want(NamedTuple):
 
 
 _OF_CONSUMERS: Final = frozenset({Action.PUB, Action.SUB, Action.GET})
-"""Rights of a consumer on the retry and dead-letter topics of its group. A consumer cannot create,
-change or delete these topics."""
+"""Permissions of a consumer on the retry and dead-letter topics of its group. A consumer cannot
+create, change or delete these topics."""
 
 
 def want_topic(name: str, *actions: Action) -> Want:
@@ -162,7 +162,7 @@ def parse_policies(policies: Iterable[Policy]) -> dict[str, list[Rule]]:
 
 
 def parse_policy_type(text: str | None) -> str:
-    """Return the policy type that a text names. An empty text means Custom. Raises Invalid."""
+    """Return the policy type that a string names. An empty string means Custom. Raises Invalid."""
     for kind in _POLICY_TYPES:
         if kind.lower() == (text or "Custom").strip().lower():
             return kind

@@ -339,8 +339,8 @@ class _Lock(NamedTuple):
 
 class RebalanceLocks:
     """Queue locks of orderly consumers, by group. A lock ends when its lease expires or at
-    `unlock`, but not when the connection ends: a client that reconnects within the lease keeps the
-    lock. Used on the event loop only."""
+    `unlock`, but not when the connection ends. A client that reconnects within the lease therefore
+    keeps the lock. Used on the event loop only."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock

@@ -38,8 +38,8 @@ class Subscription(msgspec.Struct, frozen=True):
         expression_type: str | None = None,
         version: int = 0,
     ) -> Self:
-        """Return the subscription to a topic with an expression. None and an empty text select all
-        messages. SQL92 expressions are parsed later, by `pull.filters`."""
+        """Return the subscription to a topic with an expression. None and an empty string select
+        all messages. SQL92 expressions are parsed later, by `pull.filters`."""
         expression = expression or SUBSCRIBE_ALL
         kind = expression_type or TAG
         if kind != TAG:

@@ -1,6 +1,6 @@
 """Conversion between gRPC messages and stored messages. Separate fields of a gRPC message (tag,
 keys, message group, …) become properties of the remoting protocol, so that consumers of either
-protocol can read the message. The store does not support gzip: a GZIP body is decompressed and
+protocol can read the message. The store does not support gzip, so a GZIP body is decompressed and
 stored with zlib. A compressed body is decompressed for a gRPC client, because some gRPC clients
 cannot decompress the formats of remoting clients."""
 
@@ -157,7 +157,7 @@ def _check_properties_size(table: Mapping[str, str], system: SystemProperties) -
 
 
 def _check_text(code: Code, what: str, text: str) -> None:
-    """Raise Rejected for a text that Java's proxy refuses. An empty text counts as absent."""
+    """Raise Rejected for a string that Java's proxy refuses. An empty string counts as absent."""
     if text and not text.strip():
         raise Rejected(code, f"{what} cannot be the char sequence of whitespace")
     if _has_control_character(text):
@@ -384,7 +384,7 @@ def _read_body(stored: StoredMessage) -> bytes:
 
 
 def parse_peer(peer: str) -> bytes:
-    """Return the address of a client as a record holds it. LOCALHOST for a text that is not an
+    """Return the address of a client as a record holds it. LOCALHOST for a string that is not an
     address."""
     try:
         return parse_host(peer)

@@ -147,18 +147,18 @@ class Call:
 
     @property
     def client_id(self) -> str:
-        """Client id from the metadata, or an empty text."""
+        """Client id from the metadata, or an empty string."""
         return self.metadata.get(CLIENT_ID, "")
 
     @property
     def language(self) -> str:
-        """Language from the metadata. The text is arbitrary: the Node client sends the text
+        """Language from the metadata. The value is arbitrary. For example, the Node client sends
         HTTP."""
         return self.metadata.get(LANGUAGE, "")
 
     @property
     def client_version(self) -> str:
-        """Version of the client from the metadata, or an empty text."""
+        """Version of the client from the metadata, or an empty string."""
         return self.metadata.get(CLIENT_VERSION, "")
 
     def remaining_ms(self) -> int | None:

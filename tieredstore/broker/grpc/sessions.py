@@ -169,7 +169,7 @@ class GrpcSession:
         body: Buffer,  # noqa: ARG002
         timeout_ms: int,  # noqa: ARG002
     ) -> ClientReply:
-        """Raise Invalid: a gRPC client does not answer remoting requests."""
+        """Raise Invalid, because a gRPC client does not answer remoting requests."""
         raise Invalid(f"client {self.client_id} uses gRPC: request {code} cannot be put to it")
 
 

@@ -90,8 +90,8 @@ class LiteExpiry:
 
 
 def find_expiration(config: TopicConfig) -> int:
-    """Return the number of minutes without a message after which a lite topic of this parent
-    expires, or -1 if it never expires."""
+    """Return the expiration of this parent's lite topics: minutes without a message, or -1 if they
+    never expire."""
     return int(config.attributes.get(LITE_EXPIRATION, -1))
 
 

@@ -41,7 +41,7 @@ class KeyValueManager(ConfigManager):
         self.mark_changed()
 
     def find(self, namespace: str, key: str) -> str | None:
-        """Return the text of a key, or None for an unknown key."""
+        """Return the value of a key, or None for an unknown key."""
         return self._table.get(namespace, {}).get(key)
 
     def list_namespace(self, namespace: str) -> Mapping[str, str] | None:
@@ -50,7 +50,7 @@ class KeyValueManager(ConfigManager):
         return None if found is None else MappingProxyType(found)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Delete the text of a key. Idempotent."""
+        """Delete the value of a key. Idempotent."""
         if self._table.get(namespace, {}).pop(key, None) is not None:
             self.mark_changed()
 

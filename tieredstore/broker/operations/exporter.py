@@ -52,7 +52,7 @@ class Series(NamedTuple):
 
 def parse_pairs(text: str, key: str) -> dict[str, str]:
     """Parse a setting of `name:value` pairs separated by commas. Raises Invalid. The message omits
-    the text, which may be a secret."""
+    the text, because it may be a secret."""
     pairs = {}
     for pair in filter(None, map(str.strip, text.split(","))):
         name, found, value = pair.partition(":")

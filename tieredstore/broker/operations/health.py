@@ -37,11 +37,11 @@ def describe_health(
     """Return the answer of `/health`: `status`, `tier` with the fields of `TierStatus` (null
     without a tier), the state of each background loop, and `skipped_records`.
 
-    `skipped_records` maps each topic that belongs to the broker to the number of records in it that
-    clients wrote and the broker has skipped since its start. The status is DOWN if a running flag
-    of the store forbids puts, or if a loop has ended. It is DEGRADED if a loop fails or is late, if
-    the tier is fenced, or if uploads fail. Otherwise it is STARTING while the first round of a loop
-    has not ended.
+    `skipped_records` has, for each topic of the broker itself, the number of records that clients
+    wrote and the broker has skipped since its start. The status is DOWN if a running flag of the
+    store forbids puts, or if a loop has ended. It is DEGRADED if a loop fails or is late, if the
+    tier is fenced, or if uploads fail. Otherwise it is STARTING while the first round of a loop has
+    not ended.
     """
     listed = list(services)
     status = UP

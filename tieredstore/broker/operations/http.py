@@ -113,8 +113,8 @@ class Fronts:
 
 
 class Front(asyncio.Protocol):
-    """One connection in front of aiohttp's handler, which limits neither the number nor the
-    duration of connections."""
+    """Connection in front of aiohttp's handler. Needed because aiohttp limits neither the number
+    nor the duration of connections."""
 
     def __init__(self, handler: RequestHandler, fronts: Fronts) -> None:
         self._handler = handler

@@ -108,7 +108,7 @@ def _watched(key: PollKey) -> tuple[Hashable, ...]:
 
 
 class _Group(Watch):
-    """Waiting receives with the same key, which share one watch."""
+    """Waiting receives with the same key. They share one watch."""
 
     __slots__ = ("_timer", "_timer_at", "polls")
 

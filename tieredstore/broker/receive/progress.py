@@ -44,8 +44,8 @@ class Entry:
         self.generation = generation
 
     def is_unused(self, pop_ms: int) -> bool:
-        """Return whether a new delivery of the message may have this time: it is certain that no
-        earlier delivery had it."""
+        """Return whether a new delivery of the message may have this time. This is True if
+        certainly no earlier delivery had it."""
         return not self.lowest_ms <= pop_ms <= self.highest_ms
 
 

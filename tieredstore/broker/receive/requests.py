@@ -15,8 +15,8 @@ from tieredstore.message.names import RETRY_PREFIX
 from tieredstore.message.record import StoredMessage
 
 MIN_INVISIBLE_MS: Final = 1_000
-"""Minimum invisible time (ms). Lower values are raised to this minimum: a client that returns
-messages with a time of 0 would get them again without a pause."""
+"""Minimum invisible time (ms). Lower values are raised to this minimum, because a client that
+returns messages with a time of 0 would get them again without a pause."""
 MAX_INVISIBLE_MS: Final = 12 * 3_600_000
 """Maximum invisible time (ms), as in RocketMQ's proxy."""
 AUTO_RENEW_MS: Final = 60_000
@@ -38,10 +38,10 @@ class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True):
     maximum number of messages in the answer. `invisible_ms`: time for which no other consumer gets
     the messages. With `auto_renew` the broker renews this time while the client is connected.
     `attempt_id`: identifies the call. A repeated call gets the same messages. `fifo`: messages of a
-    message group are delivered in sequence. `deadline_ms`: end of the wait, epoch ms.
-    `queue_id`: the queue to read, or ALL_QUEUES. `from_first`: whether a new group begins at the
-    first message. `is_lite`: read the lite topics of `topic` to which the client subscribes.
-    `max_bytes`: size limit of the answer, which its first message may exceed."""
+    message group are delivered in sequence. `deadline_ms`: end of the wait, epoch ms. `queue_id`:
+    the queue to read, or ALL_QUEUES. `from_first`: whether a new group begins at the first message.
+    `is_lite`: read the lite topics of `topic` to which the client subscribes. `max_bytes`: size
+    limit of the answer. The first message may exceed it."""
 
     group: str
     topic: str

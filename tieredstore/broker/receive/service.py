@@ -60,7 +60,7 @@ from tieredstore.service_thread import ServiceHealth
 
 class Popped(NamedTuple):
     """Delivery of one message, as a remoting client names it. `topic`: topic that contains the
-    message, which may be a retry topic. `pop_ms`: time of the delivery (epoch ms)."""
+    message, possibly a retry topic. `pop_ms`: time of the delivery (epoch ms)."""
 
     group: str
     topic: str
@@ -385,8 +385,8 @@ class ReceiveService:
                     self._wake(progress)
 
     async def renew(self) -> None:
-        """Renew the invisible time of messages for which it is nearly over, if the broker renews
-        them and their client is connected."""
+        """Renew invisible times that are nearly over, if the broker renews the messages and their
+        client is connected."""
         async for progress in take_turns(self.state.list_queues()):
             now_ms = self.clock.now_ms()
             offsets = [

@@ -434,6 +434,6 @@ class ReceiveState:
                 yield attempted
 
     def _save(self, progress: QueueProgress) -> None:
-        """Add a queue to the snapshot that is written, before the queue changes."""
+        """Add a queue to the snapshot in progress before the queue changes."""
         if self._unsaved.pop(progress.number, None) is not None:
             self._saved += progress.snapshot()

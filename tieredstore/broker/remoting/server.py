@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 
 class Listener:
     """Accepts connections on a bound socket, and creates a protocol for each client that has sent a
-    byte. `tls`: None without a certificate, which disables TLS. `silence_s`: time limit (seconds)
-    for the first byte of a client, and for a TLS handshake."""
+    byte. `tls`: None if there is no certificate. TLS is then disabled. `silence_s`: time limit
+    (seconds) for the first byte of a client, and for a TLS handshake."""
 
     def __init__(
         self,

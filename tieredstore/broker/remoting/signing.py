@@ -30,8 +30,8 @@ class SessionCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
     @classmethod
     def parse(cls, text: str, origin: str) -> SessionCredentials | None:
-        """Parse `{"accessKey":"…","secretKey":"…"}`. Returns None for an empty text. Raises
-        Invalid. The message omits the text, which may be a secret."""
+        """Parse `{"accessKey":"…","secretKey":"…"}`. Returns None for an empty string. Raises
+        Invalid. The message omits the text, because it may be a secret."""
         if not text.strip():
             return None
         try:

@@ -52,7 +52,7 @@ def parse_recall_handle(text: str) -> RecallHandle:
 
 
 def find_recall_handle(stored: StoredMessage | None, broker_name: str) -> str:
-    """Return the recall handle of a stored message, or an empty text if it is not a timer
+    """Return the recall handle of a stored message, or an empty string if it is not a timer
     message."""
     if stored is None:
         return ""

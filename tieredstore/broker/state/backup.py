@@ -85,8 +85,8 @@ def list_files(folder: Path) -> list[str]:
 
 
 def back_up(folder: Path, target: Path) -> Manifest:
-    """Write a backup of a `config/` to a file, durably. The broker may be running: each file is
-    read in a consistent state. Raises Invalid for an empty folder, Unavailable."""
+    """Write a backup of a `config/` to a file, durably. The broker may be running, because each
+    file is read in a consistent state. Raises Invalid for an empty folder, Unavailable."""
     contents: dict[str, bytes] = {}
     for name in list_files(folder):
         # A file that disappears meanwhile (a finished journal) is not needed.

@@ -91,7 +91,7 @@ FIXED_ATTRIBUTES: Final = frozenset({"queue.type", "cleanup.policy"})
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """Parse the attribute changes `+key=value,-key` of a request. An empty text means no change.
+    """Parse the attribute changes `+key=value,-key` of a request. An empty string means no change.
     Raises Invalid."""
     changes: dict[str, str] = {}
     for word in filter(None, text.split(",")):
@@ -191,7 +191,7 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def lite_quota(self) -> int:
-        """Maximum number of lite topics of one client, which clients check."""
+        """Maximum number of lite topics of one client. Clients check it."""
         return int(self.attributes.get(LITE_QUOTA, 2000))
 
     def resets_lite(self, attribute: str) -> bool:

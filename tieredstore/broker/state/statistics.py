@@ -174,7 +174,7 @@ class BrokerStatistics:
         return self._read()[name, self.cluster].total
 
     def measure_store(self) -> StoreFigures:
-        """Return the figures of the local store. All are 0 without one."""
+        """Return the figures of the local store. All figures are 0 without a local store."""
         return StoreFigures() if self._counted is None else self._counted.measure()
 
     def list_put_times(self) -> list[int]:

@@ -151,10 +151,10 @@ class TopicConfigManager(ConfigManager):
 
     @contextmanager
     def deleting(self, topics: Collection[str]) -> Iterator[None]:
-        """Delete topics from the table, and refuse to create them until the end of the block: a
+        """Delete topics from the table, and refuse to create them until the end of the block. A
         creation raises Busy. The block deletes the messages of these topics, and would also delete
         new messages. Until its end the file keeps the topics, and after an error the table has them
-        again: messages without a topic could not be deleted by name."""
+        again, because messages without a topic could not be deleted by name."""
         self._being_deleted.update(topics)
         before = {topic: self._topics[topic] for topic in topics if topic in self._topics}
         self._leaving |= before

@@ -15,8 +15,8 @@ MESSAGES_OUT: Final = "rocketmq_messages_out_total"
 
 
 class Deliveries(msgspec.Struct):
-    """What one group got from one topic: number of messages, bytes of their records, and number of
-    answers with messages."""
+    """Deliveries to one group from one topic: number of messages, bytes of their records, and
+    number of answers with messages."""
 
     messages: int = 0
     size_bytes: int = 0

@@ -200,7 +200,7 @@ def show_to_producer(
 
 
 def make_op(half_offsets: Sequence[int], now_ms: int) -> tuple[Message, int]:
-    """Return an op message, which lists half messages with an outcome by queue offset. Also returns
+    """Return an op message that lists half messages with an outcome, by queue offset. Also returns
     the number of `half_offsets` that fit into it."""
     body, count = b"", 0
     for offset in half_offsets:

@@ -38,7 +38,7 @@ def log_to_stderr() -> None:
 def make_json_line(
     logger: str, level: str, text: str, fields: Mapping[str, object] | None = None
 ) -> str:
-    """Return a JSON line in the format of log records, for a text that was not logged. `fields`:
+    """Return a JSON line in the format of log records, for a string that was not logged. `fields`:
     further fields of the line."""
     record = logging.LogRecord(logger, logging.getLevelName(level.upper()), "", 0, text, (), None)
     record.fields = fields or {}

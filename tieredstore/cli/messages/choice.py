@@ -52,7 +52,7 @@ class MessageChoice:
         return batch.select(np.fromiter(map(self.takes, batch.messages()), np.bool_, len(batch)))
 
     def explain_nothing(self) -> str:
-        """Return an explanation of an empty result, or an empty text."""
+        """Return an explanation of an empty result, or an empty string."""
         from tieredstore.cli.help.suggesting import hint_at
         from tieredstore.cli.messages.where import FIELDS
 

@@ -159,8 +159,8 @@ class StoreFeed:
         return {key.topic for key in counts}
 
     def _name_left_out(self, pattern: str, topics: list[str]) -> None:
-        """Log a warning about topics with batch consume queues, which are left out. Raises Invalid
-        if such a topic is requested by name."""
+        """Log a warning about topics with batch consume queues, because they are left out. Raises
+        Invalid if such a topic is requested by name."""
         text = f"{', '.join(topics)}: batch consume queues (BatchCQ), which are not read here"
         if pattern in topics:
             raise Invalid(f"{self._store.root}: {text}", path=str(self._store.root))

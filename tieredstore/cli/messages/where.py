@@ -65,7 +65,7 @@ _MAX_STEPS: Final = 10_000_000
 
 class WhereFilter:
     """Selects the messages for which an expression is True. The constructor raises Invalid for a
-    text that is not an expression."""
+    string that is not an expression."""
 
     def __init__(self, expression: str) -> None:
         try:

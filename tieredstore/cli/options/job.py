@@ -192,7 +192,7 @@ def thread_keywords(verb: str, job: JobOptions, *, only_plan: bool) -> Iterator[
 
 @contextmanager
 def _runner(job: JobOptions) -> Iterator[Runner | None]:
-    """Yield the runner of --spark, or None, which means processes of this machine."""
+    """Yield the runner of --spark. None means processes of this machine."""
     if not job.spark:
         if job.spark_conf:
             raise Invalid("--spark-conf needs --spark")

@@ -54,14 +54,14 @@ def plain_text(name: str, value: object) -> str:
 
 
 def escape(text: str) -> str:
-    """Return a text with its control characters escaped as in Python."""
+    """Return a string with its control characters escaped as in Python."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def measure(text: str) -> int:
-    """Return the number of terminal cells of a text."""
+    """Return the number of terminal cells of a string."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -70,15 +70,15 @@ def measure(text: str) -> int:
 
 
 def pad(text: str, width: int, size: Callable[[str], int], *, to_right: bool = False) -> str:
-    """Return a text padded with blanks to `width`. `size`: measures a text. `to_right`: whether the
-    blanks come first."""
+    """Return a string padded with blanks to `width`. `size`: measures a string. `to_right`: whether
+    the blanks come first."""
     blanks = " " * (width - size(text))
     return blanks + text if to_right else text + blanks
 
 
 def shorten(text: str, width: int, *, in_the_middle: bool) -> str:
-    """Shorten a text to `width` terminal cells. `in_the_middle`: whether both ends are kept, as for
-    ids. Otherwise only the beginning is kept."""
+    """Shorten a string to `width` terminal cells. `in_the_middle`: whether both ends are kept, as
+    for ids. Otherwise only the beginning is kept."""
     if measure(text) <= width:
         return text
     last = (width - 1) // 2 if in_the_middle else 0
@@ -87,7 +87,7 @@ def shorten(text: str, width: int, *, in_the_middle: bool) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Split a text into lines of at most `width` terminal cells (2 or more), at blanks if
+    """Split a string into lines of at most `width` terminal cells (2 or more), at blanks if
     possible."""
     lines = []
     while len(text) > width or measure(text) > width:

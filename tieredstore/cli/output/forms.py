@@ -121,5 +121,5 @@ def blocks(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[bytes]:
 
 
 def to_bytes(text: str) -> bytes:
-    """Return a text as UTF-8. Invalid Unicode is escaped."""
+    """Return a string as UTF-8. Invalid Unicode is escaped."""
     return text.encode(errors="backslashreplace")

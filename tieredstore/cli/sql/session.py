@@ -167,7 +167,7 @@ class SqlSession:
 
 
 def _find_temporary_folder() -> str:
-    """Return DuckDB's temporary folder as SQL text, or an empty text if no folder is writable."""
+    """Return DuckDB's temporary folder as SQL text, or an empty string if no folder is writable."""
     try:
         folder = Path(tempfile.gettempdir()) / f"tieredstore-sql-{os.getpid()}"
     except FileNotFoundError:

@@ -303,8 +303,8 @@ class _Parser:
 
 class SqlFilter:
     """Filter that accepts the messages for which an expression is True. Rejects a message whose
-    evaluation fails, because a text is not a number or the steps run out. Raises Invalid for a text
-    that is not an expression."""
+    evaluation fails, because a string is not a number or the steps run out. Raises Invalid for a
+    string that is not an expression."""
 
     __slots__ = ("_root", "expression")
 

@@ -145,7 +145,7 @@ def check_capacity(slots: int, items: int) -> None:
 
 def infer_slots(file_size: int, items: int) -> int | None:
     """Return the slot capacity S of a compacted file, from its size in bytes. Returns None if no S
-    fits, which means damage."""
+    fits, because the file is damaged."""
     slots, rest = divmod(file_size - compacted_size(0, items), SLOT_SIZE)
     return slots if slots > 0 and rest == 0 and items >= 0 else None
 

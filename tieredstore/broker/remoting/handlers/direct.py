@@ -65,7 +65,7 @@ class DirectHandlers(Handlers):
 
     @answers(RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeHeader, Action.SUB)
     async def consume(self, request: Request[ConsumeHeader]) -> RemotingCommand:
-        """Ask a consumer to consume one message, which is found by its offset message id."""
+        """Ask a consumer to consume one message. The message is found by its offset message id."""
         _, session = self._find_consumer(request)
         message_id = request.header.msg_id
         _, _, physical_offset = parse_offset_message_id(message_id)

@@ -104,8 +104,8 @@ class PopHeader(PopQueueHeader, kw_only=True):
 
 
 class DeliveryHeader(RequestHeader, kw_only=True):
-    """Delivery of one message. `topic`: topic that contains the message, which may be a retry topic
-    of the group. `extra_info`: receipt handle."""
+    """Delivery of one message. `topic`: topic that contains the message, possibly a retry topic of
+    the group. `extra_info`: receipt handle."""
 
     consumer_group: str
     topic: str

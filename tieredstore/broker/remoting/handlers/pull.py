@@ -326,7 +326,7 @@ def check_property_filter(broker: BrokerServices, expression_type: str) -> None:
 
 
 def parse_subscription(topic: str, text: str | None, kind: str | None) -> Subscription:
-    """Return the subscription for a text. Subscriptions for short texts are cached."""
+    """Return the subscription for a string. Subscriptions for short strings are cached."""
     is_kept = len(text or "") + len(kind or "") <= MAX_KEPT_CHARACTERS
     return (_parse_subscription if is_kept else Subscription.parse)(topic, text, kind)
 

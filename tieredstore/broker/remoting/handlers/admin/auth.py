@@ -84,7 +84,7 @@ class AuthHandlers(Handlers):
 
     @answers(RequestCode.AUTH_LIST_USERS, UserFilterHeader, Action.GET)
     def list_users(self, request: Request[UserFilterHeader]) -> RemotingCommand:
-        """Return the users whose names contain a text, without passwords."""
+        """Return the users whose names contain a string, without passwords."""
         self._check()
         part = request.header.filter
         found = [_show(user) for name, user in self._users.list_users().items() if part in name]

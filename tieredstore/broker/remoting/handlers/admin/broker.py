@@ -66,7 +66,7 @@ class BrokerHandlers(Handlers):
 
     @answers(RequestCode.GET_BROKER_CONFIG, NoFields, Action.GET)
     def get_config(self, request: Request[NoFields]) -> RemotingCommand:
-        """Return all settings except the settings of plugins, which may be secret."""
+        """Return all settings except the settings of plugins, because those may be secret."""
         settings = list_settings(self._broker.settings, self._broker.store_config)
         return succeed(
             {"version": msgspec.json.encode(self._version).decode()}, _format_properties(settings)
@@ -103,7 +103,7 @@ class BrokerHandlers(Handlers):
 
     @answers(RequestCode.UPDATE_NAMESRV_CONFIG, NoFields, Action.UPDATE)
     def update_namesrv_config(self, request: Request[NoFields]) -> RemotingCommand:
-        """Refuse the request: no setting of the name-server role can change at run time."""
+        """Refuse the request, because no setting of the name-server role can change at run time."""
         keys = ", ".join(_parse_properties(request.body))
         raise Refused(
             Reason.INVALID_PARAMETER,
