@@ -278,8 +278,8 @@ class KeptTables:
         return self._limits.max_journal_bytes * _JOURNAL_READ_FACTOR
 
     def _encode_stale(self) -> None:
-        """Encode changed parts in small steps. No thread waits long for the lock, and little is
-        left for the final capture of a consistent state."""
+        """Encode changed parts in small steps. This way no thread waits long for the lock, and the
+        final capture of a consistent state has little left to encode."""
         while True:
             with self.lock:
                 stale = [CapturedPart(part) for part in self.tables.find_stale(_PARTS_AT_ONCE)]

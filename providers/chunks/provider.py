@@ -210,8 +210,8 @@ class ChunkProvider(TimedProvider):
         self._views.expect_queues(broker_name, paths)
 
     def use_local_copy(self, broker_name: str, read: LocalCopy) -> None:
-        """Set the local copies of queues on this machine. Grouped bytes are read from these copies
-        when they are moved."""
+        """Set the function that reads local copies of queues on this machine. Grouped bytes are
+        read from these copies when they are moved."""
         self._groups.use_local_copy(broker_name, read)
 
     def help_writer(self, broker_name: str, number: int) -> None:
@@ -283,8 +283,8 @@ class ChunkProvider(TimedProvider):
         self._stop_limit.begin()
 
     def close(self) -> None:
-        """End maintenance, renewals and reads, within the time limit of a stop. Holders must have
-        released their epochs. Nothing continues in the background afterwards."""
+        """End maintenance, renewals and reads, within the time limit of a stop. Call this method
+        after all epochs are released. Nothing continues in the background afterwards."""
         self._stop_limit.prepare()
         self._stop_limit.begin()
         self._maintenance.close()

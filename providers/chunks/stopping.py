@@ -11,7 +11,7 @@ from tieredstore.service_thread import WakeEvent
 
 
 class StopLimit:
-    """Interrupts running requests by `end` when half of `close_timeout_ms` has passed since
+    """Interrupts running requests by calling `end` when half of `close_timeout_ms` has passed since
     `begin`. During the other half, callers wait for these requests to finish."""
 
     def __init__(self, settings: ChunkSettings, end: Callable[[], None]) -> None:

@@ -23,8 +23,8 @@ from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.sum_files import SegmentSums, find_bad_blocks
 
 Read: TypeAlias = Callable[[int, int], memoryview]
-"""Function that reads a number of bytes from a position. Raises OSError, and Corrupt if the segment
-is too short."""
+"""Function of (position, length) that reads bytes. Raises OSError, and Corrupt if the segment is
+too short."""
 _NOTHING = memoryview(b"")
 
 

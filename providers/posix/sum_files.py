@@ -226,7 +226,7 @@ class SegmentSums:
         self._cache.put(self._path, Loaded(BlockSums(), self._find_state()))
 
     def is_foreign(self, sums: BlockSums, fd: int) -> bool:
-        """Return whether checksums that do not match may belong to an earlier segment, which Java
+        """Return whether checksums that do not match may belong to an earlier segment, that Java
         has deleted and recreated under the same name. In that case the file was written later, and
         does not begin with the times in the checksums. A consume queue has no time at its
         beginning. Raises OSError."""

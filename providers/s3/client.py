@@ -286,8 +286,8 @@ class S3Client:
             raise failure.error from None
 
     def _write_params(self, key: str, metadata: Mapping[str, str]) -> dict[str, object]:
-        """Return the request parameters for metadata, encryption and storage class, as for every
-        put or composed object."""
+        """Return the request parameters for metadata, encryption and storage class. They are the
+        same for put and composed objects."""
         settings = self._settings
         params: dict[str, object] = {"Metadata": dict(metadata)}
         if settings.sse != "none":

@@ -125,7 +125,7 @@ class Connections:
                 classes[scheme] = self._noting(pool)
 
     def shut_down(self) -> None:
-        """End every request in flight with an error in its thread, and all later ones.
+        """End every request in flight, and all later requests, with an error in their threads.
         Idempotent."""
         with self._lock:
             self._is_broken = True

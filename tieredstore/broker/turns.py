@@ -13,8 +13,8 @@ _Item = TypeVar("_Item")
 
 
 async def take_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
-    """Yield items. Other tasks of the event loop run every TURN_S. `items` must allow their
-    changes."""
+    """Yield items, and let other tasks of the event loop run every TURN_S. These tasks may change
+    what `items` iterates over, so pass a copy if needed."""
     end_s = time.monotonic() + TURN_S
     for item in items:
         yield item

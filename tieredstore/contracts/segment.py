@@ -177,7 +177,7 @@ class Companion:
 @runtime_checkable
 class PairedSegment(FileSegment, Protocol):
     """Segment that can be written together with another segment. Optional. A caller makes two
-    separate writes if a segment is no PairedSegment, or if `Capabilities.paired` is False."""
+    separate writes if a segment is not a PairedSegment, or if `Capabilities.paired` is False."""
 
     def write_with(
         self, position: int, buffers: Sequence[Buffer], companion: Companion

@@ -141,10 +141,10 @@ class ChunkWriterEpoch:
         take_over: bool,
         record: EpochRecord | None,
     ) -> ChunkWriterEpoch:
-        """Acquire the next epoch. The claim is saved in `record` first. `before_release`: runs
-        while the epoch is held. `leave`: writes the shutdown snapshot, after the last
-        acknowledgement. Raises Fenced, naming an owner that may be alive, Busy if other writers are
-        faster, Invalid for a tier whose format version is newer, Unavailable."""
+        """Acquire the next epoch. The claim is saved in `record` first. `before_release`: called
+        before the release, while the epoch is still held. `leave`: writes the shutdown snapshot,
+        after the last acknowledgement. Raises Fenced, naming an owner that may be alive, Busy if
+        other writers are faster, Invalid for a tier whose format version is newer, Unavailable."""
         mark = None if record is None else record.mark
         token = uuid.uuid4().hex if mark is None else mark.token
         known = _find_recorded(record)
@@ -352,8 +352,9 @@ def _is_given_up(
     holder: dict[str, object],
     settings: ChunkSettings,
 ) -> bool:
-    """Return whether the owner sent no heartbeat for long enough. False if the epoch was released
-    or taken over in the meantime. Raises Fenced if the owner may be alive."""
+    """Return whether the owner sent no heartbeat for so long that the epoch counts as abandoned.
+    False if the epoch was released or taken over in the meantime. Raises Fenced if the owner may be
+    alive."""
 
     def fence_check() -> frozenset[str]:
         start_after = f"{folder}/{number - 1:020d}.released"

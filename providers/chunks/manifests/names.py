@@ -129,7 +129,8 @@ def is_grouped_name(name: str) -> bool:
 
 
 def find_group(name: str) -> str:
-    """Return the name of the shared object that a name of bytes contains."""
+    """Return the shared object's name, which ends a name such as `e1.2/g@<group>` of bytes in this
+    object."""
     return name.partition("@")[2]
 
 

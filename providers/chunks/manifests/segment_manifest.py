@@ -120,7 +120,8 @@ class SegmentManifest:
 
     def widen(self, position: int, length: int, most_bytes: int) -> tuple[int, int]:
         """Return (position, length) of the bytes to read for a CRC check of the requested bytes. At
-        both ends, the range includes the whole extents that have a CRC and at most `most_bytes`."""
+        both ends, the range is widened to whole extents, if they have a CRC and at most
+        `most_bytes`."""
         start, end = position, position + length
         found = self.find_extents(position, length)
         for extent in found[:1] + found[-1:]:

@@ -145,7 +145,7 @@ class Hedge:
         self.extra_count = 0
 
     def call(self, read: Callable[[], T]) -> T:
-        """Return the result of whichever read ends first. If only one read was sent, raises its
+        """Return the result of the read that ends first. If only one read was sent, raises its
         error."""
         with self._lock:
             self.call_count += 1

@@ -222,9 +222,9 @@ class GroupGarbage:
     def _is_kept(
         self, name: GroupName, info: ObjectInfo, holes: _Holes, authority: Authority
     ) -> bool:
-        """Return whether a group may have the last copy of bytes. This holds for a group with bytes
-        that a segment lacks. It also holds for an unreadable group if another process created it or
-        a segment has a hole."""
+        """Return whether a group may have the last copy of any bytes. This holds for a group with
+        bytes that a segment lacks. It also holds for an unreadable group if another process created
+        it or a segment has a hole."""
         if name.generation.epoch == authority.number and not holes:
             return False
         group = self._views.groups.read(name, info)

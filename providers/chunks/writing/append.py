@@ -231,7 +231,7 @@ class ChunkAppender:
         buffers: Sequence[Buffer],
         length: int,
     ) -> WriteResult:
-        """Return the result of a write whose position is taken: the stored bytes are this same
+        """Return the result of a write whose position is taken. The stored bytes may be this same
         write, another write, or the same bytes in another object."""
         extent = manifest.find_extents(position, 1)[0]
         is_write = extent.is_chunk and extent.start == position

@@ -37,7 +37,7 @@ class ResourceType(enum.Enum):
 
 
 class Want(NamedTuple):
-    """Right that a request needs: one of the actions on a resource."""
+    """Permission that a request needs: one of the actions on a resource."""
 
     resource_type: ResourceType
     name: str

@@ -56,7 +56,7 @@ DEADLINE_MARGIN_MS: Final = 200
 """An answer without messages is sent this time (ms) before a client's deadline."""
 _POLLING_TIME_VERSION: Final = "5.0.3"
 """First version of clients that know the code ILLEGAL_POLLING_TIME. Java compares versions as
-texts."""
+strings."""
 
 
 class Consuming:

@@ -101,8 +101,8 @@ class Relay:
         return self._ports.tls if first_byte == TLS_HANDSHAKE else self._ports.plain
 
     def name_peer(self, relayed_port: int, peer: str) -> None:
-        """Store the address of a client by the loopback port from which the relay forwards the
-        client's connection to the server."""
+        """Store the address of a client. Its key is the loopback port from which the relay forwards
+        the client's connection to the server."""
         self._peers[relayed_port] = peer
 
     def forget(self, front: _Front, relayed_port: int | None) -> None:

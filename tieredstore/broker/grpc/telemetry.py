@@ -66,7 +66,7 @@ def merge_settings(
 ) -> Settings:
     """Return a client's settings with the values that the server decides. `group`: the consumer
     group, or None for a producer. In settings without publishing or subscription, only metrics are
-    switched off. Raises nothing."""
+    switched off. Never raises."""
     merged = Settings()
     merged.CopyFrom(asked)
     merged.metric.on = False

@@ -1,4 +1,4 @@
-"""Routes of topics in the name-server role, and texts that clients store by namespace and key."""
+"""Routes of topics in the name-server role, and strings that clients store by namespace and key."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class _Table(msgspec.Struct, rename="camel"):
 
 
 class KeyValueManager(ConfigManager):
-    """Table of texts by namespace and key, in `config/kvConfig.json`, in the format of Java's name
-    server."""
+    """Table of strings by namespace and key, in `config/kvConfig.json`, in the format of Java's
+    name server."""
 
     def __init__(self, config_folder: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(config_folder / "kvConfig.json", clock)
@@ -45,7 +45,7 @@ class KeyValueManager(ConfigManager):
         return self._table.get(namespace, {}).get(key)
 
     def list_namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """Return all texts of a namespace by key, or None for an unknown namespace."""
+        """Return all strings of a namespace by key, or None for an unknown namespace."""
         found = self._table.get(namespace)
         return None if found is None else MappingProxyType(found)
 

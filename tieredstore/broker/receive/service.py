@@ -79,8 +79,7 @@ class ChangedTime(NamedTuple):
 
 RENEW_EVERY_MS: Final = 5_000
 RENEW_BEFORE_MS: Final = 10_000
-"""Time (ms) before the end of a message's invisible time within which the broker renews that
-time."""
+"""The broker renews an invisible time during its last part of this length (ms)."""
 RELEASE_MS: Final = 1_000
 """Time (ms) after which the messages of a disconnected client are redelivered."""
 _UPKEEP_EVERY_MS: Final = 1_000

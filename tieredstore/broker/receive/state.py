@@ -260,8 +260,8 @@ class ReceiveState:
         return followed
 
     def follow_clock(self) -> list[QueueProgress]:
-        """Move the times of the next deliveries back by the difference by which the wall clock was
-        set back. Returns each changed progress. Raises Exhausted or Unavailable."""
+        """Move the times of the next deliveries back by as much as the wall clock was set back.
+        Returns each changed progress. Raises Exhausted or Unavailable."""
         before_ms, self._clock_offset_ms = self._clock_offset_ms, self._find_clock_offset_ms()
         back_ms = before_ms - self._clock_offset_ms
         if back_ms < _MIN_STEP_MS:
@@ -405,7 +405,7 @@ class ReceiveState:
             del self._queues[progress.group, progress.topic]
 
     def _take_snapshot(self) -> Iterator[events.Event]:
-        """Return the events that describe the present state, also if queues change before their
+        """Return the events that describe the current state, also if queues change before their
         events are taken."""
         self._unsaved, self._saved = dict(self._by_number), []
         # The next number continues: no old handle becomes valid.

@@ -57,8 +57,9 @@ _Header_co = TypeVar("_Header_co", bound="RequestHeader", covariant=True)
 
 class RequestHeader(msgspec.Struct, rename="camel", gc=False):
     """Fields of a request: Java's custom header for the request's code. A subclass declares each
-    field once. Rights are checked for each field of type Topic or Group. A handler reads topics and
-    groups only from its header, so it reads only checked ones. Numbers arrive as text."""
+    field once. Permissions are checked for each field of type Topic or Group. A handler reads
+    topics and groups only from its header, so it reads only checked ones. Numbers arrive as
+    text."""
 
     @classmethod
     def decode(cls, command: RemotingCommand) -> Self:

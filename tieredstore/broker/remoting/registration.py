@@ -28,7 +28,8 @@ _log = logging.getLogger(__name__)
 
 
 class NameServerRegistration:
-    """Registers this broker with each name server in the settings, which may change at run time."""
+    """Registers this broker with each name server in the settings. The settings may change at run
+    time."""
 
     def __init__(
         self, settings: BrokerSettings, topics: TopicConfigManager, route: RouteTable

@@ -17,11 +17,11 @@ _LITE_MARK: Final = _LITE + b"\x01"
 
 
 def name_lite_queue(message: Message, config: TopicConfig, *, fills_queues: bool) -> None:
-    """Add to a message with a lite topic the name of that lite topic's light queue
-    (INNER_MULTI_DISPATCH). Messages in retry and dead-letter topics enter no lite topic. `config`:
-    configuration of the message's topic. `fills_queues`: whether the store fills light queues.
-    Raises Refused for a name that a Java broker cannot dispatch, and for a message to a topic of
-    type LITE if the store fills no light queues."""
+    """Add the name of the light queue (INNER_MULTI_DISPATCH) to a message that has a lite topic.
+    Messages in retry and dead-letter topics enter no lite topic. `config`: configuration of the
+    message's topic. `fills_queues`: whether the store fills light queues. Raises Refused for a name
+    that a Java broker cannot dispatch, and for a message to a topic of type LITE if the store fills
+    no light queues."""
     properties = message.properties
     name = props.find_text(properties, _LITE)
     if not name or message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):

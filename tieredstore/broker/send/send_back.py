@@ -31,7 +31,7 @@ from tieredstore.message.record import StoredMessage
 _FIRST_LEVEL: Final = 3
 """Delay level of the first retry. Each later retry has a delay level that is higher by one."""
 MAX_ATTEMPTS: Final = 2**31 - 1
-"""Maximum number of deliveries that a record can name."""
+"""Maximum number of deliveries that a record can store."""
 _MAX_CANDIDATES: Final = 32
 _FOREVER_MS: Final = (1 << 63) - 1
 _DELIVERY_PROPERTIES: Final = (

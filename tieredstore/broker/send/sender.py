@@ -383,9 +383,9 @@ class MessageSender:
         self._topics.create_on_send_back(message.topic, 1)
 
     def _put_in_room(self, message: Message) -> PutMessageResult:
-        """Put a message for a retry topic or for dead letters whose properties are too long. Remove
-        some of the properties. If a retry message still does not fit, put it into the dead
-        letters."""
+        """Put a message whose properties are too long into a retry topic or into the dead letters,
+        after removing some of the properties. If a retry message still does not fit, put it into
+        the dead letters."""
         put = self.store.put_message
         if message.topic.startswith(RETRY_PREFIX):
             result = put_fitting(put, message)

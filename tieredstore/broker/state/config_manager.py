@@ -66,7 +66,7 @@ class ConfigManager(ABC):
 
     @abstractmethod
     def decode(self, data: bytes) -> None:
-        """Decode the state from strict JSON. For a damaged text, raises one of msgspec's errors or
+        """Decode the state from strict JSON. For damaged text, raises one of msgspec's errors or
         ValueError, and changes nothing."""
 
     @property

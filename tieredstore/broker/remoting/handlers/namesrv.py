@@ -1,5 +1,5 @@
-"""Name-server requests: brokers (codes 103, 104, 322, 901, 904), texts by namespace and key (100 to
-102, 219), routes of topics (105, 106, 205, 206, 216, 217, 224, 304, 311 to 313, 327)."""
+"""Name-server requests: brokers (codes 103, 104, 322, 901, 904), strings by namespace and key (100
+to 102, 219), routes of topics (105, 106, 205, 206, 216, 217, 224, 304, 311 to 313, 327)."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ class PutKeyValueHeader(KeyValueHeader):
 
 
 class KeyValueHandlers(Handlers):
-    """Requests about texts that clients store by namespace and key."""
+    """Requests about strings that clients store by namespace and key."""
 
     @answers(RequestCode.PUT_KV_CONFIG, PutKeyValueHeader, Action.UPDATE)
     def put_key_value(self, request: Request[PutKeyValueHeader]) -> RemotingCommand:

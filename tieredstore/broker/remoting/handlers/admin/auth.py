@@ -122,7 +122,7 @@ class AuthHandlers(Handlers):
 
     @answers(RequestCode.AUTH_LIST_ACLS, AclFilterHeader, Action.GET)
     def list_acls(self, request: Request[AclFilterHeader]) -> RemotingCommand:
-        """Return the policies whose subject and resource contain the given texts."""
+        """Return the policies whose subject and resource contain the given strings."""
         self._check()
         subject = request.header.subject_filter
         resource = request.header.resource_filter

@@ -165,7 +165,7 @@ class GroupOffsetHandlers(Handlers):
 
     @answers(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionHeader, Action.GET)
     def get_corrections(self, request: Request[CorrectionHeader]) -> RemotingCommand:
-        """Return for each queue of a topic the smallest consumer offset of all groups. If the
+        """Return, for each queue of a topic, the smallest consumer offset of all groups. If the
         compared group is behind that offset, the result is 2^63-1. The groups in `filter_groups`
         are left out, but their offsets are not changed."""
         topic, compared = request.header.topic, request.header.compare_group

@@ -74,8 +74,8 @@ def encode_members(**members: object) -> dict[str, bytes]:
 
 def find_member(data: bytes, name: str) -> bytes | None:
     """Return the value of a member of an object that fastjson wrote, if this value is an object.
-    Its keys may be objects too. None if the member is missing. The value is returned as text and
-    not parsed."""
+    Its keys may be objects too. None if the member is missing. The value is returned as text,
+    without parsing it."""
     start = data.find(_ENCODER.encode(name) + b":{")
     if start < 0:
         return None
