@@ -148,6 +148,8 @@ counter rocketmq_tiered_store_x_slow_puts_total
     Puts that took longer than 500 ms.
 counter rocketmq_tiered_store_x_trace_dropped_rows_total
     Rows that the trace for advise dropped.
+gauge rocketmq_tiered_store_x_unreadable_queues
+    Queues in which consumers wait at a message that the tier has lost.
 gauge rocketmq_tiered_store_x_waiting_pulls
     Pull requests that wait for messages.
 gauge rocketmq_topic_number

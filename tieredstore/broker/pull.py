@@ -26,7 +26,7 @@ from tieredstore.contracts.message_store import (
     MessageFilter,
     MessageStore,
 )
-from tieredstore.errors import Busy, Invalid
+from tieredstore.errors import Busy, Corrupt, Invalid
 from tieredstore.message.filters.parser import SqlFilter
 from tieredstore.message.hashes import java_string_hash
 from tieredstore.message.lite import LITE_PREFIX
@@ -302,7 +302,8 @@ class MessagePuller:
 
     async def pull(self, request: PullRequest) -> GetMessageResult:
         """Get messages, and wait for messages up to the limit in the request. Raises Refused for an
-        invalid expression, Busy if too many pulls wait, and the errors of the store."""
+        invalid expression, Busy if too many pulls wait, Corrupt if the message at the offset is
+        lost, and the errors of the store."""
         message_filter = make_filter(request.subscription)
         get = GetRequest(
             request.topic,
@@ -316,6 +317,8 @@ class MessagePuller:
         result = await self._get(get)
         if request.suspend_timeout_ms > 0 and waits_for_messages(result, request.offset):
             result = await self._wait(get, min(request.suspend_timeout_ms, MAX_SUSPEND_MS))
+        if result.fault:
+            raise Corrupt(result.fault)
         if count := len(result.messages):
             self.traffic.add_deliveries(request.topic, request.group, count, result.size_bytes)
         return result

@@ -163,7 +163,7 @@ class GetMessageResult:
     """Messages of one queue. `next_begin_offset`: queue offset at which the next get should begin.
     `suggest_pulling_from_slave`: whether a replica should serve the next get, because the messages
     are no longer in memory. Always False: no store of this project has replicas that serve
-    reads."""
+    reads. `fault`: why the message at the offset cannot be read, if it is lost or damaged."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -171,6 +171,7 @@ class GetMessageResult:
     max_offset: int = 0
     messages: list[StoredMessage] = field(default_factory=list)
     suggest_pulling_from_slave: bool = False
+    fault: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -401,6 +402,7 @@ class TierStatus:
     `behind_messages`: number of messages that are not uploaded. `behind_ms`: age of the oldest of
     them. `hours_to_local_expiry`: time until the oldest of them expires in the local store, or None
     if all messages are uploaded. `failing_queues`: number of queues whose last upload failed.
+    `unreadable`: messages that cannot be read, and at which consumers wait.
     `size_bytes`, `segments`, `queues`: content of the tier. `storage_usd_per_month`: cost at the
     configured prices, or None without prices. `requests_usd`: cost of the requests that this
     process has sent.
@@ -419,6 +421,7 @@ class TierStatus:
     queues: int
     storage_usd_per_month: float | None
     requests_usd: float | None
+    unreadable: Sequence[str] = ()
 
 
 @runtime_checkable

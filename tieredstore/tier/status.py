@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tieredstore.clock import Clock
     from tieredstore.contracts.message_store import MessageStore
     from tieredstore.metrics import Metrics
-    from tieredstore.tier.fetch.read_ahead import ReadAheadCache
+    from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
     from tieredstore.tier.flat.file_store import FlatFileStore
     from tieredstore.tier.policy.topic_filter import TopicFilter
     from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
@@ -83,6 +83,7 @@ CACHE_ACCESSES = "rocketmq_tiered_store_read_ahead_cache_access_total"
 CACHE_HITS = "rocketmq_tiered_store_read_ahead_cache_hit_total"
 CACHE_FETCHED = "rocketmq_tiered_store_x_read_ahead_fetched_messages_total"
 CACHE_WASTED = "rocketmq_tiered_store_x_read_ahead_wasted_messages_total"
+UNREADABLE_QUEUES = "rocketmq_tiered_store_x_unreadable_queues"
 STORAGE_SIZE = "rocketmq_storage_size"
 MESSAGE_RESERVE_TIME = "rocketmq_storage_message_reserve_time"
 
@@ -93,10 +94,15 @@ class TierGauges:
     path of the queue's files."""
 
     def __init__(
-        self, flat_files: FlatFileStore, cache: ReadAheadCache, clock: Clock, metrics: Metrics
+        self,
+        flat_files: FlatFileStore,
+        fetcher: MessageStoreFetcher,
+        clock: Clock,
+        metrics: Metrics,
     ) -> None:
         self._flat_files = flat_files
-        self._cache = cache
+        self._cache = fetcher.cache
+        self._unreadable = fetcher.unreadable
         self._clock = clock
         self._metrics = metrics
 
@@ -104,6 +110,7 @@ class TierGauges:
         self._cache.expire()
         stats = self._cache.stats
         gauge = self._metrics.gauge
+        gauge(UNREADABLE_QUEUES, len(self._unreadable.list_faults()))
         gauge(CACHE_COUNT, self._cache.block_count)
         gauge(CACHE_BYTES, self._cache.size_bytes)
         gauge(CACHE_ACCESSES, stats.accesses)

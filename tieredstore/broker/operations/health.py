@@ -40,8 +40,8 @@ def describe_health(
     `skipped_records` has, for each topic of the broker itself, the number of records that clients
     wrote and the broker has skipped since its start. The status is DOWN if a running flag of the
     store forbids puts, or if a loop has ended. It is DEGRADED if a loop fails or is late, if the
-    tier is fenced, or if uploads fail. Otherwise it is STARTING while the first round of a loop has
-    not ended.
+    tier is fenced, if uploads fail, or if messages cannot be read. Otherwise it is STARTING while
+    the first round of a loop has not ended.
     """
     listed = list(services)
     status = UP
@@ -49,7 +49,7 @@ def describe_health(
         status = STARTING
     if any(service.state in _BAD for service in listed):
         status = DEGRADED
-    if tier is not None and (tier.fenced is not None or tier.failing_queues):
+    if tier is not None and (tier.fenced is not None or tier.failing_queues or tier.unreadable):
         status = DEGRADED
     if any(
         service.state is ServiceState.DEAD

@@ -82,8 +82,8 @@ class Batch:
     """Takes messages from queues until the batch is full. In each queue, messages for redelivery
     come before new messages. Each queue adds one event to the journal. If possible, the messages of
     a batch have the same delivery number (generation), because an answer over remoting has only one
-    delivery time. `max_attempts`: number of deliveries after which a message becomes a dead letter,
-    or None for no limit."""
+    delivery time. `fault`: why a queue has a message that cannot be read. `max_attempts`: number of
+    deliveries after which a message becomes a dead letter, or None for no limit."""
 
     request: ReceiveRequest
     state: ReceiveState
@@ -95,6 +95,7 @@ class Batch:
 
     def __post_init__(self) -> None:
         self.received: list[Received] = []
+        self.fault = ""
         self._size_bytes = 0
         self._generation: int | None = None
 
@@ -202,6 +203,7 @@ class Batch:
                 )
                 found = {progress.offset_of(message): message for message in result.messages}
                 upto = result.next_begin_offset
+                self.fault = self.fault or result.fault
                 if is_unread(result, first):
                     self._postpone(progress, entries[position])
                     position += 1
@@ -269,6 +271,7 @@ class Batch:
                     self.message_filter,
                 )
             )
+            self.fault = self.fault or result.fault
             for message in result.messages:
                 if is_of_another_group(progress, message):
                     continue

@@ -53,7 +53,7 @@ from tieredstore.broker.state.traffic import TrafficCounts
 from tieredstore.broker.turns import take_turns
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.message_store import GetRequest, MessageStore
-from tieredstore.errors import Invalid, TieredStoreError, Unavailable
+from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
 from tieredstore.message.record import StoredMessage
 from tieredstore.service_thread import ServiceHealth
 
@@ -202,8 +202,9 @@ class ReceiveService:
     async def receive(self, request: ReceiveRequest) -> list[Received]:
         """Take messages for a consumer. If no message is available, wait until the deadline.
         Returns an empty list if none arrives. A cancelled call returns its messages to the queue.
-        Raises Refused for an invalid expression, Invalid for an invisible time above the limit, and
-        the errors of the store and the journal."""
+        Raises Refused for an invalid expression, Invalid for an invisible time above the limit,
+        Corrupt if nothing but a lost message is left, and the errors of the store and the
+        journal."""
         if request.invisible_ms > MAX_INVISIBLE_MS:
             raise Invalid(
                 f"invisible time: expected at most {MAX_INVISIBLE_MS} ms, "
@@ -227,12 +228,13 @@ class ReceiveService:
         key = PollKey(request.group, request.topic, request.queue_id, client_id)
         loop = asyncio.get_running_loop()
         end_s = loop.time() + (request.deadline_ms - self.clock.now_ms()) / 1000
-        received = await self._take(request)
+        faults: list[str] = []
+        received = await self._take(request, faults)
         while not received and not self._is_stopped and loop.time() < end_s:
             with self._polls.park(key) as poll:
                 # Messages since the last read wake no one: read once more, and then wait.
                 if self._is_ready(key):
-                    received = await self._take(request)
+                    received = await self._take(request, faults)
                 if received:
                     break
                 self._plan(key)
@@ -245,7 +247,9 @@ class ReceiveService:
                     if poll.done() and not poll.cancelled():
                         self._polls.wake(key)  # it was for another waiting receive
                     raise
-            received = await self._take(request)
+            received = await self._take(request, faults)
+        if faults and not received:
+            raise Corrupt(faults[0])
         return received
 
     async def ack(self, group: str, topic: str, handle: str) -> AckStatus:
@@ -411,9 +415,10 @@ class ReceiveService:
             self._wake(progress)
         await self.state.close_idle()
 
-    async def _take(self, request: ReceiveRequest) -> list[Received]:
+    async def _take(self, request: ReceiveRequest, faults: list[str]) -> list[Received]:
         """Take available messages from one queue after the other. Each call begins with a different
-        queue."""
+        queue. `faults`: set to why a queue has a message that cannot be read."""
+        faults.clear()
         config = self.topics.find_topic(request.topic)
         if config is None or self._is_stopped:
             return []
@@ -454,6 +459,8 @@ class ReceiveService:
             if not batch.received:
                 raise failure
             _log.warning("%s of group %s: a queue is left out: %s", *reversed(key), failure)
+        if batch.fault:
+            faults.append(batch.fault)
         if batch.received:
             self._wake_next(*key)
         return batch.received

@@ -13,6 +13,7 @@ from tieredstore.tier.fetch.block_reading import count_reaching, read_block, rea
 from tieredstore.tier.fetch.in_flight import NO_LIMIT, Fetch, Flight, Places, SingleFlight
 from tieredstore.tier.fetch.read_ahead import Block
 from tieredstore.tier.fetch.read_ahead_stream import BlockPlanner
+from tieredstore.tier.fetch.unreadable import UnreadablePlaces
 from tieredstore.tier.reading import Reading, Steps, Wait, join_readings, run, time_steps
 
 if TYPE_CHECKING:
@@ -42,11 +43,17 @@ processing."""
 _log = logging.getLogger(__name__)
 
 
-def report_failure(metrics: Metrics, key: QueueKey, offset: int, error: TieredStoreError) -> None:
+def report_failure(
+    metrics: Metrics,
+    key: QueueKey,
+    offset: int,
+    error: TieredStoreError,
+    level: int = logging.WARNING,
+) -> None:
     """Count and log the error of a failed read, for callers that do not raise it."""
     kind = type(error).__name__
     metrics.count(READ_ERRORS, topic=key.topic, kind=kind)
-    _log.warning("%s/%d: read at %d failed: %s: %s", *key, offset, kind, error)
+    _log.log(level, "%s/%d: read at %d failed: %s: %s", *key, offset, kind, error)
 
 
 class BlockFetcher:
@@ -69,6 +76,7 @@ class BlockFetcher:
         self._metrics = metrics
         self._executor = executor
         self._ahead = ahead
+        self.unreadable = UnreadablePlaces(clock)
         self.flights = SingleFlight()
         self.planner = BlockPlanner(config, cache, self.flights)
         self._planning = threading.Lock()  # a planned fetch is in flight before the next plan
@@ -186,7 +194,7 @@ class BlockFetcher:
     def _read_in_front(self, file: FlatMessageFile, request: GetRequest) -> Steps[Block | None]:
         """Read the messages of a get that precede lost bytes, without caching them. Tries half as
         many messages each time. Returns None if the first message is lost."""
-        count = request.max_count
+        count, damage = request.max_count, Corrupt("")
         while count:
             place = yield from self._around.enter()
             try:
@@ -196,12 +204,14 @@ class BlockFetcher:
                         check_bodies=self._config.crc_check_enable,
                     )
                 )
-            except Corrupt:
+            except Corrupt as error:
                 count //= 2
+                damage = error
             except TieredStoreError:
                 return None
             finally:
                 place.leave()
+        self.unreadable.note(request.key, request.offset, damage)
         return None
 
     def _read(self, fetch: Fetch) -> Steps[Block]:
@@ -210,7 +220,9 @@ class BlockFetcher:
             is_pending = yield Wait(lambda: False, self._begin_pending)
             block, waited_ms = yield from time_steps(self._read_block(fetch), self._clock)
         except TieredStoreError as error:
-            report_failure(self._metrics, fetch.key, fetch.start, error)
+            is_known = self.unreadable.is_known(fetch.key, fetch.start)
+            level = logging.DEBUG if is_known else logging.WARNING
+            report_failure(self._metrics, fetch.key, fetch.start, error, level)
             raise
         finally:
             if is_pending:

@@ -77,6 +77,7 @@ class MessageStoreFetcher(MessageReader):
         )
         self.cache = ReadAheadCache(limit_bytes, config.read_ahead_cache_expire_duration_ms, clock)
         self._blocks = BlockFetcher(config, self.cache, clock, metrics, executor, ahead)
+        self.unreadable = self._blocks.unreadable
         # Bytes of an object store are never rewritten, and each read of them waits for a network.
         self._reads_wait = not flat_files.provider.capabilities.rewritable
 
@@ -84,8 +85,8 @@ class MessageStoreFetcher(MessageReader):
 
     def get(self, request: GetRequest) -> GetMessageResult:
         """Get the messages that the filter accepts, starting at the requested queue offset.
-        OFFSET_FOUND_NULL means that the backend failed and the caller should retry. Raises Invalid
-        for a count below 1, and no other error."""
+        OFFSET_FOUND_NULL means that the backend failed and the caller should retry. `fault`
+        describes lost bytes. Raises Invalid for a count below 1, and no other error."""
         return run(self.get_in_steps(request), self._executor)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
@@ -121,15 +122,16 @@ class MessageStoreFetcher(MessageReader):
         if refusal is not None:
             status, following = refusal
             return GetMessageResult(status, following, minimum, maximum)
+        if fault := self.unreadable.find(key, offset):
+            return _find_null(offset, minimum, maximum, fault)
         uses_cache = self._config.read_ahead_cache_enable
         block = self.cache.find(key, offset, file) if uses_cache else None
         is_cached = block is not None
         if block is None:
             block = yield from self._blocks.fetch(file, request, maximum)
             if block is None:
-                return GetMessageResult(
-                    GetMessageStatus.OFFSET_FOUND_NULL, offset, minimum, maximum
-                )
+                return _find_null(offset, minimum, maximum, self.unreadable.find(key, offset))
+            self.unreadable.note_read(key, offset)
         result, last = self._collect(request, block, minimum, maximum)
         if self._reads_wait or last.was_waited_for:
             self._blocks.fetch_ahead(file, last, maximum)
@@ -346,6 +348,11 @@ def _refuse(offset: int, minimum: int, maximum: int) -> tuple[GetMessageStatus, 
     if offset > maximum:
         return GetMessageStatus.OFFSET_OVERFLOW_BADLY, maximum
     return None
+
+
+def _find_null(offset: int, minimum: int, maximum: int, fault: str) -> GetMessageResult:
+    status = GetMessageStatus.OFFSET_FOUND_NULL
+    return GetMessageResult(status, offset, minimum, maximum, fault=fault)
 
 
 def _read_nothing() -> Reading[list[StoredMessage]]:

@@ -15,7 +15,7 @@ from tests.kit.receiving import Receiving, bodies, drive
 from tieredstore.broker.receive import state
 from tieredstore.broker.receive.requests import AckStatus
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus, GetRequest
-from tieredstore.errors import Busy, Invalid, Unavailable
+from tieredstore.errors import Busy, Corrupt, Invalid, Unavailable
 
 OK = AckStatus.OK
 
@@ -259,5 +259,34 @@ def test_s81_the_queues_that_groups_receive_from_are_limited(
         await on.service._keep_up()
         monkeypatch.setattr(state, "MAX_QUEUES", 4)
         assert bodies(await on.receive(group="H")) == [0, 1]
+
+    drive(tmp_path, test)
+
+
+def test_o09_a_receive_names_a_lost_message_when_nothing_else_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(2)
+        get = on.store.get_async
+
+        async def lose_first(request: GetRequest) -> GetMessageResult:
+            if request.queue_id == 0:
+                status = GetMessageStatus.OFFSET_FOUND_NULL
+                return GetMessageResult(status, request.offset, 0, 2, fault="offset 0 is lost")
+            return await get(request)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(on.store, "get_async", lose_first)
+            on.put(queue_id=1)
+            assert bodies(await on.receive()) == [2]
+            with pytest.raises(Corrupt, match="offset 0 is lost"):
+                await on.receive()
+            waiting = asyncio.create_task(on.receive(poll_ms=20_000))
+            await asyncio.sleep(0.05)
+            on.put(queue_id=1)
+            assert bodies(await waiting) == [3]
+        assert on.offset() == 0
+        assert bodies(await on.receive()) == [0, 1]
 
     drive(tmp_path, test)

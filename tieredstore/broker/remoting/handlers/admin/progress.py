@@ -216,21 +216,22 @@ class ProgressHandlers(Handlers):
     @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, Action.UPDATE)
     async def reset_offset(self, request: Request[ResetOffsetHeader]) -> RemotingCommand:
         """Set the consumer offsets of a group in a topic to a store time (-1 means the end), or set
-        the offset in one queue, and notify the members. Without `isForce` an offset never moves
-        forward."""
+        the offset in one queue, and notify the members. Without `isForce` a time never moves an
+        offset forward."""
         group = request.header.group
         check_group_of_client(group)
         topic = self._find_topic(request.header.topic)
         timestamp_ms = request.header.timestamp
         queue_id = request.header.queue_id
         fixed = request.header.offset
-        is_force = is_true(request.header.is_force)
+        is_fixed = queue_id >= 0 and fixed >= 0  # mqadmin sends no isForce then
+        is_force = is_fixed or is_true(request.header.is_force)
         keys = [
             key
             for key in _list_queues(topic, topic.write_queue_nums)
             if queue_id in (-1, key.queue_id)
         ]
-        if queue_id >= 0 and fixed >= 0:
+        if is_fixed:
             targets = [self._clamp(key, fixed) for key in keys]
         else:
             targets = await self._broker.look_ups.run(self._find_offsets, keys, timestamp_ms)

@@ -162,6 +162,7 @@ def test_offsets_are_set_to_a_time_or_a_place(tmp_path: Path) -> None:
             assert await reset(timestamp=START_MS + 8000, isForce=False) == 4
             assert await reset(timestamp=-1, isForce=True) == 10
             assert await reset(queueId=0, offset=7, timestamp=-1, isForce=True) == 7
+            assert await reset(queueId=0, offset=7, timestamp=0, isForce=False) == 7
             assert await reset(queueId=0, offset=70, timestamp=-1, isForce=True) == 10
             answer = await client.request(RESET, {"group": "G", "topic": "U", "timestamp": 0})
             assert answer.code == ResponseCode.TOPIC_NOT_EXIST

@@ -1,0 +1,77 @@
+"""Queue offsets at which reads fail for a lasting reason: bytes of the tier are lost or damaged."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from tieredstore.clock import Clock
+    from tieredstore.contracts.dispatch_source import QueueKey
+    from tieredstore.errors import Corrupt
+
+RETRY_MS: Final = 5_000
+"""Time (ms) for which a failure is repeated without a read of the tier."""
+FORGET_MS: Final = 600_000
+"""Time (ms) after the last failed read at which a place is no longer reported."""
+MOST_FAULTS: Final = 10
+"""Maximum number of faults in the status of a tier."""
+_log = logging.getLogger(__name__)
+
+
+class _Place(NamedTuple):
+    offset: int
+    tried_ms: int
+    fault: str
+
+
+class UnreadablePlaces:
+    """Keeps the place in each queue at which a consumer cannot continue. Thread-safe. Nothing is
+    skipped: a lost object may come back."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._places: dict[QueueKey, _Place] = {}
+
+    def note(self, key: QueueKey, offset: int, error: Corrupt) -> str:
+        """Note a failed read. Returns its description. The first failure is logged."""
+        fault = (
+            f"{key.topic}, queue {key.queue_id}: the message at queue offset {offset} cannot be "
+            f"read, consumers wait there: {error}"
+        )
+        with self._lock:
+            known = self._places.get(key)
+            self._places[key] = _Place(offset, self._clock.monotonic_ms(), fault)
+        if known is None or known.offset != offset:
+            _log.error("%s", fault)
+        return fault
+
+    def find(self, key: QueueKey, offset: int) -> str:
+        """Return the description of a failure at this offset within the last RETRY_MS, or "" if the
+        offset is to be read."""
+        place = self._places.get(key)
+        if place is None or place.offset != offset:
+            return ""
+        return place.fault if self._clock.monotonic_ms() - place.tried_ms < RETRY_MS else ""
+
+    def is_known(self, key: QueueKey, offset: int) -> bool:
+        """Return whether a failure at this offset was logged."""
+        place = self._places.get(key)
+        return place is not None and place.offset == offset
+
+    def note_read(self, key: QueueKey, offset: int) -> None:
+        """Note a successful read."""
+        if self.is_known(key, offset):
+            with self._lock:
+                self._places.pop(key, None)
+            _log.info("%s, queue %d: offset %d can be read again", *key, offset)
+
+    def list_faults(self) -> list[str]:
+        """Return the descriptions of the failures that readers met within FORGET_MS."""
+        limit_ms = self._clock.monotonic_ms() - FORGET_MS
+        with self._lock:
+            kept = {key: one for key, one in self._places.items() if one.tried_ms >= limit_ms}
+            self._places = kept
+        return [place.fault for _, place in sorted(kept.items())]
