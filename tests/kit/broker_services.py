@@ -14,7 +14,9 @@ from tieredstore.broker.delay.hook import DelayHook
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
 from tieredstore.broker.pull import PullHold
+from tieredstore.broker.receive.journal import ReceiveJournal
 from tieredstore.broker.receive.service import ReceiveService
+from tieredstore.broker.receive.state import ReceiveState
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.settings import BrokerSettings
@@ -55,17 +57,13 @@ async def broker_services(
         broker.locks = RebalanceLocks(clock)
         broker.request_modes = RequestModeManager(folder, clock)
         broker.hold = PullHold()
-        broker.receive = ReceiveService.create(
-            folder,
-            store=store,
-            topics=broker.topics,
-            groups=broker.groups,
-            offsets=broker.offsets,
-            hold=broker.hold,
-            dead_letters=KeptDeadLetters(),
-            is_live=lambda *_: False,
-            clock=clock,
-            traffic=broker.traffic,
+        journal = ReceiveJournal(folder / "receive", is_synced=False)
+        broker.receive = ReceiveService(
+            ReceiveState(journal, store, broker.topics, broker.groups, broker.offsets, clock),
+            broker.hold,
+            KeptDeadLetters(),
+            lambda *_: False,
+            broker.traffic,
         )
         hook = DelayHook(DELAYS_MS, clock)
         broker.schedule = ScheduleMessageService(store, hook, DELAYS_MS, folder, clock)

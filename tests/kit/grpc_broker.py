@@ -21,7 +21,9 @@ from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.service import Service
 from tieredstore.broker.lite.subscriptions import LiteSubscriptions
 from tieredstore.broker.pull import PullHold
+from tieredstore.broker.receive.journal import ReceiveJournal
 from tieredstore.broker.receive.service import ReceiveService
+from tieredstore.broker.receive.state import ReceiveState
 from tieredstore.broker.send.send_back import SendBack
 from tieredstore.broker.send.sender import MessageSender
 from tieredstore.broker.services import BrokerServices
@@ -161,19 +163,13 @@ async def serving_grpc(
         services.hold.start()
         store.set_message_arriving_listener(services.hold.notify_arrived)
         services.subscriptions = LiteSubscriptions(settings, services.groups, clock)
-        services.receive = ReceiveService.create(
-            config,
-            store=store,
-            topics=services.topics,
-            groups=services.groups,
-            offsets=services.offsets,
-            hold=services.hold,
-            dead_letters=SendBack(
-                store, settings, services.topics, services.groups, is_read_only=False
-            ),
+        journal = ReceiveJournal(config / "receive", is_synced=False)
+        services.receive = ReceiveService(
+            ReceiveState(journal, store, services.topics, services.groups, services.offsets, clock),
+            services.hold,
+            SendBack(store, settings, services.topics, services.groups, is_read_only=False),
+            lambda group, client: client in services.consumers.list_client_ids(group),
             subscriptions=services.subscriptions,
-            is_live=lambda group, client: client in services.consumers.list_client_ids(group),
-            clock=clock,
         )
         await services.receive.start()
         services.transactions = TransactionService(

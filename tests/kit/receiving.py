@@ -97,14 +97,9 @@ class Receiving:
             self.journal, self.store, self.topics, self.groups, self.offsets, self.clock
         )
         self.service = ReceiveService(
-            self.store,
-            self.topics,
-            self.groups,
             self.state,
-            self.journal,
             self.hold,
             self.dead,
-            self.clock,
             lambda group, client_id: (group, client_id) in self.live,
         )
         await self.service.start()

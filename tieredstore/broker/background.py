@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from tieredstore.broker.hosts import HOST, HostShares
 from tieredstore.errors import Busy, TieredStoreError
 from tieredstore.service_thread import ServiceHealth, ServiceState
 
@@ -112,18 +113,20 @@ class LookUps:
 
     def __init__(self, threads: int = THREADS, max_calls: int = MAX_CALLS) -> None:
         self._pool = ThreadPoolExecutor(threads, "look-up")
-        self._max_calls = max_calls
-        self._calls: set[Future[Any]] = set()
+        self._shares = HostShares(max_calls)
+        self._calls: dict[Future[Any], str] = {}
         self._lock = threading.Lock()
 
     async def run(self, function: Callable[..., _Found], *arguments: object) -> _Found:
         """Call a function in a thread and return its result. Raises Busy if too many calls wait,
-        and any error of the function."""
+        or too many of the present host, and any error of the function."""
+        host = HOST.get()
         with self._lock:
-            if len(self._calls) >= self._max_calls:
-                raise Busy(f"look-ups: at most {self._max_calls} run or wait at the same time")
+            if not self._shares.has_room(host):
+                raise Busy(f"look-ups: {len(self._calls)} run or wait, no further one of this host")
             call = self._pool.submit(function, *arguments)
-            self._calls.add(call)
+            self._calls[call] = host
+            self._shares.add(host)
         call.add_done_callback(self._forget)  # after its end, or a client's
         return await asyncio.wrap_future(call)
 
@@ -137,4 +140,4 @@ class LookUps:
 
     def _forget(self, call: Future[Any]) -> None:
         with self._lock:
-            self._calls.discard(call)
+            self._shares.give_back(self._calls.pop(call))

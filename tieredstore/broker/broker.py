@@ -32,8 +32,10 @@ from tieredstore.broker.operations.health import find_tier, list_start_lines
 from tieredstore.broker.operations.operations import Operations
 from tieredstore.broker.ports import Sockets, bind_ports
 from tieredstore.broker.pull import MessagePuller, PullHold
+from tieredstore.broker.receive.journal import ReceiveJournal
 from tieredstore.broker.receive.looks import ReceiveLooks
 from tieredstore.broker.receive.service import ReceiveService
+from tieredstore.broker.receive.state import ReceiveState
 from tieredstore.broker.remoting.codes import NOT_ON_FAST_PORT
 from tieredstore.broker.remoting.connection import RemotingLimits
 from tieredstore.broker.remoting.handler_table import HandlerTable, RemotingGuard
@@ -363,21 +365,24 @@ class Broker:
             self.clock,
             self.clock.now_ms(),
         )
-        receive = services.receive = ReceiveService.create(
-            services.config_folder,
-            store=services.store,
-            topics=services.topics,
-            groups=services.groups,
-            offsets=services.offsets,
-            hold=services.hold,
-            dead_letters=services.send_back,
-            is_live=is_live,
-            is_synced=services.store_config.flush_disk_type == "SYNC_FLUSH",
-            begins_at_first=lambda: services.settings.init_pop_offset_by_check_msg_in_mem,
-            reads_last_first=lambda: services.settings.priority_order_asc,
-            subscriptions=subscriptions,
-            clock=self.clock,
-            traffic=services.traffic,
+        is_synced = services.store_config.flush_disk_type == "SYNC_FLUSH"
+        state = ReceiveState(
+            ReceiveJournal(services.config_folder / "receive", is_synced=is_synced),
+            services.store,
+            services.topics,
+            services.groups,
+            services.offsets,
+            self.clock,
+            lambda: services.settings.init_pop_offset_by_check_msg_in_mem,
+        )
+        receive = services.receive = ReceiveService(
+            state,
+            services.hold,
+            services.send_back,
+            is_live,
+            services.traffic,
+            lambda: services.settings.priority_order_asc,
+            subscriptions,
         )
         await receive.start()
         starting.push_async_callback(receive.stop)

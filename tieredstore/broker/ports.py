@@ -7,10 +7,12 @@ from __future__ import annotations
 import logging
 import resource
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Final, NamedTuple
 
+from tieredstore.broker.hosts import HostShares
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.errors import Unavailable
 from tieredstore.message.hosts import join_address, strip_brackets
@@ -26,14 +28,18 @@ _TRIES: Final = 16
 _log = logging.getLogger(__name__)
 
 
-def leaves_room(descriptor: int) -> bool:
-    """Return whether enough descriptors for files remain after `descriptor` was given to a new
-    client. The system gives a new descriptor the lowest free number, so all lower numbers are in
-    use."""
+CLIENTS: Final = HostShares()
+"""Connections of all ports of remoting and gRPC, which share the descriptors of the process."""
+
+
+def count_room(descriptor: int) -> int:
+    """Return how many descriptors further clients may get after `descriptor` was given to a new
+    client. Others stay free for files. The system gives a new descriptor the lowest free number, so
+    all lower numbers are in use."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
-        return True
-    return descriptor < limit - min(RESERVED, limit // 4)
+        return sys.maxsize
+    return limit - min(RESERVED, limit // 4) - descriptor
 
 
 def raise_limit() -> None:

@@ -13,6 +13,7 @@ from typing import Final, Self
 import msgspec
 
 from tieredstore.broker.clients.session import SQL92, TAG, Subscription
+from tieredstore.broker.hosts import HOST, HostShares
 from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.state.traffic import TrafficCounts
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -98,11 +99,12 @@ class Watch:
     """One waiting read. To miss no message, enter the watch (`with`), then read, and call `wait` if
     the read found nothing."""
 
-    __slots__ = ("_future", "_hold", "_is_woken", "_keys", "_message_filter")
+    __slots__ = ("_future", "_hold", "_is_woken", "_keys", "_message_filter", "host")
 
     def __init__(
         self, hold: PullHold, keys: Sequence[Hashable], message_filter: MessageFilter | None
     ) -> None:
+        self.host = HOST.get()
         self._hold = hold
         self._keys = keys
         self._message_filter = message_filter
@@ -155,10 +157,9 @@ class PullHold:
     other calls are on the event loop. At most `max_watches` reads wait at the same time."""
 
     def __init__(self, max_watches: int = MAX_WATCHES) -> None:
-        self._max_watches = max_watches
+        self._shares = HostShares(max_watches)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: dict[Hashable, set[Watch]] = {}  # by QueueKey, and by topic
-        self._count = 0
         self._arrived: deque[ArrivedMessages] = deque()
         self._is_scheduled = False
         self.is_stopped = False
@@ -168,7 +169,7 @@ class PullHold:
     @property
     def count(self) -> int:
         """Number of waiting reads."""
-        return self._count
+        return self._shares.total
 
     def start(self) -> None:
         """Start to wake reads, on the event loop of the caller."""
@@ -186,7 +187,7 @@ class PullHold:
         """Wake the reads that wait for these messages. One call on the event loop wakes all of
         them. Called by the store's thread."""
         loop = self._loop
-        if not self._count:  # nobody waits, but a lite topic is ready then
+        if not self._shares.total:  # nobody waits, but a lite topic is ready then
             arrived = [one for one in arrived if one.topic.startswith(LITE_PREFIX)]
         if loop is None or not arrived:
             return
@@ -228,28 +229,19 @@ class PullHold:
             return Watch(self, (topic,), None)
         return Watch(self, [QueueKey(topic, queue_id) for queue_id in queue_ids], None)
 
-    async def wait_for_message(
-        self, topic: str, queue_ids: Iterable[int] | None, timeout_ms: int
-    ) -> bool:
-        """Wait for a message in one of a topic's queues. Returns whether a message arrived.
-        Messages that arrived before the call are not seen. To read first and then wait, use
-        `watch_topic`."""
-        with self.watch_topic(topic, queue_ids) as watch:
-            return await watch.wait(timeout_ms)
-
     # Used by Watch
 
     def add(self, keys: Sequence[Hashable], watch: Watch) -> None:
-        """Add a watch, so that it is woken. Raises Busy if too many reads wait."""
-        if self._count >= self._max_watches:
-            raise Busy(f"long polling: at most {self._max_watches} reads wait at the same time")
-        self._count += 1
+        """Add a watch, so that it is woken. Raises Busy if too many reads wait, or too many of its
+        host."""
+        if not self._shares.take(watch.host):
+            raise Busy(f"long polling: {self.count} reads wait, no further one of this host")
         for key in keys:
             self._watches.setdefault(key, set()).add(watch)
 
     def discard(self, keys: Sequence[Hashable], watch: Watch) -> None:
         """Remove a watch, so that it is no longer woken."""
-        self._count -= 1
+        self._shares.give_back(watch.host)
         for key in keys:
             watches = self._watches[key]
             watches.discard(watch)

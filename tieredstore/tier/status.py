@@ -9,6 +9,8 @@ from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.contracts.wrapping import find_layer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tieredstore.clock import Clock
     from tieredstore.contracts.message_store import MessageStore
     from tieredstore.metrics import Metrics
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 _HOUR_MS = 3_600_000
+_MOST_FAULTS = 10
 
 
 def describe_tier(
@@ -26,6 +29,7 @@ def describe_tier(
     topic_filter: TopicFilter,
     clock: Clock,
     dispatcher: MessageStoreDispatcher | None,
+    unreadable: Sequence[str] = (),
 ) -> TierStatus:
     """Return the status of a tier. `dispatcher`: None if nothing is uploaded."""
     behind, oldest_ms = 0, -1
@@ -51,6 +55,7 @@ def describe_tier(
             None if metered is None else metered.prices.price_storage(sum(sizes))
         ),
         requests_usd=None if metered is None else metered.usage().cost_usd,
+        unreadable=unreadable[:_MOST_FAULTS],
     )
 
 

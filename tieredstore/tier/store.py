@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,6 @@ from tieredstore.service_thread import MonitoredServices, ServiceHealth
 from tieredstore.tier.backup import TierBackup
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
-from tieredstore.tier.fetch.unreadable import MOST_FAULTS
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.history import StartComparison, forget_deleted, keep_history
 from tieredstore.tier.index import IndexStoreService
@@ -313,15 +311,14 @@ class TieredMessageStore(TieredReads):
         read the disk."""
         if not self._is_enabled:
             return None
-        found = describe_tier(
+        return describe_tier(
             self.flat_files,
             self.next_store,
             self.topic_filter,
             self._clock,
             self.dispatcher if self._is_writer else None,
+            self.fetcher.unreadable.list_faults(),
         )
-        faults = self.fetcher.unreadable.list_faults()
-        return dataclasses.replace(found, unreadable=faults[:MOST_FAULTS])
 
     def list_tier_queues(self) -> list[QueueKey]:
         """Return the queues in the tier. The list is empty while the tier is switched off."""

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tieredstore.broker.clients.session import SILENCE_LIMIT_MS, ClientSession, Subscription
+from tieredstore.broker.hosts import HOST, HostShares
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Invalid
@@ -335,6 +336,7 @@ locked."""
 class _Lock(NamedTuple):
     client_id: str
     until_ms: int
+    host: str
 
 
 class RebalanceLocks:
@@ -345,22 +347,25 @@ class RebalanceLocks:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._groups: dict[str, dict[QueueKey, _Lock]] = {}
-        self._count = 0
+        self._shares = HostShares(MAX_LOCKS)
 
     def lock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> set[QueueKey]:
         """Take or renew the locks of queues. Returns the queues that the client has locked."""
         locks = self._groups.get(group, {})
         now_ms = self._clock.monotonic_ms()
+        host = HOST.get()
         held = set()
         for queue in queues:
             lock = locks.get(queue)
             if lock is None:
-                if self._count >= MAX_LOCKS:
+                if not self._shares.take(host):
                     continue
-                self._count += 1
             elif lock.client_id != client_id and lock.until_ms > now_ms:
                 continue
-            locks[queue] = _Lock(client_id, now_ms + LEASE_MS)
+            else:
+                self._shares.give_back(lock.host)
+                self._shares.add(host)
+            locks[queue] = _Lock(client_id, now_ms + LEASE_MS, host)
             held.add(queue)
         if locks:
             self._groups[group] = locks
@@ -373,17 +378,9 @@ class RebalanceLocks:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
-                self._count -= 1
+                self._shares.give_back(lock.host)
         if not locks:
             self._groups.pop(group, None)
-
-    def is_locked_by(self, group: str, queue: QueueKey, client_id: str) -> bool:
-        lock = self._groups.get(group, {}).get(queue)
-        return (
-            lock is not None
-            and lock.client_id == client_id
-            and lock.until_ms > self._clock.monotonic_ms()
-        )
 
     def has_locks(self, group: str) -> bool:
         """Return whether any client has locked a queue for a group. If so, the group consumes in
@@ -395,7 +392,6 @@ class RebalanceLocks:
         now_ms = self._clock.monotonic_ms()
         for group, locks in list(self._groups.items()):
             for queue in [queue for queue, lock in locks.items() if lock.until_ms <= now_ms]:
-                del locks[queue]
-                self._count -= 1
+                self._shares.give_back(locks.pop(queue).host)
             if not locks:
                 del self._groups[group]

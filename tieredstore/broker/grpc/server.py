@@ -16,8 +16,9 @@ import grpc.aio
 
 from tieredstore.broker.grpc.message_types import SERVICE_NAME, find_class, list_methods
 from tieredstore.broker.grpc.protocol import Call
+from tieredstore.broker.hosts import HOST, HostShares, name_host
 from tieredstore.broker.peer_warnings import PEERS
-from tieredstore.broker.ports import leaves_room
+from tieredstore.broker.ports import CLIENTS, count_room
 from tieredstore.broker.tls import ClientAuth, Tls, TlsMode
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Relay:
 
     def __init__(self, ports: Ports, max_connections: int) -> None:
         self._ports = ports
-        self._max_connections = max_connections
+        self._shares = HostShares(max_connections)
         self._server: asyncio.Server | None = None
         self._fronts: set[_Front] = set()
         self._peers: dict[int, str] = {}
@@ -84,14 +85,16 @@ class Relay:
         client has disconnected."""
         return self._peers.get(relayed_port)
 
-    def admit(self, front: _Front, descriptor: int) -> bool:
-        """Register a connection. Returns False if there are too many connections."""
-        if len(self._fronts) >= self._max_connections or not leaves_room(descriptor):
+    def admit(self, front: _Front, host: str, descriptor: int) -> bool:
+        """Register a connection. Returns False if there are too many connections, or too many of
+        its host."""
+        if not (self._shares.has_room(host) and CLIENTS.take(host, free=count_room(descriptor))):
             PEERS.note(
                 "gRPC connections refused",
-                f"gRPC port: {len(self._fronts)} connections, another is refused",
+                f"gRPC port: {len(self._fronts)} connections, another of {host} is refused",
             )
             return False
+        self._shares.add(host)
         self._fronts.add(front)
         return True
 
@@ -107,7 +110,10 @@ class Relay:
 
     def forget(self, front: _Front, relayed_port: int | None) -> None:
         """Remove an ended connection."""
-        self._fronts.discard(front)
+        if front in self._fronts:
+            self._fronts.discard(front)
+            self._shares.give_back(front.host)
+            CLIENTS.give_back(front.host)
         if relayed_port is not None:
             self._peers.pop(relayed_port, None)
 
@@ -181,12 +187,15 @@ class _Front(_Side):
         self._relayed_port: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._peer = ""
+        self.host = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
+        self.host = name_host(peer[0]) if peer else ""
+        descriptor = transport.get_extra_info("socket").fileno()
         # A client that has gone at once has no address.
-        if peer is None or not self._relay.admit(self, transport.get_extra_info("socket").fileno()):
+        if peer is None or not self._relay.admit(self, self.host, descriptor):
             transport.abort()  # type: ignore[attr-defined]
             return
         host, port = peer[:2]
@@ -380,6 +389,7 @@ class GrpcServer:
         if peer is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the client has gone")
             raise AssertionError("abort raises")
+        HOST.set(name_host(peer))
         remaining_s = context.time_remaining()
         deadline_s = None
         if remaining_s is not None:

@@ -23,6 +23,7 @@ from tieredstore.broker.grpc.protocol import (
     make_status,
     show_status,
 )
+from tieredstore.broker.hosts import HostShares, name_host
 from tieredstore.broker.peer_warnings import PEERS
 from tieredstore.errors import Busy, Invalid, Unavailable
 from tieredstore.message.buffers import Buffer
@@ -178,7 +179,7 @@ class Sessions:
     stream is used."""
 
     def __init__(self, max_sessions: int = MAX_SESSIONS) -> None:
-        self.max_sessions = max_sessions
+        self._shares = HostShares(max_sessions)
         self._sessions: dict[GrpcSession, None] = {}
         self._by_client: dict[tuple[str, str], GrpcSession] = {}  # by user and client id
 
@@ -186,16 +187,20 @@ class Sessions:
         return len(self._sessions)
 
     def open(self, call: Call) -> GrpcSession:
-        """Open a session. Raises Rejected if too many sessions are open."""
-        if len(self._sessions) >= self.max_sessions:
-            raise Rejected(Code.TOO_MANY_REQUESTS, f"{self.max_sessions} clients are connected")
+        """Open a session. Raises Rejected if too many sessions are open, or too many of its
+        host."""
+        if not self._shares.take(name_host(call.peer)):
+            text = f"{len(self._sessions)} clients are connected: no further one of this host"
+            raise Rejected(Code.TOO_MANY_REQUESTS, text)
         session = GrpcSession(call)
         self._sessions[session] = None
         self._by_client[_key_of(call)] = session
         return session
 
     def close(self, session: GrpcSession) -> None:
-        self._sessions.pop(session, None)
+        if session in self._sessions:
+            del self._sessions[session]
+            self._shares.give_back(name_host(session.address))
         key = _key_of(session.call)
         if self._by_client.get(key) is session:
             del self._by_client[key]

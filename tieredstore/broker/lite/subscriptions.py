@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from tieredstore.broker.hosts import HOST, HostShares
 from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import (
@@ -49,6 +50,7 @@ class Subscription:
 
     notify: Callable[[str], object]
     updated_ms: int
+    host: str
     queues: set[str] = field(default_factory=set)
 
 
@@ -68,9 +70,15 @@ class LiteSubscriptions:
     set_offset: Callable[[str, str, OffsetOption], object] = lambda *_: None
 
     def __post_init__(self) -> None:
-        self.count = 0
+        self._names = HostShares()
+        self._hosts = HostShares()
         self._clients: dict[LiteClient, Subscription] = {}
         self._by_queue: dict[str, dict[LiteClient, None]] = {}
+
+    @property
+    def count(self) -> int:
+        """Number of lite topics in all subscriptions."""
+        return self._names.total
 
     def find(self, client: LiteClient) -> Subscription | None:
         return self._clients.get(client)
@@ -146,7 +154,9 @@ class LiteSubscriptions:
         subscription = self._clients.get(client)
         for queue in () if subscription is None else list(subscription.queues):
             self._remove(client, queue)
-        self._clients.pop(client, None)
+        if subscription is not None:
+            del self._clients[client]
+            self._hosts.give_back(subscription.host)
         self.on_ended(client)
 
     def end_queue(self, queue: str) -> None:
@@ -174,15 +184,20 @@ class LiteSubscriptions:
         """Raise Refused if there are too many subscriptions or too many clients. Clients have their
         own limit, because a client may subscribe to nothing."""
         most = self.settings.max_lite_subscription_count
-        is_full = client not in self._clients and len(self._clients) >= most
-        if is_full or (new > 0 and self.count + new > most):
+        known = self._clients.get(client)
+        host = HOST.get() if known is None else known.host
+        is_full = known is None and not self._hosts.has_room(host, free=most - self._hosts.total)
+        if is_full or (new > 0 and not self._names.has_room(host, new, most - self.count)):
             raise Refused(
                 Reason.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, f"lite subscription quota exceeded {most}"
             )
 
     def _renew(self, client: LiteClient, notify: Callable[[str], object]) -> Subscription:
         now_ms = self.clock.now_ms()
-        found = self._clients.setdefault(client, Subscription(notify, now_ms))
+        found = self._clients.get(client)
+        if found is None:
+            found = self._clients[client] = Subscription(notify, now_ms, HOST.get())
+            self._hosts.add(found.host)
         found.notify, found.updated_ms = notify, now_ms
         return found
 
@@ -199,7 +214,7 @@ class LiteSubscriptions:
         if queue not in subscription.queues:
             subscription.queues.add(queue)
             self._by_queue.setdefault(queue, {})[client] = None
-            self.count += 1
+            self._names.add(subscription.host)
             self.on_added(client, queue)
 
     def _remove(self, client: LiteClient, queue: str) -> bool:
@@ -211,5 +226,5 @@ class LiteSubscriptions:
         del clients[client]
         if not clients:
             del self._by_queue[queue]
-        self.count -= 1
+        self._names.give_back(subscription.host)
         return True

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from tieredstore.broker.clients.session import ClientSession
+from tieredstore.broker.hosts import HostShares, name_host
 from tieredstore.broker.state.config_manager import DataVersion
 from tieredstore.broker.state.topics import PERM_READ, PERM_WRITE, TopicConfig
 from tieredstore.clock import Clock
@@ -80,11 +81,15 @@ class RegisteredBrokers:
     def register(self, new: Registration, session: ClientSession) -> tuple[str, str]:
         """Register or update a broker. For a slave, returns the address and the replication address
         of its master. Both are empty for a master. Raises Invalid for a new address if MAX_BROKERS
-        addresses are registered."""
+        addresses are registered, or too many by the same host."""
         broker = self._brokers.get(new.name)
         is_new = broker is None or new.address not in broker.live
-        if is_new and sum(len(found.live) for found in self._brokers.values()) >= MAX_BROKERS:
-            raise Invalid(f"broker {new.name}: expected at most {MAX_BROKERS} brokers, found more")
+        shares = HostShares(MAX_BROKERS)
+        for found in self._brokers.values() if is_new else ():
+            for live in found.live.values():
+                shares.add(name_host(live.session.address))
+        if not shares.has_room(name_host(session.address)):
+            raise Invalid(f"broker {new.name}: {shares.total} brokers, no further one of this host")
         if broker is None:
             broker = self._brokers[new.name] = _Broker(new.cluster)
         broker.enable_acting_master = bool(new.enable_acting_master)

@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler
 
 from tieredstore.broker.operations.health import DOWN, STARTING
 from tieredstore.broker.peer_warnings import PEERS
-from tieredstore.broker.ports import leaves_room
+from tieredstore.broker.ports import count_room
 from tieredstore.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Fronts:
         that idle connections do not block a health check. Returns False if the new connection must
         be refused."""
         descriptor = transport.get_extra_info("socket").fileno()
-        has_room = len(self) < ALWAYS_ADMITTED or leaves_room(descriptor)
+        has_room = len(self) < ALWAYS_ADMITTED or count_room(descriptor) > 0
         if not has_room or len(self) >= self.limits.max_connections:
             oldest = next(iter(self._waiting), None)
             PEERS.note(

@@ -25,13 +25,11 @@ from tieredstore.broker.receive.requests import (
 from tieredstore.broker.receive.state import ReceiveState
 from tieredstore.broker.refused import Reason, Refused
 from tieredstore.broker.send.send_back import MAX_ATTEMPTS
-from tieredstore.clock import Clock
 from tieredstore.contracts.message_store import (
     GetMessageResult,
     GetMessageStatus,
     GetRequest,
     MessageFilter,
-    MessageReader,
 )
 from tieredstore.errors import TieredStoreError
 from tieredstore.message import properties as props
@@ -87,13 +85,12 @@ class Batch:
 
     request: ReceiveRequest
     state: ReceiveState
-    store: MessageReader
-    clock: Clock
     message_filter: MessageFilter | None
     dead_letters: DeadLetters
     max_attempts: int | None
 
     def __post_init__(self) -> None:
+        self.store, self.clock = self.state.store, self.state.clock
         self.received: list[Received] = []
         self.fault = ""
         self._size_bytes = 0

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from tieredstore.broker.clients.assignment import ALL_QUEUES
+from tieredstore.broker.hosts import HOST, HostShares
 from tieredstore.broker.pull import PullHold, Watch
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import ArrivedMessages
+from tieredstore.errors import Busy
 
 
 class PollKey(NamedTuple):
@@ -24,6 +26,8 @@ class PollKey(NamedTuple):
     client_id: str = ""
 
 
+MAX_WAITING: Final = 100_000
+"""Maximum number of receives of all groups that wait at the same time."""
 _NEVER: Final = float("inf")
 
 
@@ -35,7 +39,17 @@ class ParkedPolls:
         self._hold = hold
         self._groups: dict[PollKey, _Group] = {}
         self._topics = Counter[tuple[str, str]]()
-        self.count = 0
+        self._shares = HostShares(MAX_WAITING)
+
+    @property
+    def count(self) -> int:
+        """Number of waiting receives."""
+        return self._shares.total
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a receive of the present host may wait."""
+        return self._shares.has_room(HOST.get())
 
     def count_parked(self, key: PollKey) -> int:
         """Return the number of receives that wait with the same key."""
@@ -55,7 +69,11 @@ class ParkedPolls:
     @contextmanager
     def park(self, key: PollKey) -> Iterator[asyncio.Future[None]]:
         """Return a future that is done when messages may be available. Within the block, read again
-        before you await the future. Raises Busy if too many reads wait."""
+        before you await the future. Raises Busy if too many reads wait, or too many of the present
+        host."""
+        host = HOST.get()
+        if not self._shares.has_room(host):
+            raise Busy(f"{self.count} receives wait, no further one of this host")
         group = self._groups.get(key)
         if group is None:
             group = _Group(self._hold, _watched(key))
@@ -63,13 +81,13 @@ class ParkedPolls:
             self._groups[key] = group
         poll = asyncio.get_running_loop().create_future()
         group.polls[poll] = None
-        self.count += 1
+        self._shares.add(host)
         self._topics[key.group, key.topic] += 1
         try:
             yield poll
         finally:
             del group.polls[poll]
-            self.count -= 1
+            self._shares.give_back(host)
             self._topics[key.group, key.topic] -= 1
             if not self._topics[key.group, key.topic]:
                 del self._topics[key.group, key.topic]

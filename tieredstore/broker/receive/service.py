@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from tieredstore.broker.background import PeriodicTask
 from tieredstore.broker.clients.assignment import ALL_QUEUES
@@ -24,7 +23,6 @@ from tieredstore.broker.receive.batch import (
     make_received,
 )
 from tieredstore.broker.receive.events import Changed, Done, GivenBack, Renewed
-from tieredstore.broker.receive.journal import ReceiveJournal
 from tieredstore.broker.receive.lite import LiteQueues
 from tieredstore.broker.receive.polls import ParkedPolls, PollKey
 from tieredstore.broker.receive.progress import Entry, QueueProgress
@@ -46,13 +44,10 @@ from tieredstore.broker.receive.requests import (
 from tieredstore.broker.receive.sources import QueueSources
 from tieredstore.broker.receive.state import ReceiveState
 from tieredstore.broker.shared_calls import SharedCalls
-from tieredstore.broker.state.groups import SubscriptionGroupManager
-from tieredstore.broker.state.offsets import ConsumerOffsetManager
-from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
+from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.broker.state.traffic import TrafficCounts
 from tieredstore.broker.turns import take_turns
-from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.contracts.message_store import GetRequest, MessageStore
+from tieredstore.contracts.message_store import GetRequest
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
 from tieredstore.message.record import StoredMessage
 from tieredstore.service_thread import ServiceHealth
@@ -93,20 +88,18 @@ class ReceiveService:
     `is_live`: returns whether a client of a group is connected, so that the broker may renew its
     messages. All calls are on one event loop."""
 
-    store: MessageStore
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
     state: ReceiveState
-    journal: ReceiveJournal
     hold: InitVar[PullHold]
     dead_letters: DeadLetters
-    clock: Clock
     is_live: Callable[[str, str], bool]
     traffic: TrafficCounts = field(default_factory=TrafficCounts)
     reads_last_first: Callable[[], bool] = lambda: True
     subscriptions: InitVar[LiteSubscriptions | None] = None
 
     def __post_init__(self, hold: PullHold, subscriptions: LiteSubscriptions | None) -> None:
+        self.store, self.topics = self.state.store, self.state.topics
+        self.groups, self.clock = self.state.groups, self.state.clock
+        self.journal = self.state.journal
         self._polls = ParkedPolls(hold)
         self.lite: LiteQueues | None = None
         if subscriptions is not None:
@@ -120,45 +113,6 @@ class ReceiveService:
         self._tasks = (
             PeriodicTask("ReceiptRenewal", RENEW_EVERY_MS, self.renew),
             PeriodicTask("ReceiveJournal", _UPKEEP_EVERY_MS, self._keep_up),
-        )
-
-    @classmethod
-    def create(
-        cls,
-        config_folder: Path,
-        *,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        hold: PullHold,
-        dead_letters: DeadLetters,
-        is_live: Callable[[str, str], bool],
-        is_synced: bool = False,
-        begins_at_first: Callable[[], bool] = lambda: True,
-        reads_last_first: Callable[[], bool] = lambda: True,
-        subscriptions: LiteSubscriptions | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        traffic: TrafficCounts | None = None,
-    ) -> Self:
-        """Create the service of a broker, with its journal in the folder `receive/` below
-        `config_folder`. With `is_synced` (SYNC_FLUSH), an acknowledgement is on disk before it is
-        answered."""
-        journal = ReceiveJournal(config_folder / "receive", is_synced=is_synced)
-        state = ReceiveState(journal, store, topics, groups, offsets, clock, begins_at_first)
-        return cls(
-            store,
-            topics,
-            groups,
-            state,
-            journal,
-            hold,
-            dead_letters,
-            clock,
-            is_live,
-            traffic or TrafficCounts(),
-            reads_last_first,
-            subscriptions,
         )
 
     async def start(self) -> None:
@@ -185,14 +139,14 @@ class ReceiveService:
         """Return the health of the background tasks."""
         return [task.health() for task in self._tasks]
 
-    def count_in_flight(self, group: str, topic: str) -> int:
-        """Return the number of messages that a group has read and not acknowledged."""
-        queues = self.state.find_queues(group, topic)
-        return sum(len(progress.entries) for progress in queues.values())
-
     def count_waiting(self, key: PollKey) -> int:
         """Return the number of receives that wait for the same queues."""
         return self._polls.count_parked(key)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a further receive of the present host may wait."""
+        return self._polls.has_room
 
     @property
     def all_waiting(self) -> int:
@@ -430,8 +384,6 @@ class ReceiveService:
         batch = Batch(
             request,
             self.state,
-            self.store,
-            self.clock,
             make_filter(request.subscription),
             self.dead_letters,
             max_attempts,

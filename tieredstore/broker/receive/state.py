@@ -6,7 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from tieredstore.broker.receive import events
 from tieredstore.broker.receive.journal import ReceiveJournal
@@ -22,7 +22,7 @@ from tieredstore.broker.state.offsets import ConsumerOffsetManager, has_first_me
 from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.broker.turns import take_turns
 from tieredstore.clock import Clock
-from tieredstore.contracts.dispatch_source import DispatchSource
+from tieredstore.contracts.message_store import MessageStore
 from tieredstore.errors import Busy
 from tieredstore.message.lite import LITE_PREFIX
 
@@ -76,17 +76,6 @@ _RETRY_PREFIX: Final = "%RETRY%"
 _log = logging.getLogger(__name__)
 
 
-class QueueOffsets(Protocol):
-    """Begin and end of queues, as the store reports them."""
-
-    def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int: ...
-
-    def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int: ...
-
-    @property
-    def dispatch_source(self) -> DispatchSource: ...
-
-
 @dataclass(eq=False)
 class ReceiveState:
     """Finds or creates the progress of a group in a queue. Each change of a progress updates the
@@ -97,7 +86,7 @@ class ReceiveState:
     letters currently cannot be stored, and for which this was logged."""
 
     journal: ReceiveJournal
-    store: QueueOffsets
+    store: MessageStore
     topics: TopicConfigManager
     groups: SubscriptionGroupManager
     offsets: ConsumerOffsetManager

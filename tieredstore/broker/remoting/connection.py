@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
 from tieredstore.broker.auth.access import ANYBODY
+from tieredstore.broker.hosts import HOST, name_host
 from tieredstore.broker.peer_warnings import PEERS
 from tieredstore.broker.remoting.codes import HeaderType, RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import (
@@ -39,7 +41,7 @@ class RemotingLimits:
     more unsent bytes is not read. `max_pending`: maximum number of unanswered requests of one
     connection, including waiting polls. Further requests get SYSTEM_BUSY. `max_buffered_bytes`:
     maximum size of unfinished frames, waiting requests and unsent responses of all connections
-    together. Above this limit the connection with the most buffered bytes is closed."""
+    together. Above this limit the largest connection of the host with the most bytes is closed."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     idle_timeout_ms: int = 120_000
@@ -49,8 +51,8 @@ class RemotingLimits:
 
 
 class BufferedBytes:
-    """Counts the buffered bytes of connections. Above the limit, the connection with the most bytes
-    is aborted, so that one greedy peer does not harm the others."""
+    """Counts the buffered bytes of connections. Above the limit, the host with the most bytes loses
+    its largest connection, so that one greedy peer does not harm the others."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -63,7 +65,10 @@ class BufferedBytes:
         if count_bytes:
             self._held[connection] = count_bytes
         while self.total_bytes > self._limit_bytes:
-            greediest = max(self._held, key=self._held.__getitem__)
+            hosts = Counter[str]()
+            for one, held_bytes in self._held.items():
+                hosts[one.host] += held_bytes
+            greediest = max(self._held, key=lambda one: (hosts[one.host], self._held[one]))
             self.total_bytes -= self._held.pop(greediest)
             greediest.abort(
                 f"the connections hold more than {self._limit_bytes} bytes, this one the most"
@@ -98,6 +103,7 @@ class Connection(asyncio.Protocol):
         self.language = "OTHER"
         self.version = 0
         self.address = ""
+        self.host = ""
         self.caller = ANYBODY
         self.last_frame_s = 0.0
         self._table = table
@@ -127,6 +133,7 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(self._limits.high_water_bytes)
         peer = transport.get_extra_info("peername")
         self.address = _write_address(*peer[:2]) if peer else ""
+        self.host = name_host(self.address)
         self.last_frame_s = self._loop.time()
         if self._open_listener is not None:
             self._open_listener(self)
@@ -173,6 +180,7 @@ class Connection(asyncio.Protocol):
         if self._is_receiving or not self.is_open:
             return
         self._is_receiving = True
+        HOST.set(self.host)
         has_frame = False
         reader = self._reader
         room_bytes = self._find_room_bytes()

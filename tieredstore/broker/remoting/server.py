@@ -14,8 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from tieredstore.broker.hosts import name_host
 from tieredstore.broker.peer_warnings import PEERS
-from tieredstore.broker.ports import leaves_room
+from tieredstore.broker.ports import CLIENTS, count_room
 from tieredstore.broker.remoting.connection import (
     BufferedBytes,
     CloseListener,
@@ -49,6 +50,7 @@ class Listener:
         self._tls = None if mode is TlsMode.DISABLED else tls
         self._serves_plain = mode is not TlsMode.ENFORCING
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._hosts: dict[socket.socket, str] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._listening: socket.socket | None = None
@@ -70,8 +72,7 @@ class Listener:
             self._listening.close()
             self._listening = None
         for client in list(self._silent):
-            self._stop_waiting(client)
-            client.close()
+            self._give_up(client)
         for task in list(self._opening):
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
@@ -80,19 +81,21 @@ class Listener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                client, _ = await loop.sock_accept(listening)
+                client, address = await loop.sock_accept(listening)
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     _log.error("no connection can be accepted for now: %s", error)
                     await asyncio.sleep(_RETRY_S)
                 continue
-            if leaves_room(client.fileno()):
+            host = name_host(str(address[0]))
+            if CLIENTS.take(host, free=count_room(client.fileno())):
+                self._hosts[client] = host
                 self._wait_for_first_byte(client)
             else:
                 client.close()
                 PEERS.note(
                     "remoting clients turned away",
-                    "a client is turned away: the limit of open files leaves too few for files",
+                    f"a client of {host} is turned away: the limit of open files leaves too few",
                 )
 
     def _wait_for_first_byte(self, client: socket.socket) -> None:
@@ -106,6 +109,10 @@ class Listener:
 
     def _give_up(self, client: socket.socket) -> None:
         self._stop_waiting(client)
+        self._close(client)
+
+    def _close(self, client: socket.socket) -> None:
+        CLIENTS.give_back(self._hosts.pop(client))
         client.close()
 
     def _look(self, client: socket.socket) -> None:
@@ -118,7 +125,7 @@ class Listener:
         self._stop_waiting(client)
         is_tls = bool(first) and first[0] == TLS_HANDSHAKE
         if not first or (self._tls is None if is_tls else not self._serves_plain):
-            client.close()
+            self._close(client)
             return
         task = asyncio.get_running_loop().create_task(self._open(client, is_tls=is_tls))
         self._opening.add(task)
@@ -134,7 +141,11 @@ class Listener:
             )
         except OSError as error:  # a failed handshake among them
             PEERS.note("remoting clients not served", f"a client was not served: {error}")
-            client.close()
+        else:
+            del self._hosts[client]  # its connection has the place
+        finally:
+            if client in self._hosts:
+                self._close(client)
 
 
 _STOP_TIMEOUT_S = 3.0
@@ -184,7 +195,9 @@ class RemotingServer:
         )
 
     def _forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.discard(connection)
+            CLIENTS.give_back(connection.host)
         if not self.connections:
             self._all_ended.set()
 

@@ -13,7 +13,7 @@ from tieredstore.tier.fetch.block_reading import count_reaching, read_block, rea
 from tieredstore.tier.fetch.in_flight import NO_LIMIT, Fetch, Flight, Places, SingleFlight
 from tieredstore.tier.fetch.read_ahead import Block
 from tieredstore.tier.fetch.read_ahead_stream import BlockPlanner
-from tieredstore.tier.fetch.unreadable import UnreadablePlaces
+from tieredstore.tier.fetch.unreadable import FORGET_MS, UnreadablePlaces
 from tieredstore.tier.reading import Reading, Steps, Wait, join_readings, run, time_steps
 
 if TYPE_CHECKING:
@@ -43,17 +43,11 @@ processing."""
 _log = logging.getLogger(__name__)
 
 
-def report_failure(
-    metrics: Metrics,
-    key: QueueKey,
-    offset: int,
-    error: TieredStoreError,
-    level: int = logging.WARNING,
-) -> None:
+def report_failure(metrics: Metrics, key: QueueKey, offset: int, error: TieredStoreError) -> None:
     """Count and log the error of a failed read, for callers that do not raise it."""
     kind = type(error).__name__
     metrics.count(READ_ERRORS, topic=key.topic, kind=kind)
-    _log.log(level, "%s/%d: read at %d failed: %s: %s", *key, offset, kind, error)
+    _log.warning("%s/%d: read at %d failed: %s: %s", *key, offset, kind, error)
 
 
 class BlockFetcher:
@@ -220,9 +214,8 @@ class BlockFetcher:
             is_pending = yield Wait(lambda: False, self._begin_pending)
             block, waited_ms = yield from time_steps(self._read_block(fetch), self._clock)
         except TieredStoreError as error:
-            is_known = self.unreadable.is_known(fetch.key, fetch.start)
-            level = logging.DEBUG if is_known else logging.WARNING
-            report_failure(self._metrics, fetch.key, fetch.start, error, level)
+            if not self.unreadable.find(fetch.key, fetch.start, FORGET_MS):  # reported once
+                report_failure(self._metrics, fetch.key, fetch.start, error)
             raise
         finally:
             if is_pending:

@@ -290,14 +290,6 @@ class MessageStoreFetcher(MessageReader):
             reading = self.query_reading(topic, key, max_count, begin_ms, end_ms)
             return run(reading, self._executor)
 
-    async def query_message_async(
-        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
-    ) -> list[StoredMessage]:
-        """Query messages like `query_message`, without blocking the event loop."""
-        with self._time_operation("query_message", topic):
-            reading = self.query_reading(topic, key, max_count, begin_ms, end_ms)
-            return await run_async(reading, self._executor)
-
     def query_reading(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> Reading[list[StoredMessage]]:

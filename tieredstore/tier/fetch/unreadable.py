@@ -15,8 +15,6 @@ RETRY_MS: Final = 5_000
 """Time (ms) for which a failure is repeated without a read of the tier."""
 FORGET_MS: Final = 600_000
 """Time (ms) after the last failed read at which a place is no longer reported."""
-MOST_FAULTS: Final = 10
-"""Maximum number of faults in the status of a tier."""
 _log = logging.getLogger(__name__)
 
 
@@ -48,25 +46,18 @@ class UnreadablePlaces:
             _log.error("%s", fault)
         return fault
 
-    def find(self, key: QueueKey, offset: int) -> str:
-        """Return the description of a failure at this offset within the last RETRY_MS, or "" if the
-        offset is to be read."""
+    def find(self, key: QueueKey, offset: int, within_ms: int = RETRY_MS) -> str:
+        """Return the description of a failure at this offset within a time (ms), or ""."""
         place = self._places.get(key)
         if place is None or place.offset != offset:
             return ""
-        return place.fault if self._clock.monotonic_ms() - place.tried_ms < RETRY_MS else ""
-
-    def is_known(self, key: QueueKey, offset: int) -> bool:
-        """Return whether a failure at this offset was logged."""
-        place = self._places.get(key)
-        return place is not None and place.offset == offset
+        return place.fault if self._clock.monotonic_ms() - place.tried_ms < within_ms else ""
 
     def note_read(self, key: QueueKey, offset: int) -> None:
         """Note a successful read."""
-        if self.is_known(key, offset):
+        if self.find(key, offset, FORGET_MS):
             with self._lock:
                 self._places.pop(key, None)
-            _log.info("%s, queue %d: offset %d can be read again", *key, offset)
 
     def list_faults(self) -> list[str]:
         """Return the descriptions of the failures that readers met within FORGET_MS."""

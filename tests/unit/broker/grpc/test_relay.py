@@ -191,6 +191,21 @@ def test_i07_more_connections_than_allowed_are_refused_and_others_go_on() -> Non
     serve(test, max_connections=3)
 
 
+def test_i03_one_host_does_not_take_all_connections() -> None:
+    async def test(port: int) -> None:
+        async def connect(host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            return await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+
+        held = [await connect("127.0.0.2") for _ in range(8)]
+        for reader, _ in held[6:]:
+            assert await read_end(reader)
+        assert await answers(port)
+        for _, writer in held:
+            writer.close()
+
+    serve(test, max_connections=8)
+
+
 async def read_end(reader: asyncio.StreamReader) -> bool:
     try:
         return await reader.read() == b""

@@ -17,6 +17,7 @@ from tests.kit.grpc_types import find_message, list_values
 from tieredstore.broker.clients.session import TelemetryClient, VerifyResult
 from tieredstore.broker.grpc import telemetry
 from tieredstore.broker.grpc.message_types import Settings, TelemetryCommand
+from tieredstore.broker.hosts import HostShares
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.errors import Busy, Invalid, Unavailable
 from tieredstore.message.encoding import Message
@@ -230,14 +231,14 @@ def test_i07_a_stream_without_settings_ends(
 
 def test_i07_more_telemetry_streams_than_allowed_are_refused(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
-        broker.service.sessions.max_sessions = 50
-        streams = [client.open_telemetry() for _ in range(50)]
+        broker.service.sessions._shares = HostShares(40)
+        streams = [client.open_telemetry() for _ in range(30)]
         for stream in streams:
             await exchange(stream, producer_settings())
         answer = await client.open_telemetry().read()
         assert codes([answer.status]) == ["TOO_MANY_REQUESTS"]
         streams[0].cancel()
-        await until(lambda: len(broker.service.sessions) == 49)
+        await until(lambda: len(broker.service.sessions) == 29)
         answer = await exchange(client.open_telemetry(), producer_settings())
         assert codes([answer.status]) == ["OK"]
 

@@ -105,7 +105,7 @@ def test_s36_probes_are_answered_while_files_have_most_descriptors(
                 assert b'{"status":"up"}' in await read_answer(reader)
             assert await has_ended((await peers.connect(GET))[0])
 
-    monkeypatch.setattr(http, "leaves_room", lambda _: False)
+    monkeypatch.setattr(http, "count_room", lambda _: 0)
     asyncio.run(run())
 
 

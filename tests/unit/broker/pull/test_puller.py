@@ -130,11 +130,12 @@ def test_messages_between_the_read_and_the_wait_are_not_missed(tmp_path: Path) -
 
 def test_several_queues_are_waited_for_at_once(tmp_path: Path) -> None:
     async def scenario(store: DefaultMessageStore, puller: MessagePuller, hold: PullHold) -> None:
-        waits = [
-            asyncio.create_task(hold.wait_for_message("T", queues, 30_000))
-            for queues in ([0, 1], None)
-        ]
-        elsewhere = asyncio.create_task(hold.wait_for_message("T", [5], 100))
+        async def wait(queue_ids: list[int] | None, timeout_ms: int) -> bool:
+            with hold.watch_topic("T", queue_ids) as watch:
+                return await watch.wait(timeout_ms)
+
+        waits = [asyncio.create_task(wait(queues, 30_000)) for queues in ([0, 1], None)]
+        elsewhere = asyncio.create_task(wait([5], 100))
         await park(hold, 3)
         put_all(store, [plain(queue_id=1)])
         assert await asyncio.gather(*waits) == [True, True]
@@ -147,7 +148,7 @@ def test_too_many_pulls_are_refused_and_those_that_wait_stay(tmp_path: Path) -> 
     async def scenario(store: DefaultMessageStore, puller: MessagePuller, hold: PullHold) -> None:
         pulls = [asyncio.create_task(puller.pull(request())) for _ in range(2)]
         await park(hold, 2)
-        with pytest.raises(Busy, match="at most 2 reads"):
+        with pytest.raises(Busy, match="2 reads wait, no further one"):
             await puller.pull(request())
         put_all(store, [plain()])
         assert all(result.messages for result in await asyncio.gather(*pulls))

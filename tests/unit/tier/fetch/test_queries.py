@@ -15,7 +15,7 @@ from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.tier.fetch.queries import COALESCE_GAP_BYTES
 from tieredstore.tier.flat.segments import FlatSegments
-from tieredstore.tier.reading import run
+from tieredstore.tier.reading import run, run_async
 
 LOG = FileSegmentType.COMMIT_LOG
 FAR_MS = 2**62
@@ -211,5 +211,5 @@ def test_an_error_of_what_is_at_hand_counts_as_that_of_what_is_waited_for(
 
 def test_coroutines_get_the_same_answers(tier: Tier) -> None:
     tier.add(20, keys=lambda offset: (f"k{offset}", "all"))
-    found = asyncio.run(tier.fetcher.query_message_async(TOPIC, "all", 1000, 0, FAR_MS))
+    found = asyncio.run(run_async(tier.fetcher.query_reading(TOPIC, "all", 1000, 0, FAR_MS)))
     assert [(message.queue_id, message.queue_offset) for message in found] == query(tier, "all")

@@ -64,7 +64,6 @@ MAX_BYTES: Final = 8 << 20
 of 16 MiB."""
 MAX_WAITING_OF_QUEUE: Final = 1_024
 """Maximum number of pops that wait for the same queues, as in Java."""
-MAX_WAITING: Final = 100_000
 MAX_BATCHES: Final = 1_024
 """Maximum number of entries in one batch acknowledgement."""
 MAX_BIT_SET_BYTES: Final = 1 << 20
@@ -400,7 +399,7 @@ def is_full_of_pops(broker: BrokerServices, key: PollKey) -> bool:
     """Return whether no further pop may wait."""
     receive = broker.receive
     is_full: bool = receive.count_waiting(key) >= MAX_WAITING_OF_QUEUE
-    return is_full or receive.all_waiting >= MAX_WAITING
+    return is_full or not receive.has_room
 
 
 def is_late(born_ms: int, poll_ms: int, now_ms: int) -> bool:

@@ -1,0 +1,67 @@
+"""Shares of hosts in the limits of a broker: no host takes all places."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from contextvars import ContextVar
+from typing import Final
+
+HOST: ContextVar[str] = ContextVar("host", default="")
+"""Host whose request runs, or "" for work of the broker itself."""
+SHARE: Final = 3
+"""Number of places that a host may hold for each free place. One host gets three quarters."""
+
+
+def name_host(address: str) -> str:
+    """Return the host of an address `ip:port` or `[ip]:port`, or an address without a port. A host
+    of IPv6 may use each address of its /64 network."""
+    host = address.rpartition(":")[0] if address.count(":") == 1 or "]" in address else address
+    host = host.strip("[]").partition("%")[0]
+    if ":" not in host:
+        return host
+    try:
+        parsed = ipaddress.IPv6Address(host)
+    except ValueError:
+        return host
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
+
+
+class HostShares:
+    """Places of one limit, by host. `limit`: number of places, or None if the caller knows how
+    many are free."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
+        self._held = Counter[str]()
+        self.total = 0
+
+    def has_room(self, host: str, count: int = 1, free: int | None = None) -> bool:
+        """Return whether a host may take `count` more places. `free`: number of free places."""
+        if free is None:
+            free = (self._limit or 0) - self.total
+        if count > free:
+            return False
+        # The last of the places is compared with those that are free before it is taken.
+        return not host or self._held[host] + count - 1 < SHARE * (free - count + 1)
+
+    def take(self, host: str, count: int = 1, free: int | None = None) -> bool:
+        """Take places, or return False if the host may not have them."""
+        if not self.has_room(host, count, free):
+            return False
+        self.add(host, count)
+        return True
+
+    def add(self, host: str, count: int = 1) -> None:
+        """Take places, whether or not there is room."""
+        self._held[host] += count
+        self.total += count
+
+    def give_back(self, host: str, count: int = 1) -> None:
+        """Give places back that `take` gave to this host."""
+        self.total -= count
+        self._held[host] -= count
+        if not self._held[host]:
+            del self._held[host]
