@@ -53,7 +53,7 @@ class JavaPeer:
         return answer
 
     def _last_words(self) -> str:
-        """Return the last lines of Java's log, which is deleted with the work folder."""
+        """Return the last lines of Java's log, because the log is deleted with the work folder."""
         return Path(self._log.name).read_text(errors="replace")[-2000:]
 
     def close(self) -> None:

@@ -33,8 +33,8 @@ QUEUES = 64
 
 
 def append_mapped(path: Path, count: int) -> None:
-    """Append records like a put: copy into the mapping, whose pages are touched a mebibyte at a
-    time."""
+    """Append records like a put: copy into the mapping. The mapping's pages are touched a mebibyte
+    at a time."""
     file = MappedFile.create(path, 0, count * SIZE)
     view, reserved, touched = file.view, 0, 0
     for start in range(0, count * SIZE, SIZE):

@@ -8,7 +8,7 @@ from tieredstore.contracts.time_records import TimesName, TimesPlace
 
 
 class TimedProvider:
-    """Base of providers with a `TimesPlace` in `_times`, which the subclass sets."""
+    """Base of providers with a `TimesPlace`. The subclass sets it in `_times`."""
 
     _times: TimesPlace
 

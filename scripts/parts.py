@@ -88,7 +88,7 @@ def choose(parts: list[Part], names: list[str]) -> list[Part]:
 
 
 class Parts:
-    """Runner of parts, which can also end all running parts."""
+    """Runner of parts. It can also end all running parts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

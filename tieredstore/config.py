@@ -204,7 +204,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=make_key):
     os_page_cache_busy_timeout_ms: Live[Whole32] = field(
         name="osPageCacheBusyTimeOutMills", default=1_000
     )
-    """Time for which one put may hold the lock before other puts are refused with
+    """Maximum time that one put may hold the lock before other puts are refused with
     OS_PAGE_CACHE_BUSY, ms. 0: no limit."""
     enabled_append_prop_crc: bool = field(name="enabledAppendPropCRC", default=False)
     """Whether a CRC of the whole record is appended to each record, as its last property."""
@@ -342,7 +342,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=make_key):
     group_commit_timeout_ms: Live[Whole32] = field(
         name="tieredStoreGroupCommitTimeout", default=30_000
     )
-    """Age of the oldest message not yet uploaded at which an upload begins, ms."""
+    """An upload begins when the oldest message not yet uploaded has this age, ms."""
     group_commit_count: Live[Int32] = field(name="tieredStoreGroupCommitCount", default=4096)
     """Number of waiting messages of a queue at which an upload begins. Also the maximum number of
     messages in one batch."""
@@ -375,7 +375,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=make_key):
     read_ahead_message_size_threshold_bytes: Live[Int32] = 16 << 20
     """Maximum number of commit log bytes in one read of the tier. At least one message is read."""
     read_ahead_cache_expire_duration_ms: Int64 = 15_000
-    """Time after its last access at which a block is removed from the cache, ms."""
+    """A cached block is removed this time after its last access, ms."""
     read_ahead_cache_size_threshold_rate: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.3
     """Share of the process's memory that the cache may occupy."""
     read_ahead_cache_size_bytes: Whole64 = field(name="readAheadCacheSizeBytes", default=0)
@@ -588,9 +588,9 @@ def read_conf_lines(path: Path) -> list[ConfLine]:
 
 
 def _refuse_blanks(source: str, line: ConfLine, path: Path) -> None:
-    """Raise Invalid for a text value with blanks at the end of its line, which are hard to see.
-    Java keeps these blanks, so they would become part of a folder or a name. Blanks after values
-    that are not text are refused when these values are parsed."""
+    """Raise Invalid for a text value with blanks at the end of its line, because such blanks are
+    hard to see. Java keeps these blanks, so they would become part of a folder or a name. Blanks
+    after values that are not text are refused when these values are parsed."""
     text = source.rstrip("\r\n")
     info = FIELDS_BY_KEY.get(line.key)
     if text == text.rstrip(" \t") or info is None or not is_plain_text(info):

@@ -110,9 +110,9 @@ REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
         "RocketMQ's first access control is not built. The second is (docs/access.md)",
     ),
 }
-"""Values that a process which accepts messages refuses. For each setting: the refused value, and
-the reason. The value asks for a feature that this project lacks. Without the feature, durability or
-security would be weaker than the configuration says."""
+"""Values that are refused by a process that accepts messages. For each setting: the refused value,
+and the reason. The value asks for a feature that this project lacks. Without the feature,
+durability or security would be weaker than the configuration says."""
 
 _SERVED = """
 authenticationEnabled authorizationEnabled autoCreateMixedTopics autoCreateSubscriptionGroup

@@ -93,7 +93,7 @@ class WakeEvent(threading.Event):
 
 
 _OWN_SIGNALS: Final = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
-"""Signals that a thread causes itself by a fault."""
+"""Signals that a fault of the thread itself causes."""
 
 
 def _leave_signals_to_others() -> None:

@@ -323,7 +323,7 @@ class Scan:
         return stream.__arrow_c_stream__(requested_schema)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Read all rows into memory, and convert them into a pandas frame by pyarrow."""
+        """Read all rows into memory as a pandas frame, converted by pyarrow."""
         _require("pandas", "pandas")
         return self.to_arrow().to_pandas()
 

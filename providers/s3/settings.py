@@ -26,7 +26,7 @@ class S3Settings(SharedSettings, frozen=True, kw_only=True):
     bucket: Annotated[str, Meta(pattern="^[A-Za-z0-9._-]{0,255}$")] = field(
         name="objectStoreBucket", default=""
     )
-    """The bucket, which must exist. It is never created."""
+    """The bucket. It must exist, because it is never created."""
     prefix: str = field(name="tieredStoreS3Prefix", default="")
     """Ours. Prefix of all keys, without slashes at its ends."""
     region: str = field(name="tieredStoreS3Region", default="")

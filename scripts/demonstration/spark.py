@@ -1,4 +1,4 @@
-"""Spark part of the demo: a program of `examples/`, whose session starts early."""
+"""Spark part of the demo: a program of `examples/`. Its session starts early."""
 
 from __future__ import annotations
 

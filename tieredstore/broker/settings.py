@@ -204,8 +204,8 @@ class BrokerSettings(msgspec.Struct, kw_only=True, rename=make_key):
     lite_ttl_check_interval_ms: Live[Whole32] = field(name="liteTtlCheckInterval", default=120_000)
     """Time between two searches for expired lite topics, ms."""
     min_lite_ttl_ms: Live[Whole32] = field(name="minLiteTTl", default=900_000)
-    """Minimum age of the last message of a lite topic, and of the broker's start, at which the
-    lite topic may expire, ms."""
+    """A lite topic expires only if its last message and the broker's start are at least this old,
+    ms."""
     lite_subscription_check_interval_ms: Live[Whole32] = field(
         name="liteSubscriptionCheckInterval", default=120_000
     )

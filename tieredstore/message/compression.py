@@ -24,9 +24,9 @@ _ZSTD_LEAST_BYTES = 5
 """Bytes of the shortest frame header."""
 _SKIPPABLE_HEADER = 8
 _SKIPPABLE_MAGIC = b"\x2a\x4d\x18"
-"""A skippable frame begins with a byte 0x5N and these three."""
+"""Bytes 2 to 4 of the magic of a skippable frame. Byte 1 is 0x5N."""
 _JAVA_READ_BYTES = 128 * 1024 + 3
-"""Bytes of the stream that Java's ZSTD reads at a time."""
+"""Number of bytes that Java's ZSTD stream reads at a time."""
 _PIECE_BYTES = 256 * 1024
 
 

@@ -47,7 +47,7 @@ class TagFilter:
         return ((tags_code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 in self.codes
 
     def is_matched_by_commit_log(self, message: StoredMessage) -> bool:  # noqa: ARG002
-        """Return True: the record adds nothing to the tags code of its unit."""
+        """Return True, because the record adds nothing to the tags code of its unit."""
         return True
 
     def __repr__(self) -> str:

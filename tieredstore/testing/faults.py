@@ -152,7 +152,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """Point before, after, or half-way in the `number`-th changing call of a scenario."""
+    """Point before, after, or halfway through the `number`-th changing call of a scenario."""
 
     number: int
     fault: Fault

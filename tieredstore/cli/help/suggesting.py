@@ -51,8 +51,8 @@ def describe_option(error: click.NoSuchOption) -> str:
 
 
 def offer_conf(callback: Callable[..., object]) -> Callable[..., object]:
-    """Extend the command's errors about a missing name by a hint: the broker.conf that may contain
-    the name. The command receives all options by name."""
+    """Extend the command's errors about a missing name with a hint: the broker.conf that may
+    contain the name. The command receives all options by name."""
 
     @wraps(callback)
     def call(*args: object, **given: object) -> object:
@@ -74,7 +74,7 @@ class UnnamedOption(click.UsageError):
 
 def hint_at_conf(given: Mapping[str, object], option: str) -> str:
     """Return a hint that the missing value may be in a broker.conf. Empty if a configuration is
-    given, or if none exists beside the store or the state directory. `given`: options and their
+    given, or if none exists next to the store or the state directory. `given`: options and their
     values. `option`: the missing option."""
     from tieredstore.scan.location import find_conf_beside
 

@@ -88,7 +88,7 @@ def _choose_format(context: click.Context, _option: click.Parameter, form: str |
 
 
 def say(text: str, level: str = "info", choice: LogChoice | None = None) -> None:
-    """Print one line on stderr. From level warning upwards the line contains the name of the level.
+    """Print one line on stderr. At level warning or above, the line contains the name of the level.
     `choice`: the log options, for a caller without a click context."""
     click.echo(make_line(text, level, choice), err=True)
 

@@ -20,7 +20,7 @@ once."""
 
 
 def log_to_stderr() -> None:
-    """Print log records from the chosen level upwards as lines on stderr, without tracebacks. Lines
+    """Print log records at or above the chosen level as lines on stderr, without tracebacks. Lines
     begin with the time if a level was chosen, or if the verb follows new messages."""
     logger = logging.getLogger(_PROJECT)
     for handler in list(logger.handlers):

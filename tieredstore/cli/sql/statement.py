@@ -1,6 +1,6 @@
 """Tables of a SQL statement, and the message keys to which its conditions restrict it. DuckDB
-describes the statement as JSON, whose structure differs between DuckDB's releases. Parts of unknown
-structure do not restrict the read, because DuckDB checks every row anyway."""
+describes the statement as JSON. The structure of the JSON differs between DuckDB's releases. Parts
+of unknown structure do not restrict the read, because DuckDB checks every row anyway."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _one_by_one(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Int64s:
 
 def _of_one_length(buffer: Buffer, starts: Int64s, length: int) -> Int64s:
     """Return the codes of properties that all have one length. The properties are joined into one
-    text, with a separator before, between and after them."""
+    string, with a separator before, between and after them."""
     count, width = len(starts), length + 1
     blob = np.empty(count * width + 1 + _WIDTH, np.uint8)
     blob[count * width :] = _PAIR_END

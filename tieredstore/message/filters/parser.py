@@ -313,7 +313,7 @@ class SqlFilter:
         self._root = parse_expression(expression)
 
     def is_matched_by_consume_queue(self, tags_code: int | None) -> bool:  # noqa: ARG002
-        """Return True: a unit has no properties."""
+        """Return True, because a unit has no properties."""
         return True
 
     def is_matched_by_commit_log(self, message: StoredMessage) -> bool:

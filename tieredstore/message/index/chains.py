@@ -29,10 +29,10 @@ def link_items(heads: npt.NDArray[Any], slot_ids: Int64s, first_number: int) -> 
     """Compute the links of items `first_number`, `first_number + 1`, … in the slots `slot_ids`
     (int64[n]).
 
-    `heads`: the newest item of each slot so far. `heads` is a view of the file, which this function
-    does not change. The caller writes the items first, then `heads[links.slots] = links.heads`,
-    then the header. A head that is not below `first_number`, for example after a crash, is treated
-    as empty.
+    `heads`: the newest item of each slot so far. `heads` is a view of the file. This function does
+    not change it. The caller writes the items first, then `heads[links.slots] = links.heads`, then
+    the header. A head that is not below `first_number`, for example after a crash, is treated as
+    empty.
     """
     count = len(slot_ids)
     if count == 0:

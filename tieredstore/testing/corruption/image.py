@@ -78,8 +78,8 @@ class TierImage:
         )
 
     def write(self, provider: SegmentProvider, state: Path) -> None:
-        """Write the image into an empty tier, and into a state directory, which is created if
-        missing. Raises Unavailable."""
+        """Write the image into an empty tier, and into a state directory. The directory is created
+        if missing. Raises Unavailable."""
         for one, data in self.segments.items():
             segment = provider.open(one)
             result = segment.write(0, [data])
